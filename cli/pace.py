@@ -44,7 +44,8 @@ class Pace:
     def _promise(self, wanted: GenerationSettings, choice: Choice) -> str:
         """Return what the plan promises where it does: for one text of its own temperature, run as was planned."""
         plan = choice.plan
-        if plan is None or choice.is_guess or not choice.is_in_planned_dtype or plan.temperature != wanted.temperature:
+        is_near = choice.match is not None and choice.match.grade == "same"
+        if plan is None or not is_near or not choice.is_in_planned_dtype or plan.temperature != wanted.temperature:
             return ""
         cell = plan.cell(1, int(statistics.median(self._contexts)))
         if cell.batch != 1 or (cell.batch, cell.context) in dict(choice.substitutes):

@@ -139,8 +139,10 @@ def run(
         return
     watch = generator.observer
     generator.observer = pace = Pace(watch)
-    done = _echoed(generator.stream(asked, wanted))
-    generator.observer = watch
+    try:
+        done = _echoed(generator.stream(asked, wanted))
+    finally:
+        generator.observer = watch
     click.echo()
     if words := pace.told(done, wanted, choice):
         tell(settings, words)

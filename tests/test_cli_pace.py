@@ -8,15 +8,18 @@ import pytest
 
 from spectune.cli.pace import Pace
 from spectune.planner.policies import PlainPolicy
+from spectune.profiler.records.match import DeviceMatch, match_devices
 from spectune.runtime.choice import Choice, plainly
 from spectune.runtime.generation import Completion, GenerationSettings
 from spectune.runtime.round import Round
 from spectune.runtime.setup import RoundSetup
 
 from .plans import plan_of
+from .synthetic import DEVICE
 
 SETUP = RoundSetup(policy=PlainPolicy())
-PLANNED = Choice(plan=plan_of([(1, 100), (8, 100)]), source="this device", reason="")
+HERE = DeviceMatch(grade="same")
+PLANNED = Choice(plan=plan_of([(1, 100), (8, 100)]), source="this device", reason="", match=HERE)
 GREEDY = GenerationSettings()
 
 
@@ -66,12 +69,12 @@ def test_a_text_of_one_token_has_no_speed(tokens: int) -> None:
     "choice",
     [
         plainly("none"),
-        replace(PLANNED, source="estimate"),
+        replace(PLANNED, match=match_devices(DEVICE, replace(DEVICE, driver="other"))),
         replace(PLANNED, dtype="bfloat16"),
         replace(PLANNED, plan=plan_of([(8, 100)])),
         replace(PLANNED, substitutes=(((1, 100), SETUP),)),
     ],
-    ids=["no plan", "a guess", "another number format", "no cell of one text", "a drafter that is not here"],
+    ids=["no plan", "other settings", "another number format", "no cell of one text", "a drafter that is not here"],
 )
 def test_where_nothing_is_promised_nothing_is_told(choice: Choice) -> None:
     assert told(10.0, 10.0, tokens=5, choice=choice).endswith("about 200 tokens/s")

@@ -13,7 +13,7 @@ from spectune.errors import DeviceError, MeasurementError, ModelError
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.model import ModelIdentity
-from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
+from spectune.profiler.records.overhead import OverheadSample, RoundOverhead, joined
 
 CPU = Device(kind="cpu", name="Test CPU", index=0, memory_bytes=2**34, cores=4, threads=2, isa=("avx2",))
 GPU = Device(kind="cuda", name="Test GPU", index=0, memory_bytes=2**36, uuid="GPU-1", power_limit_w=700.0)
@@ -256,6 +256,22 @@ def test_a_forward_of_a_whole_draft_may_take_less_than_one_that_is_timed_alone()
     for kind, forwards, nodes in [*shapes, ("chain", 12, 13), ("hybrid", 2, 3)]:
         assert host.host_ms(kind, 1, forwards, nodes) == pytest.approx(drawn(kind, forwards, nodes))
     assert drawn("chain", 8, 9) < 0.0 < host.host_ms("plain", 1, 0, 1)
+
+
+def test_rounds_in_which_no_drafter_runs_are_as_they_were_timed_last_whoever_was_there() -> None:
+    """A profile of before roles were told, of a head alone, was taken for a model's; the next one is not."""
+    old = [sample(1, 2, 9.0), sample(4, 5, 9.0)] + [
+        replace(sample(0, 1, 5.0), kind=kind) for kind in ("plain", "suffix")
+    ]
+    new = [replace(each, role="head", host_ms=(each.host_ms[0] - 4.0,)) for each in old]
+    both = joined([overhead(*new), overhead(*old)])
+    assert both.roles(1) == ("head", "draft")
+    assert [both.host_ms(kind, 1, 0, 1) for kind in ("plain", "suffix")] == pytest.approx([1.0, 1.0])
+    assert both.host_ms("chain", 1, 1, 2) == pytest.approx(9.0)
+    lines = both.lines(1, "head")
+    assert [lines[kind].at(*shape) for kind, shape in (("plain", (0, 1)), ("chain", (1, 2)))] == pytest.approx(
+        [1.0, 5.0]
+    )
 
 
 def test_how_far_samples_are_from_their_lines_is_no_large_share_of_what_is_next_to_nothing() -> None:

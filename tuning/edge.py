@@ -101,11 +101,14 @@ class EdgePlanner:
         raise PlanError("this drafter was not recorded with the target; profile both on the server")
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
-        """Return a device that drafts as fast as the profiled one did, with what its host did at each forward."""
+        """Return a device that drafts as fast as the profiled one did, with what its host did at each forward.
+
+        What forwards take less where a whole draft is one call is left: a device guesses on forward by forward.
+        """
         surface, chain = drafter.surface, self._inputs.overhead.lines(1, drafter.surface.role).get(CHAIN)
         median_ms = surface.latency(1, nearest_context(surface, 1, self._context), 1).ms
         mean_ms = median_ms * mean_over_median(surface, mean_over_median(self._inputs.verify))
-        return EdgeDevice(draft_ms=mean_ms + (chain.forward_ms if chain else 0.0), rtt_ms=rtt_ms)
+        return EdgeDevice(draft_ms=mean_ms + (max(chain.forward_ms, 0.0) if chain else 0.0), rtt_ms=rtt_ms)
 
     def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
         """Return what to do with so many devices that are all alike.

@@ -91,7 +91,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters, overhead)),
+        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters, asked)),
     )
 
 
@@ -173,8 +173,9 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
     """Return a note where drafters are priced by rounds that one of another role drafted, as older profiles have it."""
-    timed = {role for batch in overhead.timed_batches for role in overhead.roles(batch)}
-    if len({drafter.surface.role for drafter in drafters}) < 2 or timed.issuperset(d.surface.role for d in drafters):
+    each = [set(overhead.roles(batch)) for batch in overhead.timed_batches]
+    timed, wanted = set[str]().union(*each), {drafter.surface.role for drafter in drafters}
+    if len(wanted) < 2 or all(known >= wanted for known in each):
         return ()
     names = ", ".join(f"{drafter.name} ({drafter.surface.role})" for drafter in drafters)
     return (

@@ -40,7 +40,7 @@ from .request import Identities, ProfileRequest
 from .steps import Progress
 
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
-STEPS = "in sittings"  # what a profile does; one that was stopped before it did so is not gone on with
+STEPS = "in sittings, rounds by role"  # what a profile does; one that was stopped before it did so is not gone on with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

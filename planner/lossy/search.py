@@ -71,7 +71,7 @@ def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
     """
     draft = run.policy.draft
     if not isinstance(draft, StackPolicy):
-        return contest.costs.times(run.replay, contest.costs.kind_of(draft), run.drafter)
+        return contest.costs.times(run.replay, contest.costs.kind_of(draft, run.drafter), run.drafter)
     is_modelled = np.zeros((run.replay.rounds, run.widths.shape[1] + 1), dtype=np.bool_)
     found = StackReplay(replay=run.replay, levels=run.levels.astype(np.int64), is_modelled=is_modelled)
     return stack_times(draft, found, contest.costs)

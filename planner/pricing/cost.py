@@ -172,10 +172,10 @@ class CellCosts:
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 
-    def kind_of(self, policy: TreePolicy) -> str:
+    def kind_of(self, policy: TreePolicy, drafter: str | None = None) -> str:
         """Return as which kind a policy's rounds are timed: a hybrid's by what its model drafts, where known."""
         own = HYBRID_OF.format(policy.model.kind) if isinstance(policy, HybridPolicy) else policy.kind
-        return own if own in self.host else policy.kind
+        return own if self.has_host(own, drafter) else policy.kind
 
     def has_host(self, kind: str, drafter: str | None) -> bool:
         """Return whether rounds of a kind with a drafter were timed."""
@@ -198,7 +198,8 @@ class CellCosts:
         line = lines[kind]
         if line.forward_ms >= 0.0:
             return line
-        tables = [self.drafts[drafter]] if drafter in self.drafts else self.drafts.values()
+        models = [table for table in self.drafts.values() if not table.is_block]  # stacks have no others
+        tables = [self.drafts[drafter]] if drafter in self.drafts else models
         return line._replace(forward_ms=max(line.forward_ms, -min((table.least_ms for table in tables), default=0.0)))
 
 
@@ -228,8 +229,10 @@ def cell_costs(
         MeasurementError: the batch was not measured of the target.
     """
     host, beside = overhead.lines(cell.batch), dict[str, dict[str, HostLine]]()
+    roles = overhead.roles(cell.batch)
+    apart = set(roles) - ({MODEL} if MODEL in roles else set(roles[:1]))  # of which `host` is not
     for name, surface in drafts.items():
-        if surface.role != MODEL and surface.role in overhead.roles(cell.batch):
+        if surface.role in apart:
             beside[name] = overhead.lines(cell.batch, surface.role)
     if resumes and CHAIN in host:  # older profiles timed an exit's rounds only where it was the one to draft
         host = {RESUMED: host[CHAIN], **host}

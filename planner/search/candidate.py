@@ -76,7 +76,8 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
     """
     if costs.device_kind != "cpu":
         replay = replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures_drafts))
-    return costs.times(replay, costs.kind_of(policy), model_of(drafter))
+    model = model_of(drafter)
+    return costs.times(replay, costs.kind_of(policy, model), model)
 
 
 def candidate_of(
@@ -92,15 +93,16 @@ def candidate_of(
     tokens, ms = np.zeros(texts, dtype=np.int64), np.zeros(texts)
     sum_by_text(replay.arrays, times.by_part, tokens, ms)
     draft_ms, verify_ms, host_ms = np.average(times.by_part, axis=1, weights=replay.counts.sum(axis=1)).tolist()
+    less_ms = min(host_ms, 0.0)  # what forwards take less in a draft than alone is the draft's
     return Candidate(
         policy=policy,
         drafter=drafter,
         tokens=tokens,
         ms=ms + reading_ms * tokens,
         tokens_per_round=replay.tokens_per_round,
-        draft_ms=draft_ms,
+        draft_ms=draft_ms + less_ms,
         verify_ms=verify_ms,
-        host_ms=host_ms,
+        host_ms=host_ms - less_ms,
         censored_share=replay.censored_share,
         run_tokens=costs.verifying(policy.kind, drafter).run_tokens[: policy.max_verify_tokens + 1],
         reading_ms=reading_ms,

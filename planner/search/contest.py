@@ -225,7 +225,8 @@ class Contest:
         )
 
     def _least_costs(self, policy: TreePolicy, drafter: str | None) -> RoundCosts:
-        rounds = self.costs.kind_of(policy), model_of(drafter)
+        model = model_of(drafter)
+        rounds = self.costs.kind_of(policy, model), model
         if rounds not in self._least:
             self._least[rounds] = self.costs.at_least(*rounds)
         return self._least[rounds]

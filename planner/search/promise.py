@@ -123,9 +123,9 @@ class Promise:
             high=speed * (1.0 + margin),
             tokens_per_round=chosen.tokens_per_round * (1.0 - flattery),
             round_ms=chosen.round_ms,
-            draft_ms=chosen.draft_ms + min(chosen.host_ms, 0.0),  # what forwards take less in a draft is its own
+            draft_ms=chosen.draft_ms,
             verify_ms=chosen.verify_ms,
-            host_ms=max(chosen.host_ms, 0.0),
+            host_ms=chosen.host_ms,
             speedup_over_plain=speedup,
             speedup_low=speedup * max(1.0 - speedup_margin, 0.0),
             speedup_high=speedup * (1.0 + speedup_margin),

@@ -48,7 +48,7 @@ class Searcher:
             runs = drafter.name in contest.costs.drafts
             if runs and contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
                 hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
-                if "cast" in contest.costs.host and contest.costs.verify.most_tokens >= SMALLEST:
+                if contest.costs.has_host("cast", drafter.name) and contest.costs.verify.most_tokens >= SMALLEST:
                     self._search_cast(contest, drafter.name, hunts)
                 for space in spaces(hunts[0].children, contest.costs.verify.most_tokens):
                     if contest.best_of(space.kind, drafter.name) >= KIND_REACH * contest.best_rate:

@@ -163,7 +163,7 @@ class RoundOverhead:
         """
         left = []
         for role in self.roles(batch):
-            lines, samples = self.lines(batch, role), self._of_role(batch, role)
+            lines, samples = self._lines(batch, role), self._of_role(batch, role)
             least = _least_ms([sample.median_ms for sample in samples])
             for sample in samples:
                 apart = abs(lines[sample.kind].at(sample.draft_forwards, sample.nodes) - sample.median_ms)
@@ -171,26 +171,36 @@ class RoundOverhead:
         return left
 
     def roles(self, batch: int) -> tuple[str, ...]:
-        """Return the roles of drafters beside which rounds of a batch size were timed, that of models first."""
-        known = {sample.role for sample in self.samples if sample.batch == batch}
-        return tuple(role for role in DRAFT_ROLES if role in known)
+        """Return the roles of drafters beside which rounds of a batch size were timed, the newest first."""
+        return tuple(dict.fromkeys(sample.role for sample in self.samples if sample.batch == batch))
 
     def _of_role(self, batch: int, role: str) -> list[OverheadSample]:
         return [sample for sample in self.samples if (sample.batch, sample.role) == (batch, role)]
 
-    def lines(self, batch: int, role: str = MODEL) -> dict[str, HostLine]:
+    def lines(self, batch: int, role: str | None = None) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
 
         Args:
             batch: sequences.
             role: of whoever drafts; where no rounds beside such a one were timed, those of another stand for them.
+                None: rounds of models, and of those in which no drafter runs whichever were timed last.
 
         Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
         """
         known = self.roles(batch)
         if not known:
             return {}
-        samples = self._of_role(batch, role if role in known else known[0])
+        wanted = MODEL if role is None else role
+        found = self._lines(batch, wanted if wanted in known else known[0])
+        if role is None and known[0] != wanted:
+            drafted = {sample.kind for sample in self._of_role(batch, known[0]) if sample.draft_forwards}
+            newest = self._lines(batch, known[0]).items()
+            found |= {kind: line for kind, line in newest if kind not in drafted and not line.drafted_ms}
+        return found
+
+    def _lines(self, batch: int, role: str) -> dict[str, HostLine]:
+        """Return the lines that the samples of a role tell."""
+        samples = self._of_role(batch, role)
         kinds = sorted({sample.kind for sample in samples})
         drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
         rows = np.array([_row(sample, kinds, drafts) for sample in samples])

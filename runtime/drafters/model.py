@@ -101,7 +101,7 @@ class ModelDrafter:
 
     def _grown(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
         """Return the trees of a beam, or a beam of one, where one call reads, drafts and grows them; None else."""
-        beam = beam_of(policy)
+        beam = None if self._finds is None else beam_of(policy)
         if self._finds is None or beam is None or beam.top_k > self._model.vocabulary:
             return None
         if shared_temperature(sequences) != 0.0:

@@ -15,12 +15,16 @@ from ..models.forward import FindsChildren, UnlaidBeam, UnlaidNodes
 from .host_pass import require_numbers
 
 
-@lru_cache(maxsize=256)
 def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
     """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
     if isinstance(policy, ChainPolicy):
-        return Eagle2Policy(verify_tokens=policy.length + 1, depth=policy.length - 1, top_k=1)
+        return _beam_of_one(policy.length)
     return policy if isinstance(policy, Eagle2Policy) else None
+
+
+@lru_cache(maxsize=256)
+def _beam_of_one(length: int) -> Eagle2Policy:
+    return Eagle2Policy(verify_tokens=length + 1, depth=length - 1, top_k=1)
 
 
 def nodes_behind(contexts: Many[int], tokens: Ints, depth: int, visible: Bools, wanted: Ints) -> UnlaidNodes:

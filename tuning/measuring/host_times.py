@@ -49,7 +49,7 @@ def host_times(
         asked: what each workload decodes.
         journal: receives what is finished, and gives back what a stopped run finished.
         progress: told each step.
-        between: told the share that is done, before every batch size but the first.
+        between: told the share that is done, before every part but the first.
 
     Raises:
         NoRoomError: memory has no room for rounds of any batch.
