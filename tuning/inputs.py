@@ -173,14 +173,13 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
     """Return a note where drafters are priced by rounds that one of another role drafted, as older profiles have it."""
-    each = [set(overhead.roles(batch)) for batch in overhead.timed_batches]
-    timed, wanted = set[str]().union(*each), {drafter.surface.role for drafter in drafters}
+    each, wanted = [set(overhead.roles(b)) for b in overhead.timed_batches], {d.surface.role for d in drafters}
     if len(wanted) < 2 or all(known >= wanted for known in each):
         return ()
-    names = ", ".join(f"{drafter.name} ({drafter.surface.role})" for drafter in drafters)
+    timed, priced = sorted(set[str]().union(*each)), [f"{d.name} ({d.surface.role})" for d in drafters]
     return (
-        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(sorted(timed))} alone, and "
-        f"prices all of {names}; profile again, or run spectune validate where the plan drafts with another",
+        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} alone, and "
+        f"prices all of {', '.join(priced)}; profile again, or run spectune validate where the plan drafts with another",
     )
 
 

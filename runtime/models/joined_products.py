@@ -21,6 +21,9 @@ from .places import Place
 from .products import Products
 from .projection import Projection
 
+Features = tuple[Ints, Halves]  # how many layers each hidden state that is kept has passed, and where they lie
+NO_FEATURES: Features = np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint16)
+
 
 class JoinedProducts(Products):
     """Products whose weights our kernels hold go by few calls, others step by step."""
@@ -48,10 +51,6 @@ class JoinedProducts(Products):
         given = bits(mixed.contiguous()), bits(residual.contiguous()), bits(out), self._is_shared
         close_layer(*given, *own.behind_attention)
         return out
-
-
-Features = tuple[Ints, Halves]  # how many layers each hidden state that is kept has passed, and where they lie
-NO_FEATURES: Features = np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=np.uint16)
 
 
 def layers_by_kernels(

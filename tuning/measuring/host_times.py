@@ -60,13 +60,13 @@ def host_times(
     ways = [("overhead", greedy[0])] if greedy else []
     ways += [("overhead sampled", sampled[0])] if sampled else []
     found: list[HostTimes] = []
+    drafters = _one_of_each_role(family)
     rounds = [
         (f"{way} {batch}{told}", requests, batch, drafter)
         for way, requests in ways
         for batch in request.batches
-        for told, drafter in _one_of_each_role(family)
+        for told, drafter in drafters
     ]
-    first = rounds[0][3]
     for done, (name, requests, batch, drafter) in enumerate(rounds):
         if done:
             between(done / len(rounds))
@@ -75,7 +75,7 @@ def host_times(
         if document is not None:
             found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
             continue
-        is_first = drafter == first
+        is_first = drafter == drafters[0][1]
         timed = _of_batch(family, requests, batch=batch, drafter=drafter, is_first=is_first, seed=request.seed)
         if not timed.left_out:
             journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))

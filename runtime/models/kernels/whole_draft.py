@@ -53,25 +53,12 @@ def draft(
     kept, scores = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.float32)  # of the root
     layer, above_start = 0, -1
     while True:
-        count, is_text, before = tokens.shape[1], visible.shape[1] == 0, contexts[min(layer, len(contexts) - 1)]
-        depths, written = np.full((1, count), depth), visible.shape[2] - count
-        if is_text:
-            depths[0], written = np.arange(count), 0
-        placed = np.empty((3, batch, count), np.int64)
-        place_layer(tokens, depths, before, written, placed)
-        seen = before.max() + max(visible.shape[2], count)
-        is_open = count == 1 and before.min() == before.max() and (is_text or visible.all())
-        lines, width = (0, 0) if is_open else (count, seen)
-        mask = np.empty(batch * lines * width, np.uint16)
-        if not is_open:
-            if is_text:
-                uncover_text(before, mask, count, seen)
-            else:
-                uncover(visible, before, OPEN, SHUT, mask, seen)
+        before = contexts[min(layer, len(contexts) - 1)]
+        placed, mask = laid_out(tokens, before, depth, visible)
         own = logits[: batch * below.shape[1]]
         is_known = run_forward(
-            placed, wanted, embedding, table, states, mask.reshape(batch, lines, width), own,
-            after, features, 0, seen, is_shared,
+            placed, wanted, embedding, table, states, mask, own,
+            after, features, 0, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
             last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
             input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
         )  # fmt: skip
@@ -98,6 +85,31 @@ def draft(
         descend(below, visible, located[0], located[1], fed, sees)
         tokens, visible = fed, sees
         below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+
+
+@compiled
+def laid_out(tokens: Ints, contexts: Ints, depth: int, visible: Bools) -> tuple[Ints, Halves]:
+    """Return new tokens as `run_forward` reads them, with its mask, (batch, 0, 0) where everything is seen.
+
+    Args:
+        tokens, contexts, depth, visible: as `UnlaidNodes` has them.
+    """
+    batch, count = tokens.shape
+    is_text, depths, written = visible.shape[1] == 0, np.full((1, count), depth), visible.shape[2] - count
+    if is_text:
+        depths[0], written = np.arange(count), 0
+    placed = np.empty((3, batch, count), np.int64)
+    place_layer(tokens, depths, contexts, written, placed)
+    seen = contexts.max() + max(visible.shape[2], count)
+    is_open = count == 1 and contexts.min() == contexts.max() and (is_text or visible.all())
+    lines, width = (0, 0) if is_open else (count, seen)
+    mask = np.empty(batch * lines * width, np.uint16)
+    if not is_open:
+        if is_text:
+            uncover_text(contexts, mask, count, seen)
+        else:
+            uncover(visible, contexts, OPEN, SHUT, mask, seen)
+    return placed, mask.reshape(batch, lines, width)
 
 
 @compiled
