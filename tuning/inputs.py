@@ -178,8 +178,8 @@ def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead)
         return ()
     timed, priced = sorted(set[str]().union(*each)), [f"{d.name} ({d.surface.role})" for d in drafters]
     return (
-        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} alone, and "
-        f"prices all of {', '.join(priced)}; profile again, or run spectune validate where the plan drafts with another",
+        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} alone, and prices "
+        f"all of {', '.join(priced)}; profile again, or run spectune validate where the plan drafts with another",
     )
 
 
