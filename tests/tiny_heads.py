@@ -16,11 +16,29 @@ from spectune.runtime.models.lean import LeanModel
 
 Weights = dict[str, Tensor]
 DRAFTED = 16  # tokens of a reduced vocabulary
+INNER = 48  # gates of a head's MLP
 READS = {"eagle": (3,), "eagle3": (1, 2, 3)}
 
 
-def head_weights(form: Form, target: LlamaForCausalLM, *, seed: int = 0, reduced: bool = True) -> Weights:
-    """Return random tensors of a head, float64, by their published names."""
+def head_weights(
+    form: Form,
+    target: LlamaForCausalLM,
+    *,
+    seed: int = 0,
+    reduced: bool = True,
+    inner: int = INNER,
+    drafted: int = DRAFTED,
+) -> Weights:
+    """Return random tensors of a head, float64, by their published names.
+
+    Args:
+        form: of the head.
+        target: that it stands behind.
+        seed: of the numbers.
+        reduced: whether it can draft but some tokens.
+        inner: gates of its MLP.
+        drafted: tokens of a reduced vocabulary.
+    """
     c, noise = target.config, torch.Generator().manual_seed(seed)
     d, heads, kv, size = c.hidden_size, c.num_attention_heads, c.num_key_value_heads or 0, int(c.head_dim or 0)
 
@@ -34,15 +52,15 @@ def head_weights(form: Form, target: LlamaForCausalLM, *, seed: int = 0, reduced
         f"{layer}self_attn.k_proj.weight": drawn(kv * size, wide),
         f"{layer}self_attn.v_proj.weight": drawn(kv * size, wide),
         f"{layer}self_attn.o_proj.weight": drawn(d, heads * size),
-        f"{layer}mlp.gate_proj.weight": drawn(48, d),
-        f"{layer}mlp.up_proj.weight": drawn(48, d),
-        f"{layer}mlp.down_proj.weight": drawn(d, 48),
+        f"{layer}mlp.gate_proj.weight": drawn(inner, d),
+        f"{layer}mlp.up_proj.weight": drawn(inner, d),
+        f"{layer}mlp.down_proj.weight": drawn(d, inner),
         f"{layer}post_attention_layernorm.weight": 1 + drawn(d),
         "fc.weight": drawn(d, 2 * d if form == "eagle" else 3 * d),
     }
     if form == "eagle":
         return found | {"fc.bias": drawn(d)}
-    count = DRAFTED if reduced else c.vocab_size
+    count = drafted if reduced else c.vocab_size
     ids = torch.randperm(c.vocab_size, generator=noise)[:count].sort().values
     found |= {f"midlayer.{name}.weight": 1 + drawn(d) for name in ("input_layernorm", "hidden_norm")}
     found |= {"norm.weight": 1 + drawn(d), "lm_head.weight": drawn(count, d), "d2t": ids - torch.arange(count)}
@@ -55,9 +73,9 @@ def tiny_head(form: Form, target: LlamaForCausalLM, weights: Weights) -> EagleHe
     return EagleHead(weights, shape, LeanModel(target))
 
 
-def layer_config(target: LlamaForCausalLM) -> LlamaConfig:
+def layer_config(target: LlamaForCausalLM, inner: int = INNER) -> LlamaConfig:
     """Return the shape of the head's one layer."""
-    changes = {"num_hidden_layers": 1, "intermediate_size": 48, "draft_vocab_size": DRAFTED}
+    changes = {"num_hidden_layers": 1, "intermediate_size": inner, "draft_vocab_size": DRAFTED}
     return LlamaConfig(**{**target.config.to_dict(), **changes})
 
 

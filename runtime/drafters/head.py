@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+from ..cache import KeyValueCache
+from ..layout import Ints
+from ..models.bits import bits_kept, is_kernels
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
-from ..models.forward import CausalModel, ForwardInput
+from ..models.forward import CausalModel, ForwardInput, UnlaidBeam, UnlaidNodes
 from ..models.recycling import RecyclingHead
+from ..models.whole_head import TargetStates
 from .block import BlockDrafter
 from .exit import ExitDrafter
 from .features import FeatureDrafter
+from .host_pass import Found
 from .model import ModelDrafter
 from .recycling import RecyclingDrafter
 
@@ -24,11 +30,52 @@ class HeadDrafter(FeatureDrafter):
         super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=on_device)
         self._head = head
 
+    def attach(self, cache: KeyValueCache) -> None:
+        """Take the target's cache; load what drafts beside it.
+
+        Raises:
+            ModelError: it does not keep what the head reads.
+        """
+        super().attach(cache)
+        self._finds = None
+        beside = None if self._on_device else self._beside()
+        if beside is not None and self._head.can_draft(self._cache, beside):
+            self._finds = _Beside(self._head, beside)
+
+    def _beside(self) -> TargetStates | None:
+        """Return what the target's cache keeps as kernels read it; None where they do not take it."""
+        given = self._given
+        if given is None or not is_kernels(given.features) or given.features.dtype != torch.bfloat16:
+            return None
+        width = given.features.shape[2]
+        places = np.arange(width) if self._wanted is None else self._wanted.numpy()
+        return TargetStates(features=bits_kept(given.features), places=places)
+
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text with the target's features; return its logits."""
         features = self.features_of(step)
         self.forwards += 1
         return self._head.read(features, step, self._cache)
+
+
+class _Beside:
+    """A head as what finds children: it reads the states of one target."""
+
+    def __init__(self, head: EagleHead, target: TargetStates) -> None:
+        """Take a head that can."""
+        self._head, self._target = head, target
+
+    def can_find(self, cache: KeyValueCache) -> bool:
+        """Whether drafts over such a cache are one call."""
+        return self._head.can_draft(cache, self._target)
+
+    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> Found | None:
+        """Return the likeliest tokens behind new ones; see `FindsChildren.found`."""
+        return self._head.found(nodes, count, cache, self._target)
+
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
+        """Return the trees of a beam; see `FindsChildren.grown`."""
+        return self._head.grown(beam, cache, self._target)
 
 
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,20 +21,23 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.text.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import LAYER, HeadShape, as_numbers
-from .forward import ForwardInput
+from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
 from .lean import LeanModel, taken
 from .norm import Norm
 from .places import rows_of
 from .projection import Projection
+from .whole_head import TargetStates, WholeHead, whole_head_of
 
 NEVER = -1e30  # logit of a token outside the draft vocabulary: finite, so that scores of whole paths stay numbers
 UNSEEN = -1e4  # added to the score of the first column: its weight is 0 beside any other
+NO_PARENTS: Ints = np.empty((0, 0), dtype=np.int64)
 
 
 class EagleHead:
@@ -70,6 +74,17 @@ class EagleHead:
         self._token_norm, self._feature_norm = _input_norms(tensors, shape)
         self._drafted = _drafted_ids(tensors, shape, target.vocabulary)
         _require_fit(tensors, shape, target, len(self.reads))
+        self._whole = self._whole_forward()
+
+    def _whole_forward(self) -> WholeHead | None:
+        """Return the forwards as one call; None where kernels do not take them, or the form is another."""
+        own, shown = self._target.anatomy, self._embedding
+        if self._form != "eagle3" or own.embedding_scale is not None or own.gallery is not None:
+            return None
+        embedding = own.embedding if shown is None else shown
+        norms = self._token_norm, self._feature_norm
+        parts = self._body.anatomy.layers[0].by_kernels
+        return whole_head_of(self._body.anatomy, parts, self._joins, norms, embedding, self._drafted)
 
     def new_cache(self, slots: int, capacity: int) -> FeatureCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -82,8 +97,13 @@ class EagleHead:
         Every token takes the feature that lies at its parent, which is the last one before it that it sees.
         """
         assert isinstance(cache, FeatureCache)
+        parents = parents_of(step)
+        if self._whole is not None:
+            logits = self._whole(step, cache, None, parents.numpy())
+            if logits is not None:
+                return self._over_all(logits)
         slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=self.device)
-        return self._run(cache.features[slots.unsqueeze(1), parents_of(step)].flatten(0, 1), step, cache)
+        return self._run(cache.features[slots.unsqueeze(1), parents].flatten(0, 1), step, cache)
 
     @torch.inference_mode()
     def read(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
@@ -96,7 +116,29 @@ class EagleHead:
         """
         assert isinstance(cache, FeatureCache)
         flat = features.flatten(0, 1)
+        if self._whole is not None:
+            logits = self._whole(step, cache, flat, NO_PARENTS)
+            if logits is not None:
+                return self._over_all(logits)
         return self._run(self._target.final_norm(flat) if self._form == "eagle" else self._joins(flat), step, cache)
+
+    def can_draft(self, cache: KeyValueCache, target: TargetStates) -> bool:
+        """Whether drafts over such a cache are one call beside such a target's, which is loaded then."""
+        if self._whole is None or not isinstance(cache, FeatureCache):
+            return False
+        return self._whole.load_drafting(cache, target)
+
+    def found(
+        self, nodes: UnlaidNodes, count: int, cache: KeyValueCache, target: TargetStates
+    ) -> tuple[Ints, Floats32, bool] | None:
+        """Forward new tokens, and return the likeliest behind them; see `FindsChildren.found`."""
+        assert isinstance(cache, FeatureCache)
+        return None if self._whole is None else self._whole.found(nodes, count, cache, target)
+
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache, target: TargetStates) -> tuple[Ints, bool] | None:
+        """Read new tokens, and grow a beam behind them; see `FindsChildren.grown`."""
+        assert isinstance(cache, FeatureCache)
+        return None if self._whole is None else self._whole.grown(beam, cache, target)
 
     def along(self, text: Sequence[int]) -> Tensor:
         """Return (n, len(reads) * hidden): what `read` takes beside each token of a text; the target reads it once."""
@@ -126,11 +168,15 @@ class EagleHead:
     def _logits(self, own: Tensor) -> Tensor:
         if self._form == "eagle":
             return self._target.logits(own)
-        logits = self._body.normed_logits(own)
+        return self._over_all(self._body.normed_logits(own))
+
+    def _over_all(self, logits: Tensor) -> Tensor:
+        """Return logits (..., draft vocabulary) as (..., vocabulary)."""
         if self._drafted is None:
             return logits
-        whole = logits.new_full((len(logits), self.vocabulary), max(NEVER, torch.finfo(logits.dtype).min))
-        return whole.index_copy_(1, self._drafted, logits)
+        never = max(NEVER, torch.finfo(logits.dtype).min)
+        whole = logits.new_full((*logits.shape[:-1], self.vocabulary), never)
+        return whole.index_copy_(-1, self._drafted, logits)
 
 
 def parents_of(step: ForwardInput) -> Tensor:

@@ -7,6 +7,7 @@ behind the layers, a dozen such calls, took a fifth of a forward of one token of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,6 @@ class WholeForward:
         self._embedding = bits(anatomy.embedding)
         last = norm.scale, norm.eps, head.address, head.bias, head.no_residual
         self._given: tuple[Any, ...] = (*last, anatomy.heads, layer.scale, *parts.every)
-        self._open: dict[int, NDArray[Any]] = {}  # masks that close nothing, by rows
 
     def __call__(self, step: ForwardInput, cache: LayerStates, kept: Features = NO_FEATURES) -> Tensor | None:
         """Return the logits of a forward, (batch, n, vocabulary) or (batch, 1, vocabulary); None where it is not whole.
@@ -55,10 +55,8 @@ class WholeForward:
         if not self._takes(states, step.seen):
             return None
         batch, count = step.tokens.shape
-        numbers = step.numbers
-        if numbers is None:
-            numbers = torch.stack((step.tokens, step.positions, step.columns)).numpy()
-        wanted, mask = ALL if step.take is None else step.take.numpy(), self._mask(step.bias, batch)
+        numbers, mask = numbers_of(step), mask_of(step)
+        wanted = ALL if step.take is None else step.take.numpy()
         logits, written = bits_of_new((batch, count if step.take is None else 1, self._vocabulary))
         is_known = run_forward(
             numbers, wanted, self._embedding, self._sight.turn_bits, bits_kept(states), mask, written,
@@ -146,17 +144,31 @@ class WholeForward:
         layers, *_, width = states.shape if known is None else known.shape
         return (layers, width) == (self._layers, self._width)
 
-    def _mask(self, bias: Tensor | None, batch: int) -> NDArray[Any]:
-        """Return a bias as kernels read it, (batch or 1, n, seen), or (batch, 0, 0) for none."""
-        if bias is not None:
-            if batch > 1 and bias.stride(0) == 0:
-                bias = bias[:1]  # all rows have one
-            known = bits_for_kernels(bias)
-            assert known is not None, "a mask lies where the model does"
-            return known
-        if batch not in self._open:
-            self._open[batch] = np.empty((batch, 0, 0), np.uint16)
-        return self._open[batch]
+
+def numbers_of(step: ForwardInput) -> Ints:
+    """Return tokens, positions and columns of a forward, (3, batch, n)."""
+    if step.numbers is not None:
+        return step.numbers
+    numbers: Ints = torch.stack((step.tokens, step.positions, step.columns)).numpy()
+    return numbers
+
+
+def mask_of(step: ForwardInput) -> NDArray[Any]:
+    """Return a forward's bias as kernels read it, (batch or 1, n, seen), or (batch, 0, 0) for none."""
+    bias, batch = step.bias, len(step.tokens)
+    if bias is None:
+        return _open_mask(batch)
+    if batch > 1 and bias.stride(0) == 0:
+        bias = bias[:1]  # all rows have one
+    known = bits_for_kernels(bias)
+    assert known is not None, "a mask lies where the model does"
+    return known
+
+
+@lru_cache(maxsize=256)
+def _open_mask(batch: int) -> NDArray[Any]:
+    """Return a mask that closes nothing; nobody writes to it."""
+    return np.empty((batch, 0, 0), np.uint16)
 
 
 def whole_of(anatomy: Anatomy, layers: Sequence[LayerWeights], parts: KernelParts | None) -> WholeForward | None:

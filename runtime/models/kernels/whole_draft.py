@@ -46,12 +46,8 @@ def draft(
     Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
-    room = top_k + top_k * top_k * layers if is_beam else 0
-    starts = np.zeros(layers + 1, np.int64)
-    all_tokens, all_parents = np.empty((batch, room), np.int64), np.empty((batch, room), np.int64)
-    all_scores = np.empty((batch, room), np.float32)
-    kept, scores = np.zeros((batch, 1), np.int64), np.zeros((batch, 1), np.float32)  # of the root
-    layer, above_start = 0, -1
+    seen_scores, seen_tokens, starts = beam_of(batch, top_k, layers if is_beam else -1)
+    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
     while True:
         before = contexts[min(layer, len(contexts) - 1)]
         placed, mask = laid_out(tokens, before, depth, visible)
@@ -68,23 +64,73 @@ def draft(
             return NO_NUMBERS
         if not is_beam:
             return NUMBERS
-        above, scores = scores, np.empty((batch, below.shape[1] * top_k), np.float32)
-        parents = np.empty(scores.shape, np.int64)
-        add_up(kept, above_start, above, log_probs, scores, parents)
-        record(below, scores, parents, all_tokens, all_scores, all_parents, starts[layer])
+        above = recorded(below, log_probs, kept, above, seen_scores, seen_tokens, starts, layer)
         if layer == layers:
-            hang_best(all_scores, all_tokens, all_parents, starts, trees)
+            hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
             return NUMBERS
-        layer, depth, wanted, above_start = layer + 1, layer, wanted[:0], starts[layer]
-        starts[layer] = above_start + scores.shape[1]
-        kept, located = np.empty((batch, top_k), np.int64), np.empty((2, batch, top_k), np.int64)
-        fed = np.empty((batch, top_k), np.int64)
-        best_first(scores, kept)
-        locate(kept, top_k, located)
-        sees = np.empty((batch, top_k, layer * top_k), np.bool_)
-        descend(below, visible, located[0], located[1], fed, sees)
-        tokens, visible = fed, sees
+        kept, tokens, visible = next_layer(above, below, visible, top_k, layer)
+        layer, depth, wanted = layer + 1, layer, wanted[:0]
         below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+
+
+@compiled
+def beam_of(batch: int, top_k: int, layers: int) -> tuple[Floats32, Ints, Ints]:
+    """Return room for all that a beam will have seen, of so many layers below its first; -1: of none at all.
+
+    Returns:
+        scores (batch, candidates), their tokens and parents (2, batch, candidates), and each layer's first candidate.
+    """
+    room = top_k + top_k * top_k * layers if layers >= 0 else 0
+    scores, numbers = np.empty((batch, room), np.float32), np.empty((2, batch, room), np.int64)
+    starts = np.zeros(max(layers, 0) + 1, np.int64)
+    for layer in range(1, len(starts)):
+        starts[layer] = top_k + top_k * top_k * (layer - 1)
+    return scores, numbers, starts
+
+
+@compiled
+def recorded(
+    below: Ints, log_probs: Floats32, kept: Ints, above: Floats32, all_scores: Floats32, numbers: Ints, starts: Ints,
+    layer: int,
+) -> Floats32:  # fmt: skip
+    """Write a layer's candidates among all that a beam has seen; return their scores, (batch, candidates).
+
+    Args:
+        below, log_probs: (batch, width, children), of the nodes that were fed.
+        kept: (batch, width), where these stand among the candidates of the layer above.
+        above: scores of those.
+        all_scores, numbers, starts: as `beam_of` returns them; the first two are written.
+        layer: of the nodes that were fed.
+    """
+    scores = np.empty((len(below), below.shape[1] * below.shape[2]), np.float32)
+    parents = np.empty(scores.shape, np.int64)
+    add_up(kept, starts[layer - 1] if layer else -1, above, log_probs, scores, parents)
+    record(below, scores, parents, numbers[0], all_scores, numbers[1], starts[layer])
+    return scores
+
+
+@compiled
+def next_layer(scores: Floats32, below: Ints, visible: Bools, top_k: int, layer: int) -> tuple[Ints, Ints, Bools]:
+    """Return the best candidates of a layer as the next nodes to be fed.
+
+    Args:
+        scores: (batch, candidates).
+        below: (batch, width, children), their tokens.
+        visible: (batch, width, nodes), which of the drafted nodes those above them see.
+        top_k: nodes to be fed.
+        layer: of the candidates' parents.
+
+    Returns:
+        where they stand among the candidates and their tokens, (batch, top_k), and which drafted nodes each sees,
+        (batch, top_k, nodes).
+    """
+    batch, located = len(scores), np.empty((2, len(scores), top_k), np.int64)
+    kept, fed = np.empty((batch, top_k), np.int64), np.empty((batch, top_k), np.int64)
+    sees = np.empty((batch, top_k, (layer + 1) * top_k), np.bool_)
+    best_first(scores, kept)
+    locate(kept, top_k, located)
+    descend(below, visible, located[0], located[1], fed, sees)
+    return kept, fed, sees
 
 
 @compiled

@@ -47,20 +47,13 @@ def run_forward(
     batch, count = numbers.shape[1:]
     size = embedding.shape[1]
     tokens, positions = numbers[TOKENS].reshape(batch * count), numbers[POSITIONS].reshape(batch * count)
-    if tokens.min() < 0 or tokens.max() >= len(embedding):
+    if not are_known(tokens, wanted, count, len(embedding)):
         return False
-    for token in wanted:
-        if token < 0 or token >= count:
-            return False
     hidden, turns = np.empty((batch * count, size), np.uint16), np.empty((batch * count, table.shape[1]), np.uint16)
     for row in range(batch * count):
         hidden[row] = embedding[tokens[row]]
-        turns[row] = table[min(max(positions[row], 0), len(table) - 1)]
-    groups = heads // (states.shape[3] // table.shape[1])  # query heads of one key head, which see alike
-    bias = np.empty((batch, max(mask.shape[1] * groups, 1), mask.shape[2]), np.uint16)
-    for row in range(batch):
-        for line in range(mask.shape[1] * groups):
-            bias[row, line] = mask[min(row, len(mask) - 1), line // groups]
+    turn(positions, table, turns)
+    bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), 0)
     left = np.empty((batch * count, size), np.uint16)
     run_layers(
         hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, after, features, slot, 0, seen, 0,
@@ -68,10 +61,48 @@ def run_forward(
         heads, attention_scale, inner, weights, input_scale, input_eps, qkv_bias, head_scale, head_eps,
         output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip
-    for row in range(len(wanted)):  # no row is behind the one that it is read from
-        left[row] = left[row * count + wanted[row]]
+    take(left, wanted, count)
     normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
     return True
+
+
+@compiled
+def are_known(tokens: Ints, wanted: Ints, count: int, vocabulary: int) -> bool:
+    """Whether all tokens (any,) are of a vocabulary, and those of each row's `count` that are wanted are there."""
+    if len(wanted) and (wanted.min() < 0 or wanted.max() >= count):
+        return False
+    return bool(tokens.min() >= 0 and tokens.max() < vocabulary)
+
+
+@compiled
+def turn(positions: Ints, table: Halves, turns: Halves) -> None:
+    """Write how queries and keys are turned, (rows, 2 * size), in their places (rows,); see `run_forward`."""
+    for row in range(len(turns)):
+        turns[row] = table[min(max(positions[row], 0), len(table) - 1)]
+
+
+@compiled
+def for_every_head(mask: Halves, batch: int, groups: int, first: int) -> Halves:
+    """Return a mask as attention takes it: its lines for each of the query heads of one key head, which see alike.
+
+    Args:
+        mask: as `run_forward` takes it.
+        batch: rows.
+        groups: query heads of one key head.
+        first: column in sight.
+    """
+    bias = np.empty((batch, max(mask.shape[1] * groups, 1), max(mask.shape[2] - first, 0)), np.uint16)
+    for row in range(batch):
+        for line in range(mask.shape[1] * groups):
+            bias[row, line] = mask[min(row, len(mask) - 1), line // groups, first:]
+    return bias
+
+
+@compiled
+def take(left: Halves, wanted: Ints, count: int) -> None:
+    """Move the hidden states (batch * count, hidden) of one token of each row to the front, where some are wanted."""
+    for row in range(len(wanted)):  # no row is behind the one that it is read from
+        left[row] = left[row * count + wanted[row]]
 
 
 @compiled

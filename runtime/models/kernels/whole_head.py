@@ -1,0 +1,187 @@
+"""What a head of EAGLE-3's form says on a CPU in one call: a forward of its one layer, or a whole draft of those."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....planner.kernels.arrays import Bools, Floats32, Ints
+from ....planner.kernels.beam import hang_best
+from ....planner.kernels.compiled import compiled
+from .bfloat16_attention import attend
+from .bfloat16_rows import close_layer, norm, normed_product, product
+from .few_rows import Halves
+from .host_rows import Bits
+from .host_scores import children
+from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_of, laid_out, next_layer, recorded
+from .whole_forward import COLUMNS, POSITIONS, TOKENS, are_known, for_every_head, take, turn
+
+UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
+
+
+@compiled
+def run_head(
+    numbers: Ints, parents: Ints, wanted: Ints, given: Halves,
+    embedding: Halves, table: Halves, states: Halves, features: Halves, mask: Halves, logits: Halves,
+    slot: int, seen: int, is_shared: bool,
+    join: int, join_bias: Halves, token_scale: Bits, token_eps: float, feature_scale: Bits, feature_eps: float,
+    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+) -> bool:  # fmt: skip
+    """Write the logits of new tokens, their keys, values and features.
+
+    Returns False and does nothing where a token is unknown, or one is wanted that is not there.
+
+    Args:
+        parents: (batch, n), cache columns of which the tokens take the head's own features.
+        given: (batch * n, any), the target's hidden states to be joined instead, or (0, any).
+        states: (1, slots, capacity, width).
+        features: (slots, capacity, hidden), written.
+        mask: (batch, n, seen), 0 or -inf as what is added to scores, or (batch, 0, 0) where every token sees
+            everything. Nobody sees the first column, whose token has no feature before it.
+        slot: of the first row.
+        join, join_bias: of the product that joins the target's states.
+        token_scale, token_eps, feature_scale, feature_eps: norms of embeddings and features, as `norm` takes them.
+        input_scale, input_eps, head_scale, head_eps: not read.
+        numbers, wanted and everything else: as `run_forward` takes them.
+
+    Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1.
+    """
+    batch, count = numbers.shape[1:]
+    rows, size = batch * count, embedding.shape[1]
+    tokens, columns = numbers[TOKENS].reshape(rows), numbers[COLUMNS].reshape(rows)
+    if not are_known(tokens, wanted, count, len(embedding)):
+        return False
+    first = min(columns.min(), 1)
+    turns = np.empty((rows, table.shape[1]), np.uint16)
+    turn(numbers[POSITIONS].reshape(rows), table, turns)
+    bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), first)
+    if first == 0:
+        bias[:, :, :1] = UNSEEN  # but by a token that sees nothing else
+    hidden, embedded = np.empty((rows, size), np.uint16), np.empty((rows, size), np.uint16)
+    for row in range(rows):
+        embedded[row] = embedding[tokens[row]]
+    if len(given):
+        product(given, join, join_bias, hidden[:0], hidden, is_shared)
+    else:
+        for row in range(rows):
+            hidden[row] = features[slot + row // count, parents[row // count, row % count]]
+    reading = np.empty((rows, 2 * size), np.uint16)
+    normed = np.empty((rows, size), np.uint16)
+    norm(embedded, token_scale, token_eps, normed, is_shared)
+    reading[:, :size] = normed
+    norm(hidden, feature_scale, feature_eps, normed, is_shared)
+    reading[:, size:] = normed
+    opened = np.empty((rows, heads * (table.shape[1] // 2) + states.shape[3]), np.uint16)
+    mixed, left = np.empty((rows, heads * (table.shape[1] // 2)), np.uint16), np.empty((rows, size), np.uint16)
+    own = weights[0]
+    product(reading, own[0], qkv_bias[0], opened[:0], opened, is_shared)
+    seen_here = states[0, slot : slot + batch]
+    attend(opened, turns, seen_here, bias, columns, mixed, first, seen, heads, attention_scale, is_shared)
+    close_layer(
+        mixed, hidden, left, is_shared, inner, own[1], own[2], own[3],
+        output_bias[0], scale[0], eps, gate_up_bias[0], down_bias[0],
+    )  # fmt: skip
+    for row in range(rows):
+        features[slot + row // count, columns[row]] = left[row]
+    take(left, wanted, count)
+    normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
+    return True
+
+
+@compiled
+def draft_by_head(
+    tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
+    target_features: Halves, places: Ints, drafted: Ints,
+    embedding: Halves, table: Halves, states: Halves, features: Halves, logits: Halves,
+    below: Ints, log_probs: Floats32, trees: Ints, is_shared: bool,
+    join: int, join_bias: Halves, token_scale: Bits, token_eps: float, feature_scale: Bits, feature_eps: float,
+    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
+    heads: int, attention_scale: float, inner: int, weights: Ints,
+    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
+    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
+) -> int:  # fmt: skip
+    """Do what `draft` does by a head: behind texts from the target's hidden states, behind nodes from its own.
+
+    Args:
+        target_features: (slots, capacity, any), what the target's cache keeps.
+        places: (any,), which numbers of these the head joins.
+        drafted: (draft vocabulary,), ids of the tokens that it can draft, ascending; none where these are all.
+        logits: (rows, draft vocabulary), as many as the largest forward has; written.
+        tokens, contexts, depth, visible, wanted, layers, below, log_probs, trees: as `draft` takes them.
+        embedding and everything else: as `run_head` takes them.
+    """
+    batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
+    seen_scores, seen_tokens, starts = beam_of(batch, top_k, layers if is_beam else -1)
+    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
+    given = along_text(target_features, places, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
+    while True:
+        before = contexts[min(layer, len(contexts) - 1)]
+        placed, mask = laid_out(tokens, before, depth, visible)
+        parents, own = np.empty(tokens.shape, np.int64), logits[: batch * below.shape[1]]
+        find_parents(visible, before, parents)
+        is_known = run_head(
+            placed, parents, wanted, given, embedding, table, states, features, mask, own,
+            0, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
+            join, join_bias, token_scale, token_eps, feature_scale, feature_eps,
+            last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
+            input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
+        )  # fmt: skip
+        if not is_known:
+            return UNKNOWN
+        if not children(own.reshape(batch, below.shape[1], own.shape[1]), below, log_probs, is_shared and len(own) > 1):
+            return NO_NUMBERS
+        if len(drafted):
+            for row in range(batch):
+                for node in range(below.shape[1]):
+                    for child in range(top_k):
+                        below[row, node, child] = drafted[below[row, node, child]]
+        if not is_beam:
+            return NUMBERS
+        above = recorded(below, log_probs, kept, above, seen_scores, seen_tokens, starts, layer)
+        if layer == layers:
+            hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
+            return NUMBERS
+        kept, tokens, visible = next_layer(above, below, visible, top_k, layer)
+        layer, depth, wanted, given = layer + 1, layer, wanted[:0], given[:0]
+        below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+
+
+@compiled
+def along_text(features: Halves, places: Ints, contexts: Ints, count: int) -> Halves:
+    """Return what a target keeps at the tokens before each of the next `count` of texts, (batch * count, any).
+
+    Args:
+        features: (slots, capacity, any).
+        places: (any,), which numbers of each are wanted.
+        contexts: (batch,), tokens before these.
+        count: tokens of each row; those beyond the capacity are padding, and take any.
+    """
+    given = np.empty((len(contexts) * count, len(places)), np.uint16)
+    for row in range(len(contexts)):
+        for token in range(count):
+            line = features[row, min(max(contexts[row] + token - 1, 0), features.shape[1] - 1)]
+            for number in range(len(places)):
+                given[row * count + token, number] = line[places[number]]
+    return given
+
+
+@compiled
+def find_parents(visible: Bools, contexts: Ints, parents: Ints) -> None:
+    """Write the cache columns of the last tokens before drafted nodes that each of these sees; of texts any.
+
+    Args:
+        visible: (batch, n, nodes), which nodes behind the context each sees, itself and its neighbours the last ones.
+        contexts: (batch,), committed tokens in the cache.
+        parents: (batch, n), written.
+    """
+    before = visible.shape[2] - parents.shape[1]
+    for row in range(len(visible)):
+        for node in range(visible.shape[1]):
+            parents[row, node] = contexts[row] - 1
+            for other in range(before):
+                if visible[row, node, other]:
+                    parents[row, node] = contexts[row] + other
+    if visible.shape[1] == 0:
+        parents[:] = 0

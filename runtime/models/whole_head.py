@@ -1,0 +1,184 @@
+"""Forwards and whole drafts of a head of EAGLE-3's form by one compiled call, on a CPU that multiplies bfloat16 itself.
+
+A head's forward is one layer between some twenty calls of torch's: these took three times as long as the layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...planner.kernels.arrays import Floats32, Ints
+from ..feature_cache import FeatureCache
+from .anatomy import Anatomy
+from .attention import is_by_dots
+from .bits import bits, bits_kept, bits_of_new, is_kernels
+from .forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes
+from .kernel_parts import KernelParts
+from .kernels.few_rows import Halves
+from .kernels.threads import can_share, shared_by
+from .kernels.whole_draft import NUMBERS, UNKNOWN
+from .kernels.whole_head import draft_by_head, run_head
+from .norm import Norm
+from .projection import Projection
+from .whole_forward import NO_TREES, mask_of, numbers_of
+
+NOT_GIVEN: Halves = np.empty((0, 0), dtype=np.uint16)  # states of the target, where a head continues its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStates:
+    """What a target's cache keeps for a head beside it."""
+
+    features: Halves  # (slots, capacity, any)
+    places: Ints  # (any,), which numbers of each feature the head joins
+
+
+class WholeHead:
+    """The forwards of one head."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        parts: KernelParts,
+        join: Projection,
+        norms: tuple[Norm, Norm],
+        embedding: Tensor,
+        drafted: Ints,
+    ) -> None:
+        """Take what `whole_head_of` has found to fit."""
+        last, head, joined = anatomy.final_norm, anatomy.head.by_kernels, join.by_kernels
+        assert head is not None and joined is not None and last.scale is not None
+        self._width, self._joined = 2 * anatomy.kv_heads * anatomy.size, join.shape[1]
+        self._drafted, self._count = drafted, head.shape[0]
+        self._embedding, self._turns = bits(embedding), anatomy.sights[0].turn_bits
+        own_norms = [part for norm in norms for part in (norm.scale, norm.eps)]
+        read = last.scale, last.eps, head.address, head.bias, head.no_residual
+        layer = anatomy.layers[0]
+        self._given = joined.address, joined.bias, *own_norms, *read, anatomy.heads, layer.scale, *parts.every
+
+    def __call__(self, step: ForwardInput, cache: FeatureCache, states: Tensor | None, parents: Ints) -> Tensor | None:
+        """Return the logits of a forward over the tokens that the head can draft; None where it is not whole.
+
+        Args:
+            step: the new tokens.
+            cache: the head's.
+            states: (batch * n, any), of the target at the tokens before, or None for the head's own at the parents.
+            parents: (batch, n), cache columns; not read beside states.
+
+        Returns:
+            (batch, n, draft vocabulary), or (batch, 1, draft vocabulary) with `take`.
+        """
+        if step.tree is not None or torch.compiler.is_compiling() or not self._takes(cache):
+            return None
+        batch, count = step.tokens.shape
+        logits, written = bits_of_new((batch, count if step.take is None else 1, self._count))
+        is_known = run_head(
+            numbers_of(step), parents, ALL if step.take is None else step.take.numpy(),
+            NOT_GIVEN if states is None else bits(states.contiguous()), self._embedding, self._turns,
+            bits_kept(cache.states), bits_kept(cache.features), mask_of(step), written,
+            step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
+        )  # fmt: skip
+        return logits if is_known else None
+
+    def load_drafting(self, cache: FeatureCache, target: TargetStates) -> bool:
+        """Load what drafts over a cache beside a target's; return whether anything does."""
+        if not self._takes(cache) or target.places.shape != (self._joined,):
+            return False
+        number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
+        told = number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0
+        draft_by_head.load(*self._drafting(told, target, cache, 1, (number[None], numbers, NO_TREES)))
+        return True
+
+    def found(
+        self, nodes: UnlaidNodes, count: int, cache: FeatureCache, target: TargetStates
+    ) -> tuple[Ints, Floats32, bool] | None:
+        """Return the likeliest tokens behind new ones, as `FindsChildren.found` does; None likewise."""
+        if not self._takes(cache) or min(count, len(self._embedding)) > self._count:
+            return None
+        batch, fed = nodes.tokens.shape
+        shape = batch, 1 if len(nodes.wanted) else fed, min(count, self._count)
+        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+        told = nodes.tokens, nodes.contexts.reshape(1, batch), nodes.depth, nodes.visible, nodes.wanted, 0
+        written = below, log_probs, NO_TREES
+        found = draft_by_head(*self._drafting(told, target, cache, shape[0] * shape[1], written))
+        return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
+
+    def grown(self, beam: UnlaidBeam, cache: FeatureCache, target: TargetStates) -> tuple[Ints, bool] | None:
+        """Return the trees of a beam, as `FindsChildren.grown` does; None likewise."""
+        if not self._takes(cache) or beam.top_k > self._count:
+            return None
+        batch = len(beam.tokens)
+        shape = batch, 1, beam.top_k
+        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
+        told = beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
+        rows = batch * (beam.top_k if beam.depth else 1)
+        found = draft_by_head(*self._drafting(told, target, cache, rows, (below, log_probs, trees)))
+        return None if found == UNKNOWN else (trees, found == NUMBERS)
+
+    def _drafting(
+        self, told: tuple[Any, ...], target: TargetStates, cache: FeatureCache, rows: int, written: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """Return the arguments of a draft whose largest forward answers so many rows.
+
+        Logits lie in memory of ours: a kernel that fails does not free its own.
+        """
+        logits = np.empty((rows, self._count), dtype=np.uint16)
+        beside = target.features, target.places, self._drafted
+        own = self._embedding, self._turns, bits_kept(cache.states), bits_kept(cache.features), logits
+        return *told, *beside, *own, *written, shared_by(torch.get_num_threads()), *self._given
+
+    def _takes(self, cache: FeatureCache) -> bool:
+        """Return whether kernels take forwards over a cache, by torch's number of threads."""
+        states, features = cache.states, cache.features
+        is_ours = states.dtype == torch.bfloat16 and is_kernels(states) and is_kernels(features)
+        is_whole = states.is_contiguous() and features.is_contiguous()
+        sizes = states.shape[0], states.shape[3], features.shape[2]
+        return (
+            is_ours
+            and is_whole
+            and sizes == (1, self._width, self._embedding.shape[1])
+            and can_share(torch.get_num_threads())
+        )
+
+
+def whole_head_of(
+    anatomy: Anatomy,
+    parts: KernelParts | None,
+    join: Projection,
+    norms: tuple[Norm, Norm],
+    embedding: Tensor,
+    drafted: Tensor | None,
+) -> WholeHead | None:
+    """Return the whole forwards of a head of form "eagle3"; None where kernels do not take all of it.
+
+    Args:
+        anatomy: its one layer as a model's, with the norm and the product behind it.
+        parts: of the layer.
+        join: what joins the target's states.
+        norms: of embeddings and of features.
+        embedding: (vocabulary, hidden).
+        drafted: (draft vocabulary,), ids that it can draft; None for all.
+    """
+    head, joined, size = anatomy.head.by_kernels, join.by_kernels, embedding.shape[1]
+    if parts is None or head is None or joined is None or anatomy.sights[0].window is not None:
+        return None
+    layer, table, last = anatomy.layers[0], anatomy.sights[0].turns, anatomy.final_norm.scale
+    if not (is_kernels(embedding) and is_by_dots(anatomy, embedding) and embedding.is_contiguous()):
+        return None
+    ids: Ints = np.empty(0, dtype=np.int64) if drafted is None else drafted.numpy()
+    has_table = is_kernels(table) and table.dtype == torch.bfloat16 and table.is_contiguous()
+    scales = [last, *(norm.scale for norm in norms)]
+    has_norms = all(scale is not None and scale.shape == (1, size) for scale in scales)
+    queries, pairs = anatomy.heads * anatomy.size, 2 * anatomy.kv_heads * anatomy.size
+    is_alike = (layer.qkv.shape, layer.output.shape) == ((queries + pairs, 2 * size), (size, queries))
+    is_ascending = bool((np.diff(ids) > 0).all())  # else equals come in another order than among all tokens
+    is_whole = has_table and has_norms and is_alike and is_ascending and joined.shape[0] == size
+    if not is_whole or head.shape[1] != size:
+        return None
+    return WholeHead(anatomy, parts, join, norms, embedding, ids)
