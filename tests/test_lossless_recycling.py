@@ -170,6 +170,9 @@ class Keeping(RecyclingDrafter):
 class Hoarding(Keeping):
     """Learns from rejected nodes too, as published: rows of the nodes of the last tree count as the newest."""
 
+    def looked_up(self, *_: object) -> None:
+        """Leave all of it to `recall`."""
+
     def recall(self, tokens: np.ndarray, lengths: np.ndarray) -> Successors:
         known = super().recall(tokens, lengths)
         for place, token in np.ndenumerate(tokens):

@@ -119,6 +119,25 @@ def test_rounds_with_a_head_are_priced_by_those_that_were_timed_with_one() -> No
     assert both.residuals(2) == pytest.approx([0.0] * len(both.samples), abs=1e-9)
 
 
+def test_a_block_drafter_s_rounds_are_priced_by_its_own_and_without_these_by_another_s() -> None:
+    known = overhead()
+    blocks = {
+        name: [replace(s, role="block", drafter=name, host_ms=(ms + s.host_ms[0],)) for s in known.samples]
+        for name, ms in (("medusa", 10.0), ("ctc", 20.0))
+    }
+    samples = (*known.samples, *blocks["medusa"], *blocks["ctc"])
+    drafts = {name: replace(surface("block", DRAFT_MS), model=name) for name in ("medusa", "ctc", "another")}
+    cell, verify = Cell(batch=2, context=150), surface("verify", VERIFY_MS)
+    found = cell_costs(cell, verify, {"small": surface("draft", DRAFT_MS), **drafts}, replace(known, samples=samples))
+    host_ms = {name: float(found.times(one_round(125), "chain", name).host_ms[0]) for name in ("small", *drafts)}
+    apart = {name: ms - host_ms["small"] for name, ms in host_ms.items()}
+    assert apart == pytest.approx({"small": 0.0, "medusa": 10.0, "ctc": 20.0, "another": 10.0})
+    older = [replace(s, role="block", host_ms=(7.0 + s.host_ms[0],)) for s in known.samples]  # of any block drafter
+    before = cell_costs(cell, verify, drafts, replace(known, samples=(*known.samples, *older)))
+    told = {name: float(before.times(one_round(125), "chain", name).host_ms[0]) for name in drafts}
+    assert len(set(told.values())) == 1
+
+
 def test_no_forward_of_a_draft_takes_less_than_nothing_however_much_less_it_takes_than_alone() -> None:
     drafts = {"small": surface("draft", DRAFT_MS), "block": surface("block", DRAFT_MS)}
     known = cell_costs(Cell(batch=2, context=150), surface("verify", VERIFY_MS), drafts, overhead())

@@ -16,6 +16,7 @@ from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.committed import Committed
 from spectune.runtime.drafters.hybrid import HybridDrafter
+from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -29,6 +30,7 @@ from spectune.tuning.steps import silent
 from .limited_memory import Limit, uncollected
 from .repeated import graphed
 from .shelf import Shelf
+from .tiny_blocks import block_weights, tiny_block
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_heads import head_weights, tiny_head
 from .tiny_models import tiny_lean, tiny_llama
@@ -43,27 +45,30 @@ def timed(*batches: int, family: Family = FAMILY, shelf: Shelf | None = None) ->
     request = ProfileRequest(
         models=Models(target=Path()), prompts=[Prompt(text=str(place)) for place in range(3)], batches=batches
     )
-    return host_times(request, family, [REQUESTS], shelf or Shelf(), silent)
+    return host_times(request, family, [REQUESTS], {name: name for name in family.drafters}, shelf or Shelf(), silent)
 
 
 def kinds(found: HostTimes, batch: int) -> set[str]:
     return {sample.kind for sample in found.samples if sample.batch == batch}
 
 
-def test_rounds_are_timed_with_a_drafter_of_every_role() -> None:
+def test_rounds_are_timed_with_a_drafter_of_every_role_and_with_every_block_drafter() -> None:
     """Beside a head a target keeps hidden states, and what drafts is asked in another way than a model."""
     llama = tiny_llama(layers=4, seed=1)
     target = LeanModel(llama)
     heads = {name: tiny_head("eagle3", llama, head_weights("eagle3", llama)) for name in ("one", "two")}
     own = tiny_exit(target, exit_weights(target.hidden), 1)
-    drafters: dict[str, CausalModel] = {**heads, "exit": own, **FAMILY.drafters}
+    kinds: tuple[Kind, ...] = ("medusa", "ctc")
+    blocks: dict[str, CausalModel] = {kind: tiny_block(kind, llama, block_weights(kind, llama)) for kind in kinds}
+    drafters: dict[str, CausalModel] = {**heads, "exit": own, **blocks, **FAMILY.drafters}
     family, shelf = Family(target=target, drafters=drafters), Shelf()
     found = timed(2, family=family, shelf=shelf)
     assert not found.left_out
-    drafted = {role: {s.kind for s in found.samples if s.role == role} for role in ("draft", "head", "self")}
+    told = ("draft", "head", "self", "block medusa", "block ctc")
+    drafted = {role: {s.kind for s in found.samples if s.beside == role} for role in told}
     assert "stack" in drafted["draft"] and "resumed" in drafted["self"] and "resumed" not in drafted["draft"]
     assert all({"plain", "suffix", "chain", "hybrid", "cast"} <= kinds for kinds in drafted.values())
-    assert len(found.samples) == sum(s.role in drafted for s in found.samples)
+    assert len(found.samples) == sum(s.beside in drafted for s in found.samples)
     assert timed(2, family=family, shelf=shelf) == found  # of all roles the journal remembers what was timed
 
 

@@ -40,7 +40,7 @@ from .request import Identities, ProfileRequest
 from .steps import Progress
 
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
-STEPS = "in sittings, rounds by role"  # what a profile does; one that was stopped before it did so is not gone on with
+STEPS = "in sittings, rounds by drafter"  # what a profile does; one that was stopped before it did so is begun anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +118,7 @@ def profile(
             request,
             family,
             asked,
+            {name: identity.key for name, identity in identities.drafters.items()},
             journal,
             progress,
             between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),

@@ -232,8 +232,9 @@ def cell_costs(
     roles = overhead.roles(cell.batch)
     apart = set(roles) - ({MODEL} if MODEL in roles else set(roles[:1]))  # of which `host` is not
     for name, surface in drafts.items():
-        if surface.role in apart:
-            beside[name] = overhead.lines(cell.batch, surface.role)
+        role = overhead.role_beside(cell.batch, surface.role, surface.model)
+        if role in apart:
+            beside[name] = overhead.lines(cell.batch, role)
     if resumes and CHAIN in host:  # older profiles timed an exit's rounds only where it was the one to draft
         host = {RESUMED: host[CHAIN], **host}
     context = nearest_context(verify, cell.batch, cell.context)

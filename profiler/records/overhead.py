@@ -18,7 +18,8 @@ one kind of round each; older profiles hold means over both. What is timed draft
 hybrid whose model grows trees pays for its forwards what these take more.
 
 Rounds with a drafter that reads its target's hidden states are others: the target keeps these as it goes, and the
-drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed.
+drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed, and so
+has every block drafter: what their host does between two forwards differs by an order of magnitude.
 
 The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
 is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
@@ -88,6 +89,7 @@ class OverheadSample:
     host_ms: tuple[float, ...]
     is_sampled: bool | None = None  # whether tokens were drawn at a temperature; None where it was not written down
     role: str = MODEL  # of the drafter that was there, whether or not these rounds asked it; one of `DRAFT_ROLES`
+    drafter: str = ""  # ModelIdentity.key of a block drafter, which stands for no other
 
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
@@ -103,9 +105,19 @@ class OverheadSample:
         return statistics.median(self.host_ms)
 
     @property
+    def beside(self) -> str:
+        """Whom the rounds tell of: drafters of a role, or one block drafter; see `beside`."""
+        return beside(self.role, self.drafter) if self.drafter else self.role
+
+    @property
     def like(self) -> tuple[int, str, bool | None, str]:
         """What rounds have in common with others that a newer measurement of stands for."""
-        return self.batch, self.kind, self.is_sampled, self.role
+        return self.batch, self.kind, self.is_sampled, self.beside
+
+
+def beside(role: str, drafter: str) -> str:
+    """Return what rounds beside one drafter of a role are called."""
+    return f"{role} {drafter}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,18 +183,29 @@ class RoundOverhead:
         return left
 
     def roles(self, batch: int) -> tuple[str, ...]:
-        """Return the roles of drafters beside which rounds of a batch size were timed, the newest first."""
-        return tuple(dict.fromkeys(sample.role for sample in self.samples if sample.batch == batch))
+        """Return beside whom rounds of a batch size were timed, the newest first; see `OverheadSample.beside`."""
+        return tuple(dict.fromkeys(sample.beside for sample in self.samples if sample.batch == batch))
+
+    def role_beside(self, batch: int, role: str, drafter: str) -> str | None:
+        """Return which of the roles of a batch size tells of a drafter's rounds; None where none does.
+
+        Where a drafter's own rounds were not timed, those of its role tell, and where these are another drafter's, the
+        newest of them.
+        """
+        known = self.roles(batch)
+        wanted = (beside(role, drafter), role)
+        own = [each for each in wanted if each in known]
+        return next(iter([*own, *(each for each in known if each.startswith(beside(role, "")))]), None)
 
     def _of_role(self, batch: int, role: str) -> list[OverheadSample]:
-        return [sample for sample in self.samples if (sample.batch, sample.role) == (batch, role)]
+        return [sample for sample in self.samples if (sample.batch, sample.beside) == (batch, role)]
 
     def lines(self, batch: int, role: str | None = None) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
 
         Args:
             batch: sequences.
-            role: of whoever drafts; where no rounds beside such a one were timed, those of another stand for them.
+            role: one of `roles`; where no rounds beside such a one were timed, those of another stand for them.
                 None: rounds of models, and of those in which no drafter runs whichever were timed last.
 
         Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.

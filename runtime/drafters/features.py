@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
+from ..models.bits import bits_kept, is_kernels
 from ..models.forward import CausalModel, ForwardInput
+from ..models.whole_head import TargetStates
 from .model import ModelDrafter
 
 
@@ -52,6 +55,15 @@ class FeatureDrafter(ModelDrafter):
         places = [kept.index(count) * width + at for count in self._reads for at in range(width)]
         is_all = kept == self._reads
         self._wanted = None if is_all else torch.tensor(places, device=cache.features.device)
+
+    def target_states(self) -> TargetStates | None:
+        """Return what the attached cache keeps as kernels read it; None where they do not take it."""
+        given = self._given
+        if given is None or not is_kernels(given.features) or given.features.dtype != torch.bfloat16:
+            return None
+        width = given.features.shape[2]
+        places = np.arange(width) if self._wanted is None else self._wanted.numpy()
+        return TargetStates(features=bits_kept(given.features), places=places)
 
     def features_of(self, step: ForwardInput) -> torch.Tensor:
         """Return (batch, n, len(reads) * hidden): the target's features at the token before each of a forward."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from ..cache import KeyValueCache
 from ..layout import Ints
-from ..models.bits import bits_kept, is_kernels
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
@@ -38,18 +36,9 @@ class HeadDrafter(FeatureDrafter):
         """
         super().attach(cache)
         self._finds = None
-        beside = None if self._on_device else self._beside()
+        beside = None if self._on_device else self.target_states()
         if beside is not None and self._head.can_draft(self._cache, beside):
             self._finds = _Beside(self._head, beside)
-
-    def _beside(self) -> TargetStates | None:
-        """Return what the target's cache keeps as kernels read it; None where they do not take it."""
-        given = self._given
-        if given is None or not is_kernels(given.features) or given.features.dtype != torch.bfloat16:
-            return None
-        width = given.features.shape[2]
-        places = np.arange(width) if self._wanted is None else self._wanted.numpy()
-        return TargetStates(features=bits_kept(given.features), places=places)
 
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text with the target's features; return its logits."""

@@ -56,23 +56,34 @@ def grown_by(
         RequestError: the cache has no room.
         ModelError: scores are no numbers.
     """
-    tokens, wanted = unread
-    seen = max(max(read) + tokens.shape[1], max(behind) + beam.depth * beam.top_k)
-    cache.require(seen)
-    asked = UnlaidBeam(
+    asked = unlaid_beam(beam, *unread, np.array((read, behind)))
+    cache.require(asked.seen)
+    grown = model.grown(asked, cache)
+    return None if grown is None else whole_draft(beam, *grown)
+
+
+def unlaid_beam(beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints) -> UnlaidBeam:
+    """Return a beam behind texts; `tokens`, `wanted` and `contexts` are as `UnlaidBeam` has them."""
+    read, behind = contexts
+    return UnlaidBeam(
         tokens=tokens,
         wanted=wanted,
-        contexts=np.array((read, behind)),
+        contexts=contexts,
         depth=beam.depth,
         top_k=beam.top_k,
         drafts=beam.max_verify_tokens - 1,
-        seen=seen,
+        seen=int(max(read.max() + tokens.shape[1], behind.max() + beam.depth * beam.top_k)),
     )
-    grown = model.grown(asked, cache)
-    if grown is None:
-        return None
-    (tokens, parents, depths), are_numbers = grown
+
+
+def whole_draft(beam: Eagle2Policy, trees: Ints, are_numbers: bool) -> DraftBatch:
+    """Return the trees of a beam, (3, batch, nodes), as a draft.
+
+    Raises:
+        ModelError: scores are no numbers.
+    """
     require_numbers(are_numbers)
+    tokens, parents, depths = trees
     widths, sizes = _shape_of(beam, len(tokens))
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
 

@@ -13,15 +13,19 @@ from ...errors import ModelError
 from ...planner.growth.draft import Scores
 from ...planner.growth.grow import Children, DraftBatch, grow
 from ...planner.policies import TreePolicy
+from ..cache import KeyValueCache
 from ..layout import Ints
 from ..models.block import APART
 from ..models.forward import ForwardInput
 from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
+from ..models.whole_head import TargetStates
+from ..models.whole_recycling import load_lookups, looked_up
 from ..noise import gumbel_of
-from ..requests import Request, Sequence
+from ..requests import Request, Sequence, shared_temperature
 from ..sampling import on_rows, processed, seen_tokens
 from ..transfer import fetched_together, sent
 from .features import FeatureDrafter
+from .one_call import beam_of, unlaid_beam, whole_draft
 
 
 class RecyclingDrafter(FeatureDrafter):
@@ -35,13 +39,44 @@ class RecyclingDrafter(FeatureDrafter):
         super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
         self.vocabulary = head.vocabulary
         self._head, self._device = head, head.device
+        self._beside: TargetStates | None = None  # of whole drafts
+
+    def attach(self, cache: KeyValueCache) -> None:
+        """Take the target's cache; load what drafts beside it.
+
+        Raises:
+            ModelError: it does not keep what is read.
+        """
+        super().attach(cache)
+        assert isinstance(self._cache, SuccessorCache)
+        load_lookups(self._cache)
+        states = self.target_states()
+        self._beside = states if states is not None and self._head.can_draft(self._cache, states) else None
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from what was looked up.
 
         The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
         """
-        return grow(policy, RecyclingPass(self, sequences), len(sequences))
+        grown = self._grown_whole(sequences, policy)
+        return grow(policy, RecyclingPass(self, sequences), len(sequences)) if grown is None else grown
+
+    def _grown_whole(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
+        """Return the trees of a beam, or a beam of one, where one call reads and grows them; None else."""
+        beam = None if self._beside is None else beam_of(policy)
+        if self._beside is None or beam is None or beam.top_k > self.vocabulary:
+            return None
+        if shared_temperature(sequences) != 0.0:
+            return None
+        tokens, wanted = self._unread_rows(sequences)
+        contexts = np.array((self._cached[: len(sequences)], [len(s.tokens) for s in sequences]))
+        asked = unlaid_beam(beam, tokens, wanted, contexts)
+        grown = self._head.grown(asked, self._cache, self._beside)
+        if grown is None:
+            return None
+        draft = whole_draft(beam, *grown)
+        self.note_drafted(sequences, 1)
+        return draft
 
     def read(self, step: ForwardInput) -> Tensor:
         """Run one forward over committed text; nothing is said behind it before it is looked up."""
@@ -49,10 +84,42 @@ class RecyclingDrafter(FeatureDrafter):
         self.forwards += 1
         return self._head.round(features, step, self._cache)
 
+    def looked_up(self, tokens: Ints, lengths: Ints, count: int) -> Children | None:
+        """Return the children of nodes' tokens (batch, width) at temperature 0; see `greedy_children`."""
+        assert isinstance(self._cache, SuccessorCache)
+        return greedy_children(self._cache, tokens, lengths, count, self.vocabulary)
+
     def recall(self, tokens: Ints, lengths: Ints) -> Successors:
         """Return the newest successors of nodes' tokens (batch, width), on the host; lengths are (batch, 1)."""
         assert isinstance(self._cache, SuccessorCache)
         return recalled(self._cache, tokens, lengths)
+
+
+def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
+    """Return what `recycled_children` does at temperature 0, by a compiled call; None where a device holds the cache.
+
+    Args:
+        cache: of texts in the first slots.
+        tokens: (batch, width), the nodes' own.
+        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
+        count: children wanted; the vocabulary where that is smaller.
+        vocabulary: tokens there are.
+
+    Raises:
+        ModelError: log-probabilities are not numbers.
+    """
+    found = looked_up(cache, tokens, lengths, count, vocabulary)
+    if found is None:
+        return None
+    children, are_numbers = found
+    require_known(are_numbers)
+    return children
+
+
+def require_known(are_numbers: bool) -> None:
+    """Raise ModelError where what a target held likeliest are no numbers."""
+    if not are_numbers:
+        raise ModelError("the target's logits are not numbers; check its weights and its dtype")
 
 
 def recalled(cache: SuccessorCache, tokens: Ints, lengths: Ints) -> Successors:
@@ -70,6 +137,7 @@ class RecyclingPass:
         """Start a round behind the committed text of the sequences, one per slot."""
         self._drafter, self._sequences = drafter, sequences
         self._requests = [s.request for s in sequences]
+        self._is_greedy = shared_temperature(sequences) == 0.0
         self._lengths = np.array([[len(s.tokens)] for s in sequences], dtype=np.int64)
         self._tokens: Ints = np.empty((0, 0, 0), dtype=np.int64)
         self._paths: Ints = np.empty((len(sequences), 1, 0), dtype=np.int64)  # (batch, width, depth)
@@ -87,6 +155,10 @@ class RecyclingPass:
         return self._answer(tokens, children)
 
     def _answer(self, tokens: Ints, count: int) -> Children:
+        found = self._drafter.looked_up(tokens, self._lengths, count) if self._is_greedy else None
+        if found is not None:
+            self._tokens = found.tokens
+            return found
         known = self._drafter.recall(tokens, self._lengths)
         seen = seen_tokens(self._sequences, self._paths, torch.device("cpu"))
         places = torch.from_numpy(self._lengths + self._paths.shape[2])
@@ -120,8 +192,7 @@ def recycled_children(
     Raises:
         ModelError: log-probabilities are not numbers.
     """
-    if bool(known.log_probs.isnan().any()):
-        raise ModelError("the target's logits are not numbers; check its weights and its dtype")
+    require_known(not bool(known.log_probs.isnan().any()))
     ids, best, others = known.ids, known.log_probs, left_of(known.log_probs)
     if any(r.penalises or r.temperature > 0 for r in requests):
         shares = torch.cat(_scored(known, others, requests, places, vocabulary, seen), dim=-1).log_softmax(-1)

@@ -21,14 +21,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 from .block import RoundHead
-from .forward import ForwardInput
+from .forward import ForwardInput, UnlaidBeam
 from .lean import LeanModel
 from .places import rows_of
+from .whole_head import TargetStates
+from .whole_recycling import PIECE, whole_recycling_of
 
 UNKNOWN = -1
-PIECE = 64  # tokens whose logits over the whole vocabulary are held at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class RecyclingHead(RoundHead):
         """Stand beside a target; as many successors are kept as it has tokens, where that is fewer."""
         super().__init__(target, (len(target.anatomy.layers),))
         self.successors = min(successors, target.vocabulary)
+        self._whole = whole_recycling_of(target)
 
     def new_cache(self, slots: int, capacity: int) -> SuccessorCache:
         """Return an empty cache for that many texts of at most `capacity` tokens."""
@@ -114,12 +117,25 @@ class RecyclingHead(RoundHead):
     def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
         """Take in tokens of committed text: their ids, and the successors of the token before each."""
         assert isinstance(cache, SuccessorCache)
+        if self._whole is not None and self._whole.keep(features, step, cache):
+            return
         flat = features.flatten(0, 1)
         pieces = [self.best(flat[start : start + PIECE]) for start in range(0, len(flat), PIECE)]
         best = Successors(
             ids=torch.cat([piece.ids for piece in pieces]), log_probs=torch.cat([piece.log_probs for piece in pieces])
         )
         cache.write(rows_of(step, cache), step.tokens.view(-1), best)
+
+    def can_draft(self, cache: KeyValueCache, target: TargetStates) -> bool:
+        """Whether drafts over such a cache are one call beside such a target's, which is loaded then."""
+        if self._whole is None or not isinstance(cache, SuccessorCache):
+            return False
+        return self._whole.load_drafting(cache, target)
+
+    def grown(self, beam: UnlaidBeam, cache: KeyValueCache, target: TargetStates) -> tuple[Ints, bool] | None:
+        """Take new tokens in, and grow a beam of lookups behind them; see `FindsChildren.grown`."""
+        assert isinstance(cache, SuccessorCache)
+        return None if self._whole is None else self._whole.grown(beam, cache, target)
 
     def best(self, states: Tensor) -> Successors:
         """Return what the target holds likeliest behind its last hidden states (rows, hidden), (rows, successors)."""

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from ...planner.growth.draft import Children, Ints
-from ...runtime.drafters.recycling import recalled, recycled_children
+from ...runtime.drafters.recycling import greedy_children, recalled, recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycling import RecyclingHead
-from ...runtime.requests import Request
+from ...runtime.requests import Request, are_greedy
 
 
 class RecyclingTextPass:
@@ -70,6 +70,10 @@ class RecyclingTextPass:
         return self._children_of(tokens, lengths, places)
 
     def _children_of(self, tokens: Ints, lengths: Ints, places: Ints) -> Children:
+        if are_greedy([self._request]):
+            found = greedy_children(self._cache, tokens[None], lengths[None], self._children, self._model.vocabulary)
+            if found is not None:
+                return found
         known = recalled(self._cache, tokens[None], lengths[None])
         at = torch.from_numpy(places[None])
         return recycled_children(known, self._children, [self._request], at, self._model.vocabulary)

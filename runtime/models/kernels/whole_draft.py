@@ -46,7 +46,7 @@ def draft(
     Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
-    seen_scores, seen_tokens, starts = beam_of(batch, top_k, layers if is_beam else -1)
+    seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
     above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
     while True:
         before = contexts[min(layer, len(contexts) - 1)]
@@ -74,7 +74,7 @@ def draft(
 
 
 @compiled
-def beam_of(batch: int, top_k: int, layers: int) -> tuple[Floats32, Ints, Ints]:
+def beam_room(batch: int, top_k: int, layers: int) -> tuple[Floats32, Ints, Ints]:
     """Return room for all that a beam will have seen, of so many layers below its first; -1: of none at all.
 
     Returns:
@@ -99,7 +99,7 @@ def recorded(
         below, log_probs: (batch, width, children), of the nodes that were fed.
         kept: (batch, width), where these stand among the candidates of the layer above.
         above: scores of those.
-        all_scores, numbers, starts: as `beam_of` returns them; the first two are written.
+        all_scores, numbers, starts: as `beam_room` returns them; the first two are written.
         layer: of the nodes that were fed.
     """
     scores = np.empty((len(below), below.shape[1] * below.shape[2]), np.float32)

@@ -12,7 +12,7 @@ from .bfloat16_rows import close_layer, norm, normed_product, product
 from .few_rows import Halves
 from .host_rows import Bits
 from .host_scores import children
-from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_of, laid_out, next_layer, recorded
+from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, laid_out, next_layer, recorded
 from .whole_forward import COLUMNS, POSITIONS, TOKENS, are_known, for_every_head, take, turn
 
 UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
@@ -113,7 +113,7 @@ def draft_by_head(
         embedding and everything else: as `run_head` takes them.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
-    seen_scores, seen_tokens, starts = beam_of(batch, top_k, layers if is_beam else -1)
+    seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
     above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
     given = along_text(target_features, places, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
     while True:

@@ -1,0 +1,179 @@
+"""What Token Recycling takes in and drafts on a CPU, in one call: successors of committed tokens, trees of lookups."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....planner.kernels.arrays import Floats32, Ints
+from ....planner.kernels.beam import hang_best
+from ....planner.kernels.compiled import compiled
+from .bfloat16_rows import normed_product
+from .few_rows import Halves
+from .host_rows import Bits
+from .host_scores import children
+from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, next_layer, recorded
+from .whole_forward import are_known
+from .whole_head import along_text
+
+APART = 1e-4  # between tokens of which nothing is known; see `models.block.APART`
+LEAST_LEFT = 1e-9  # of the probability, for all tokens but the successors together
+
+
+@compiled
+def take_in(
+    given: Halves, tokens: Ints, columns: Ints, slot: int, logits: Halves,
+    known: Ints, ids: Ints, log_probs: Floats32,
+    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
+) -> None:  # fmt: skip
+    """Write committed tokens, and beside each the likeliest tokens behind the one before it.
+
+    Args:
+        given: (batch * n, hidden), the target's last hidden states at the tokens before.
+        tokens, columns: (batch, n), and where they stand.
+        slot: of the first row.
+        logits: (batch * n, vocabulary), written.
+        known: (slots, capacity), tokens.
+        ids, log_probs: (slots, capacity, successors).
+        scale, eps: the target's final norm's.
+        head, head_bias, no_residual: of the vocabulary's product, as `product` takes them.
+        is_shared: whether several threads share the work.
+    """
+    batch, count = tokens.shape
+    best, found = (
+        np.empty((1, batch * count, ids.shape[2]), np.int64),
+        np.empty((1, batch * count, ids.shape[2]), np.float32),
+    )
+    normed_product(given, scale, eps, head, head_bias, no_residual, logits, is_shared)
+    children(logits.reshape(1, batch * count, logits.shape[1]), best, found, is_shared)
+    for row in range(batch):
+        for token in range(count):
+            column = columns[row, token]
+            known[slot + row, column] = tokens[row, token]
+            ids[slot + row, column] = best[0, row * count + token]
+            log_probs[slot + row, column] = found[0, row * count + token]
+
+
+@compiled
+def place_of(known: Ints, token: int, length: int) -> int:
+    """Return where a token's newest successors lie, of a text (capacity,) of such a length; 0 where there are none."""
+    for place in range(length - 1, 0, -1):
+        if known[place - 1] == token:
+            return place
+    return 0
+
+
+@compiled
+def fill(ids: Ints, log_probs: Floats32, vocabulary: int, below: Ints, chances: Floats32) -> None:
+    """Write the children of a node: its successors (any,), and the lowest other ids behind what is said of these.
+
+    Args:
+        ids, log_probs: likeliest first, -inf from where nothing is said.
+        vocabulary: tokens there are.
+        below, chances: (children,), written; no more than the vocabulary.
+    """
+    said, weight = 0, 0.0
+    while said < len(ids) and np.isfinite(log_probs[said]):
+        weight += math.exp(np.float64(log_probs[said]))
+        said += 1
+    for child in range(min(said, len(below))):
+        below[child], chances[child] = ids[child], log_probs[child]
+    others = np.float64(np.float32(math.log(max(1.0 - weight, LEAST_LEFT))))
+    last = np.float64(log_probs[said - 1]) if said else 0.0
+    even, token = min(others - math.log(max(vocabulary - said, 1)), last), 0
+    for child in range(said, len(below)):
+        while is_among(token, ids, said):
+            token += 1
+        below[child], chances[child] = token, even - APART * (child - said + 1)
+        token += 1
+
+
+@compiled
+def is_among(token: int, ids: Ints, count: int) -> bool:
+    """Whether a token is one of the first ids."""
+    found = False
+    for place in range(count):
+        found |= ids[place] == token
+    return found
+
+
+@compiled
+def look_up(
+    tokens: Ints,
+    lengths: Ints,
+    known: Ints,
+    ids: Ints,
+    log_probs: Floats32,
+    vocabulary: int,
+    below: Ints,
+    chances: Floats32,
+) -> bool:
+    """Write the children of nodes behind texts; return whether what is known of them are numbers.
+
+    Args:
+        tokens: (batch, width), the nodes' own.
+        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
+        known, ids, log_probs: of the slots, as `take_in` writes them.
+        vocabulary: tokens there are.
+        below, chances: (batch, width, children), written.
+    """
+    nobody, nothing = ids[0, 0, :0], log_probs[0, 0, :0]
+    for row in range(len(tokens)):
+        for node in range(tokens.shape[1]):
+            length = lengths[row, min(node, lengths.shape[1] - 1)]
+            place = place_of(known[row], tokens[row, node], length)
+            if place == 0:
+                fill(nobody, nothing, vocabulary, below[row, node], chances[row, node])
+                continue
+            if np.isnan(log_probs[row, place]).any():
+                return False
+            fill(ids[row, place], log_probs[row, place], vocabulary, below[row, node], chances[row, node])
+    return True
+
+
+@compiled
+def recycle(
+    tokens: Ints, contexts: Ints, wanted: Ints, layers: int, features: Halves, places: Ints, logits: Halves,
+    known: Ints, ids: Ints, log_probs: Floats32, top_k: int, trees: Ints,
+    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
+) -> int:  # fmt: skip
+    """Take in new tokens behind the texts in the first slots, and grow a beam of lookups behind them, as `draft` does.
+
+    Args:
+        tokens, contexts, wanted: as `UnlaidBeam` has them.
+        layers: of the beam below its first.
+        features: (slots, capacity, any), what the target's cache keeps.
+        places: (any,), which numbers of these are its last hidden states.
+        top_k: children of every node.
+        trees: (3, batch, any), written as `hang_best` does.
+        logits and everything else: as `take_in` takes them.
+
+    Returns:
+        what `draft` does.
+    """
+    batch, count = tokens.shape
+    if not are_known(tokens.reshape(batch * count), wanted, count, logits.shape[1]):
+        return UNKNOWN
+    columns, lengths = np.empty((batch, count), np.int64), np.empty((batch, 1), np.int64)
+    fed, visible = np.empty((batch, 1), np.int64), np.empty((batch, 1, 0), np.bool_)
+    for row in range(batch):
+        fed[row, 0], lengths[row, 0] = tokens[row, wanted[row]], contexts[1, row]
+        for token in range(count):
+            columns[row, token] = contexts[0, row] + token
+    given = along_text(features, places, contexts[0], count)
+    take_in(
+        given, tokens, columns, 0, logits, known, ids, log_probs, scale, eps, head, head_bias, no_residual, is_shared
+    )
+    seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers)
+    above, kept = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64)  # of the root
+    for layer in range(layers + 1):
+        below = np.empty((batch, fed.shape[1], top_k), np.int64)
+        chances = np.empty((batch, fed.shape[1], top_k), np.float32)
+        if not look_up(fed, lengths, known, ids, log_probs, logits.shape[1], below, chances):
+            return NO_NUMBERS
+        above = recorded(below, chances, kept, above, seen_scores, seen_tokens, starts, layer)
+        if layer < layers:
+            kept, fed, visible = next_layer(above, below, visible, top_k, layer)
+    hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
+    return NUMBERS

@@ -1,0 +1,136 @@
+"""Token Recycling by compiled calls on a CPU: taking committed tokens in, looking nodes up, whole drafts of lookups.
+
+A lookup is a few comparisons, and the product behind what is taken in is small: as calls of torch's they took longer
+than a small model's draft.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...planner.growth.draft import Children
+from ...planner.kernels.arrays import Ints
+from .bits import bits, is_kernels
+from .forward import ForwardInput, UnlaidBeam
+from .kernels.recycled import look_up, recycle, take_in
+from .kernels.threads import can_share, shared_by
+from .kernels.whole_draft import NUMBERS, UNKNOWN
+from .lean import LeanModel
+from .whole_forward import numbers_of
+from .whole_head import TargetStates
+
+if TYPE_CHECKING:
+    from .recycling import SuccessorCache
+
+PIECE = 64  # tokens whose logits over the whole vocabulary are held at once
+
+
+class WholeRecycling:
+    """What one target's final norm and head say, taken in and drafted from."""
+
+    def __init__(self, target: LeanModel) -> None:
+        """Take a target that `whole_recycling_of` has found to fit."""
+        norm, head = target.anatomy.final_norm, target.anatomy.head.by_kernels
+        assert head is not None and norm.scale is not None
+        self._target, self._vocabulary, self._hidden = target, target.vocabulary, target.hidden
+        self._given: tuple[Any, ...] = norm.scale, norm.eps, head.address, head.bias, head.no_residual
+
+    def keep(self, features: Tensor, step: ForwardInput, cache: SuccessorCache) -> bool:
+        """Do what `RecyclingHead.keep` does; return whether it is done."""
+        if not self._takes(cache) or step.tree is not None or features.dtype != torch.bfloat16:
+            return False
+        states, (tokens, _, columns) = bits(features.contiguous()), numbers_of(step)
+        batch, count = tokens.shape
+        if batch * count <= PIECE:
+            self._take_in(states, tokens, columns, step.first_slot, cache)
+            return True
+        for row in range(batch):
+            for start in range(0, count, PIECE):
+                own = slice(row, row + 1), slice(start, start + PIECE)
+                piece, where = np.ascontiguousarray(tokens[own]), np.ascontiguousarray(columns[own])
+                self._take_in(states[own], piece, where, step.first_slot + row, cache)
+        return True
+
+    def _take_in(self, states: Any, tokens: Ints, columns: Ints, slot: int, cache: SuccessorCache) -> None:
+        """Take a few tokens in, whose states (batch, n, hidden) are told by their bits."""
+        rows = tokens.size
+        logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
+        told = states.reshape(rows, self._hidden), tokens, columns, slot, logits, *kept_by(cache)
+        given: tuple[Any, ...] = (*told, *self._given, shared_by(torch.get_num_threads()))
+        take_in(*given)
+
+    def load_drafting(self, cache: SuccessorCache, target: TargetStates) -> bool:
+        """Load what drafts over a cache beside a target's; return whether anything does."""
+        if not self._takes(cache) or target.places.shape != (self._hidden,):
+            return False
+        number = np.zeros((1, 1), dtype=np.int64)
+        recycle.load(*self._drafting((number, number, number[0], 0), target, 1, cache, 1, number[None]))
+        return True
+
+    def grown(self, beam: UnlaidBeam, cache: SuccessorCache, target: TargetStates) -> tuple[Ints, bool] | None:
+        """Take in the next tokens of texts, and grow a beam of lookups, as `FindsChildren.grown` has it."""
+        if not self._takes(cache):
+            return None
+        batch = len(beam.tokens)
+        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
+        told = beam.tokens, beam.contexts, beam.wanted, beam.depth
+        found = recycle(*self._drafting(told, target, beam.tokens.size, cache, beam.top_k, trees))
+        return None if found == UNKNOWN else (trees, found == NUMBERS)
+
+    def _drafting(
+        self, told: tuple[Any, ...], target: TargetStates, rows: int, cache: SuccessorCache, top_k: int, trees: Ints
+    ) -> tuple[Any, ...]:
+        logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
+        given = target.features, target.places, logits, *kept_by(cache), top_k, trees
+        return *told, *given, *self._given, shared_by(torch.get_num_threads())
+
+    def _takes(self, cache: SuccessorCache) -> bool:
+        return cache.tokens.is_cpu and can_share(torch.get_num_threads())
+
+
+def kept_by(cache: SuccessorCache) -> tuple[Any, Any, Any]:
+    """Return what a cache on the host keeps as kernels read and write it."""
+    return cache.tokens.numpy(), cache.ids.numpy(), cache.log_probs.numpy()
+
+
+def load_lookups(cache: SuccessorCache) -> None:
+    """Have what looks nodes up ready, so that no round waits for a compiler."""
+    if cache.tokens.is_cpu:
+        number, chance = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
+        look_up.load(number, number, *kept_by(cache), 1, number[None], chance)
+
+
+def looked_up(
+    cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int
+) -> tuple[Children, bool] | None:
+    """Return the children of nodes at temperature 0, and whether they are numbers; None where a device holds the cache.
+
+    Args:
+        cache: of texts in the first slots.
+        tokens: (batch, width), the nodes' own.
+        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
+        count: children wanted; the vocabulary where that is smaller.
+        vocabulary: tokens there are.
+    """
+    if not cache.tokens.is_cpu:
+        return None
+    shape = *tokens.shape, min(count, vocabulary)
+    below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+    told = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
+    are_numbers = look_up(*told, *kept_by(cache), vocabulary, below, log_probs)
+    return Children(tokens=below, log_probs=log_probs), are_numbers
+
+
+def whole_recycling_of(target: LeanModel) -> WholeRecycling | None:
+    """Return what takes in and drafts by compiled calls; None where kernels do not take the target's norm and head."""
+    anatomy = target.anatomy
+    head, scale = anatomy.head.by_kernels, anatomy.final_norm.scale
+    if head is None or scale is None or anatomy.logit_cap is not None or anatomy.gallery is not None:
+        return None
+    is_whole = is_kernels(anatomy.embedding) and anatomy.embedding.dtype == torch.bfloat16
+    fits = scale.shape == (1, target.hidden) and head.shape == (target.vocabulary, target.hidden)
+    return WholeRecycling(target) if is_whole and fits else None
