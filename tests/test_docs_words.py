@@ -36,6 +36,7 @@ from .synthetic import model
 WORDS = (Path(__file__).parents[1] / "docs" / "words.md").read_text()
 TREE = TokenTree(parents=(-1, 0, 1, 2, 0, 0, 1, 1), ranks=(0, 0, 0, 0, 1, 2, 1, 2))
 SUFFIX = SuffixPolicy(length=32, min_match=2, occurrence="last")
+SUFFIX_TREE = SuffixTreePolicy(nodes=16, factor=4, offset=1, least_chance=0.05, least_score=3.0)
 COSTS_MS = (0.0, *[1.0] * 60)
 CAST = CastPolicy(
     breadth=4.0, depth=3.0, rerank=2.5, max_width=10, max_depth=8, max_verify_tokens=60, ratio_window=4,
@@ -55,6 +56,7 @@ POLICIES: tuple[TreePolicy, ...] = (
     SuffixTreePolicy(nodes=6, factor=4, offset=1, least_chance=0.02),
     CachebackPolicy(),
     HybridPolicy(text=SUFFIX, model=ChainPolicy(length=3)),
+    HybridPolicy(text=SUFFIX_TREE, model=ChainPolicy(length=3)),
     StackPolicy(drafters=("small", "lookup"), lengths=(4, 8)),
     ResumedPolicy(draft=ChainPolicy(length=6)),
     FlyPolicy(draft=ChainPolicy(length=10), rule=FlyRule()),

@@ -65,6 +65,10 @@ HYBRIDS = {
     "chain": HybridPolicy(text=SuffixPolicy(length=5, min_match=2, occurrence="last"), model=ChainPolicy(length=3)),
     "tree": HybridPolicy(text=SuffixPolicy(min_match=3), model=StaticPolicy(tree=BUSHY)),
     "beam": HybridPolicy(text=SuffixPolicy(length=4), model=Eagle2Policy(verify_tokens=8, depth=2, top_k=3)),
+    "copied trees": HybridPolicy(
+        text=SuffixTreePolicy(nodes=9, factor=4, offset=1, least_chance=0.05, least_score=1.2),
+        model=Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
+    ),
 }
 
 

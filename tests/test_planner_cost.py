@@ -10,7 +10,7 @@ import pytest
 
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.growth.room import READ_TOGETHER
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, SuffixPolicy
+from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, SuffixPolicy, SuffixTreePolicy
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.fed import captured_size
@@ -99,6 +99,10 @@ def test_a_hybrid_s_rounds_are_priced_by_what_its_model_drafts_where_that_was_ti
     known = replace(costs(Cell(batch=2, context=150)), host=host)
     assert [known.kind_of(each) for each in (hybrid, of_chains)] == ["hybrid of eagle2", "hybrid"]
     assert replace(known, host={"hybrid": of_hybrid}).kind_of(hybrid) == "hybrid"  # older profiles
+    over_trees = replace(hybrid, text=SuffixTreePolicy())
+    assert known.kind_of(over_trees) == "hybrid of eagle2"  # older profiles
+    asked = replace(known, host={**host, "hybrid of eagle2 over suffix trees": of_eagle2})
+    assert asked.kind_of(over_trees) == "hybrid of eagle2 over suffix trees"
     replayed = one_round(150)
     dearer, cheaper = (float(times_of(each, "small", replayed, known).host_ms[0]) for each in (hybrid, of_chains))
     assert dearer == pytest.approx(cheaper + 2 * 0.4)

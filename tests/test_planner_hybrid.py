@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from spectune.planner.policies import (
     HybridPolicy,
     StaticPolicy,
     SuffixPolicy,
+    SuffixTreePolicy,
     TreePolicy,
     policy_from_json,
     policy_to_json,
@@ -32,7 +34,7 @@ from spectune.planner.text.hybrid import hybrid_results, hybrids
 
 from .slow_decoder import Pair
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record
-from .text_oracles import longest_match, slow_suffix
+from .text_oracles import Tree, longest_match, slow_suffix, slow_suffix_tree
 
 CELL = Cell(batch=1, context=50)
 CHAIN = ChainPolicy(length=3)
@@ -40,6 +42,7 @@ HYBRIDS = [
     HybridPolicy(text=SuffixPolicy(length=6, min_match=3, occurrence="last"), model=CHAIN),
     HybridPolicy(text=SuffixPolicy(), model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0), ranks=(0, 0, 1)))),
     HybridPolicy(text=SuffixPolicy(length=9, min_match=2), model=Eagle2Policy(verify_tokens=5, depth=1, top_k=2)),
+    HybridPolicy(text=SuffixTreePolicy(nodes=7, factor=4, min_match=2, least_score=1.5), model=CHAIN),
 ]
 
 
@@ -65,9 +68,8 @@ def decoded(policy: HybridPolicy, pairs: list[Pair], recording: Recording) -> li
         text, now, unread = prompt + continuation, len(prompt) + 1, 1
         while now < len(text):
             at = row + now - len(prompt) - 1
-            draft = slow_suffix(text[:now], policy.text)
-            ahead = text[now : now + len(draft)]
-            right = next((i for i, token in enumerate(draft) if ahead[i : i + 1] != (token,)), len(draft))
+            draft = slow_copies(text[:now], policy.text)
+            right = max((len(path) for path in draft if text[now : now + len(path)] == path), default=0)
             accepted, size = (right, 1 + len(draft)) if draft else (int(own.accepted[at]), int(own.sizes[at]))
             kept = min(accepted + 1, len(text) - now)
             rounds.append((kept, size, 0 if draft else unread))
@@ -77,15 +79,25 @@ def decoded(policy: HybridPolicy, pairs: list[Pair], recording: Recording) -> li
     return rounds
 
 
-def test_rounds_are_those_of_decoding_text_by_text() -> None:
+def slow_copies(text: Sequence[int], policy: SuffixPolicy | SuffixTreePolicy) -> Tree:
+    """Return what the policy copies, every node by its path."""
+    if isinstance(policy, SuffixTreePolicy):
+        return slow_suffix_tree(text, policy)
+    copied = tuple(slow_suffix(text, policy))
+    return [copied[: length + 1] for length in range(len(copied))]
+
+
+@pytest.mark.parametrize("policy", [HYBRIDS[0], HYBRIDS[3]], ids=lambda policy: policy.label)
+def test_rounds_are_those_of_decoding_text_by_text(policy: HybridPolicy) -> None:
     pairs, recording = recorded()
-    texts = text_results(HYBRIDS[0].text, recording.texts)
+    texts = text_results(policy.text, recording.texts)
     replay = replay_results(hybrid_results(texts, rank_results(CHAIN, recording)), recording.rows, 1)
     ran = replay.widths[:, 0] > 0
     found = zip(replay.kept[:, 0].tolist(), replay.nodes.tolist(), (replay.catch_up * ran).tolist(), strict=True)
-    rounds = decoded(HYBRIDS[0], pairs, recording)
+    rounds = decoded(policy, pairs, recording)
     assert list(found) == rounds
     assert max(unread for _, _, unread in rounds) > 1 + CHAIN.length  # it caught up with several rounds at once
+    assert 0 < sum(unread > 0 for _, _, unread in rounds) < len(rounds)
 
 
 def test_the_text_drafts_where_the_match_is_long_enough_and_only_there() -> None:

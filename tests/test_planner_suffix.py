@@ -29,6 +29,8 @@ TREES = st.builds(
     factor=st.integers(1, 4),
     offset=st.integers(0, 2),
     least_chance=st.sampled_from([0.0, 0.1, 0.3, 0.7]),
+    min_match=st.sampled_from([1, 1, 2, 4]),
+    least_score=st.sampled_from([0.0, 0.0, 0.8, 2.0]),
 )
 
 

@@ -26,6 +26,7 @@ POLICIES: tuple[TextPolicy, ...] = (
     SuffixPolicy(length=6, min_match=1, factor=2, offset=1, occurrence="last"),
     SuffixTreePolicy(nodes=6),
     SuffixTreePolicy(nodes=4, factor=1, offset=1, least_chance=0.3),
+    SuffixTreePolicy(nodes=7, factor=4, min_match=2, least_score=1.2),
     CachebackPolicy(nodes=7),
 )
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)

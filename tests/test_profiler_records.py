@@ -241,6 +241,19 @@ def test_a_hybrid_whose_model_grows_trees_pays_for_its_forwards_what_these_take_
     lines = overhead(*(replace(sample(f, n, drawn(kind, f, n)), kind=kind) for kind, f, n in shapes)).lines(1)
     assert lines["hybrid of eagle2"].at(2, 6) == pytest.approx(lines["hybrid"].at(2, 6) + 0.3)
     assert lines["hybrid of eagle2"].at(0, 6) == pytest.approx(lines["suffix"].at(0, 6))
+    assert "hybrid over suffix trees" not in lines
+
+
+@pytest.mark.parametrize("more_ms", [0.2, -0.06])
+def test_a_hybrid_whose_text_drafts_trees_pays_for_asking_it_what_these_take_more_than_chains(more_ms: float) -> None:
+    shapes = [("plain", 0, 1), ("suffix", 0, 3), ("suffix", 0, 9), ("chain", 1, 2), ("chain", 4, 5)]
+    shapes += [("hybrid", 0, 3), ("hybrid", 4, 5)]
+    told = [replace(sample(f, n, hybrid_host_ms(kind, f, n)), kind=kind) for kind, f, n in shapes]
+    trees = [replace(sample(0, n, hybrid_host_ms("suffix", 0, n) + more_ms), kind="suffix-tree") for n in (6, 24)]
+    lines = overhead(*told, *trees).lines(1)
+    for forwards, nodes in ((0, 6), (3, 4)):
+        apart = lines["hybrid over suffix trees"].at(forwards, nodes) - lines["hybrid"].at(forwards, nodes)
+        assert apart == pytest.approx(more_ms, abs=1e-6)
 
 
 def test_a_forward_of_a_whole_draft_may_take_less_than_one_that_is_timed_alone() -> None:

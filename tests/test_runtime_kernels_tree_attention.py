@@ -29,6 +29,7 @@ from spectune.runtime.models.kernels.tree_cuts import (
 
 from .interpreted import HAS_GPU, launch
 from .pairwise import crossed
+from .slow_here import SLOW_HERE
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
 needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs triton and a GPU")
@@ -153,7 +154,7 @@ def distance(out: Tensor, case: Case) -> float:
 
 
 @needs_triton
-@pytest.mark.parametrize("splits", [1, 3, 8, None])
+@pytest.mark.parametrize("splits", [1, *(pytest.param(splits, marks=SLOW_HERE) for splits in (3, None)), 8])
 @pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
 def test_nodes_mix_what_they_see_however_the_keys_are_split(
     splits: int | None, dtype: torch.dtype, tolerance: float
@@ -182,7 +183,10 @@ def test_a_single_token_sees_the_text_and_itself(starts: tuple[int, ...]) -> Non
 
 
 @needs_triton
-@pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [KINDS[0], pytest.param(*KINDS[1].values, marks=SLOW_HERE), KINDS[2]],
+)
 def test_a_tree_of_two_words_is_mixed_alike(dtype: torch.dtype, tolerance: float) -> None:
     case = Case(count=70, heads=(4, 2), size=64, starts=(80,), dtype=dtype, seed=1)
     assert any(WORD - 1 in path for path in case.lines()[0][WORD:])  # a sign bit counts

@@ -16,6 +16,7 @@ from spectune.runtime.models.kernels.jitted import has_triton
 
 from .captured_toys import BROKEN, drafted, drawn_weights
 from .interpreted import launch
+from .slow_here import SLOW_HERE
 
 pytestmark = pytest.mark.skipif(not has_triton(), reason="needs triton")
 
@@ -34,7 +35,9 @@ def assert_same(weights: Tensor, policy: Eagle2Policy, *, batch: int, is_broken:
     return numbers
 
 
-@pytest.mark.parametrize(("seed", "dtype"), [(1, torch.float32), (2, torch.float16), (3, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("seed", "dtype"), [(1, torch.float32), pytest.param(2, torch.float16, marks=SLOW_HERE), (3, torch.bfloat16)]
+)
 def test_trees_by_kernels_are_those_without(seed: int, dtype: torch.dtype) -> None:
     assert_same(drawn_weights(50, seed=seed, dtype=dtype), policy_of(8, 3, 3), batch=3)
 
@@ -49,14 +52,18 @@ def test_trees_of_the_most_children_are_those_without() -> None:
     assert_same(drawn_weights(60, seed=4), policy_of(30, 1, MOST_CHILDREN), batch=1)
 
 
-@pytest.mark.parametrize("verify_tokens", [60, 800])  # 800: what every node saw shows in the tree
+@pytest.mark.parametrize(
+    "verify_tokens", [60, pytest.param(800, marks=SLOW_HERE)]
+)  # 800: what every node saw shows in the tree
 def test_trees_of_the_published_shape_are_those_without(verify_tokens: int) -> None:
     """70 nodes are drafted: their bits are two words."""
     assert_same(drawn_weights(90, seed=1), Eagle2Policy(verify_tokens=verify_tokens), batch=1)
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
-@pytest.mark.parametrize("shape", [(10, 3, 4), (31, 2, 5), pytest.param((500, 3, 5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shape", [(10, 3, 4), *(pytest.param(shape, marks=SLOW_HERE) for shape in ((31, 2, 5), (500, 3, 5)))]
+)
 def test_candidates_of_one_score_stand_in_recorded_order(shape: tuple[int, int, int], most: int) -> None:
     """Scores that round alike are those of the same children, so these are found by kernels both times."""
     weights, policy = drawn_weights(12, seed=3, most=most), policy_of(*shape)
@@ -64,7 +71,10 @@ def test_candidates_of_one_score_stand_in_recorded_order(shape: tuple[int, int, 
     assert numbers is not None and expected is not None and torch.equal(numbers, expected)
 
 
-@pytest.mark.parametrize(("vocabulary", "verify_tokens"), [(1, 500), (2, 4), (3, 500), (7, 4), (7, 500)])
+@pytest.mark.parametrize(
+    ("vocabulary", "verify_tokens"),
+    [(1, 500), (2, 4), (3, 500), *(pytest.param(7, tokens, marks=SLOW_HERE) for tokens in (4, 500))],
+)
 def test_a_vocabulary_smaller_than_what_is_asked_for_has_fewer_children(vocabulary: int, verify_tokens: int) -> None:
     assert_same(drawn_weights(vocabulary, seed=5), policy_of(verify_tokens, 3, 8), batch=2)
 

@@ -14,6 +14,7 @@ from spectune.runtime.models.products import FusedProducts
 
 from .fused_forward import WIDE_TILES, forward_by_kernels, logits_of, step_of, tiny_lean
 from .interpreted import HAS_GPU, launch
+from .slow_here import SLOW_HERE
 
 needs_triton = pytest.mark.skipif(not has_triton(), reason="needs triton")
 needs_gpu = pytest.mark.skipif(not (has_triton() and HAS_GPU), reason="needs triton and a GPU")
@@ -44,7 +45,9 @@ def step_by_step(tokens: Tensor, family: str) -> Tensor:
 
 
 @needs_triton
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=SLOW_HERE if family in LIKE_QWEN2 else ()) for family in KINDS]
+)
 def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> None:
     token = torch.tensor([[9]])
     logits, ways = by_kernels(token, family=family, dtype=torch.float32, last=True)
@@ -54,7 +57,7 @@ def test_a_token_by_fused_products_is_what_it_is_step_by_step(family: str) -> No
 
 @needs_triton
 @pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=pytest.mark.slow if family in LIKE_QWEN2 else ()) for family in KINDS]
+    "family", [pytest.param(family, marks=SLOW_HERE if family in LIKE_QWEN2 else ()) for family in KINDS]
 )
 def test_several_tokens_by_fused_products_are_what_they_are_step_by_step(family: str) -> None:
     tokens = torch.tensor([[9, 2, 6]])

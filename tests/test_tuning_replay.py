@@ -94,6 +94,10 @@ POLICIES: list[TreePolicy] = [
         model=StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))),
     ),
     HybridPolicy(text=SuffixPolicy(min_match=3), model=Eagle2Policy(verify_tokens=8, depth=2, top_k=3)),
+    HybridPolicy(text=SuffixTreePolicy(nodes=9, factor=4, min_match=2), model=ChainPolicy(length=3)),
+    HybridPolicy(
+        text=SuffixTreePolicy(nodes=6, factor=4, least_score=2.0), model=Eagle2Policy(verify_tokens=8, depth=2, top_k=3)
+    ),
     Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
     Eagle2Policy(verify_tokens=60, depth=4, top_k=10),
     CAST,

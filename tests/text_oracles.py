@@ -39,12 +39,12 @@ def slow_suffix(text: Sequence[int], policy: SuffixPolicy) -> list[int]:
 def slow_suffix_tree(text: Sequence[int], policy: SuffixTreePolicy) -> Tree:
     """Return the tree of the best match, trying every one from the longest down."""
     best, found = 0.0, Tree()
-    for match in range(longest_match(text), 0, -1):
+    for match in range(longest_match(text), policy.min_match - 1, -1):
         most = min(policy.nodes - 1, policy.factor * match + policy.offset)
         score, tree = _likeliest(text, tuple(text[-match:]), most, policy.least_chance)
         if score > best:
             best, found = score, tree
-    return found
+    return found if best >= policy.least_score else Tree()
 
 
 def _likeliest(text: Sequence[int], behind: Path, most: int, least: float) -> tuple[float, Tree]:

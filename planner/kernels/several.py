@@ -59,13 +59,13 @@ def copy_from_all(memories: Ints, told: Ints, copying: Ints, room: Ints, drafted
 
 @compiled
 def grow_behind_all(
-    memories: Ints, told: Ints, limits: Ints, least: float, chances: Floats, lines: Ints, room: Ints, drafted: Ints
+    memories: Ints, told: Ints, limits: Ints, leasts: Floats, chances: Floats, lines: Ints, room: Ints, drafted: Ints
 ) -> int:
     """Append tokens to texts, and write the tree behind the end of each: `read_and_grow`.
 
     Args:
         memories, told, room, drafted: as in `copy_from_all`.
-        limits, least, chances, lines: as `read_and_grow` takes them.
+        limits, leasts, chances, lines: as `read_and_grow` takes them.
 
     Returns:
         The largest tree's nodes.
@@ -73,7 +73,7 @@ def grow_behind_all(
     start = 1 + ENTRIES * told[0]
     for place in range(told[0]):
         row, _, end = told[1 + ENTRIES * place : 1 + ENTRIES * (place + 1)]
-        drafted[place] = read_and_grow(memories[row], told[start:end], limits, least, chances, lines, room[place])
+        drafted[place] = read_and_grow(memories[row], told[start:end], limits, leasts, chances, lines, room[place])
         start = end
     return _packed(room, told[0], drafted)
 

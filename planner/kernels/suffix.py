@@ -47,13 +47,18 @@ class Bound(NamedTuple):
     least: float  # chance of a node
 
 
+LIMITS = 4  # whole numbers of a suffix tree: most nodes, factor and offset of the bound, and the shortest match
+
+
 class Grid(NamedTuple):
     """The numbers of several suffix trees: (settings,) each."""
 
     nodes: Ints
     factors: Ints
     offsets: Ints
+    matches: Ints
     leasts: Floats
+    scores: Floats  # the least of a tree
 
 
 @compiled
@@ -126,24 +131,26 @@ def tree_sweep(
 
 @compiled
 def read_and_grow(
-    memory: Ints, fresh: Ints, limits: Ints, least: float, chances: Floats, lines: Ints, tree: Ints
+    memory: Ints, fresh: Ints, limits: Ints, leasts: Floats, chances: Floats, lines: Ints, tree: Ints
 ) -> int:
     """Append tokens to the text, for which there is room, and write the tree behind its end; return its nodes.
 
     Args:
         memory: of the text.
         fresh: what is new of it.
-        limits, least: numbers of its `Bound`, the chance apart.
+        limits: (LIMITS,), most nodes, factor and offset of its `Bound`, and the shortest match.
+        leasts: (2,), chance of a node, and score of a tree.
         chances, lines: memory of a ranking of so many nodes.
         tree: (3, nodes + 1), tokens, parents and depths, the root first; written.
     """
     a, ranking = automaton_in(memory), ranking_in(chances, lines)
-    bound = Bound(limits[0], limits[1], limits[2], least)
+    bound, shortest = Bound(limits[0], limits[1], limits[2], leasts[0]), limits[3]
     read(a, fresh)
     best, nodes = 0.0, 0
     state = _longest_looked_at(a)
     write_root(tree)
-    while state > 0 and best < _most_of(a, state, bound):  # no chance is above 1, and shorter ends have smaller trees
+    while state > 0 and a.longest[state] >= shortest and best < _most_of(a, state, bound):
+        # no chance is above 1, and shorter ends have smaller trees
         count = grow_behind(a, state, bound, ranking)
         score = 0.0
         for place in range(count):
@@ -152,7 +159,7 @@ def read_and_grow(
             best, nodes = score, count
             write_tree(ranking, count, lines[7], tree)
         state = a.links[state]
-    return nodes + 1
+    return nodes + 1 if best >= leasts[1] else 1
 
 
 @compiled
@@ -250,8 +257,8 @@ def _judge(
     settings = len(grid.nodes)
     accepted[:], sizes[:] = 0, 1
     best = grid.leasts * 0.0
-    state = _longest_looked_at(a)
-    while state > 0:
+    state, shortest = _longest_looked_at(a), grid.matches.min()
+    while state > 0 and a.longest[state] >= shortest:
         match = min(a.longest[state], LONGEST_MATCH)
         if _are_unbeatable(best, grid, match):
             break  # as in `read_and_grow`
@@ -265,6 +272,9 @@ def _judge(
                 score += ranking.chances[ranking.ids[size]]
                 right += is_right[ranking.ids[size]]
                 size += 1
-            if score > best[setting]:
+            if score > best[setting] and match >= grid.matches[setting]:
                 best[setting], accepted[setting], sizes[setting] = score, right, size + 1
         state = a.links[state]
+    for setting in range(settings):
+        if best[setting] < grid.scores[setting]:
+            accepted[setting], sizes[setting] = 0, 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from .chain import ChainPolicy, IndependentPolicy
-from .text import SuffixPolicy
+from .text import SuffixPolicy, SuffixTreePolicy
 from .tree import Eagle2Policy, StaticPolicy
 
 ElsePolicy: TypeAlias = ChainPolicy | StaticPolicy | Eagle2Policy
@@ -19,13 +19,14 @@ class HybridPolicy(IndependentPolicy):
     The model is asked where any sequence of the batch needs it, and then reads what was committed since it last ran.
 
     Attributes:
-        text: what is copied, and from which match on.
+        text: what is copied, and from which match on: a chain, or a tree of the likeliest copies.
         model: what the model drafts else; its forwards are as wide at every position.
 
-    Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666: a match of 5 tokens is the published threshold.
+    Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666: a match of 5 tokens is the published threshold. Oliaro et
+        al. 2024, SuffixDecoding, arXiv:2411.04975, Sec. 4: a threshold for the tree's score.
     """
 
-    text: SuffixPolicy
+    text: SuffixPolicy | SuffixTreePolicy
     model: ElsePolicy
     kind: Literal["hybrid"] = "hybrid"
 

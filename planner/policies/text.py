@@ -6,6 +6,7 @@ of their own.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,9 @@ class SuffixTreePolicy(IndependentPolicy):
         nodes: most tokens of the tree, root included.
         factor, offset: of the bound by the length m of the match.
         least_chance: nodes less likely than this are left out.
+        min_match: shortest end that proposes a tree.
+        least_score: a tree whose probabilities have a smaller sum is left out: the paper's threshold, below which a
+            model drafts.
 
     Source: Oliaro et al. 2024, SuffixDecoding, arXiv:2411.04975, and its published code: factor 1, offset 0, least
     probability 0.1.
@@ -85,6 +89,8 @@ class SuffixTreePolicy(IndependentPolicy):
     factor: int = 1
     offset: int = 0
     least_chance: float = 0.1
+    min_match: int = 1
+    least_score: float = 0.0
     kind: Literal["suffix-tree"] = "suffix-tree"
 
     def __post_init__(self) -> None:
@@ -93,11 +99,17 @@ class SuffixTreePolicy(IndependentPolicy):
         require_at_least("suffix tree offset", self.offset, 0)
         require_at_least("suffix tree factor + offset", self.factor + self.offset, 1)
         require_chance("suffix tree least_chance", self.least_chance)
+        require_at_least("suffix tree min_match", self.min_match, 1)
+        if not 0.0 <= self.least_score < math.inf:
+            raise PlanError(f"suffix tree least_score must be a number of at least 0, got {self.least_score}")
 
     @property
     def label(self) -> str:
         """Name for people."""
-        return f"suffix tree of {self.nodes}, {self.factor}m+{self.offset}, chance {self.least_chance:.3g}"
+        ends = f", m >= {self.min_match}" if self.min_match > 1 else ""
+        score = f", score {self.least_score:.3g}" if self.least_score else ""
+        bound = f"{self.factor}m+{self.offset}, chance {self.least_chance:.3g}"
+        return f"suffix tree of {self.nodes}, {bound}{ends}{score}"
 
     @property
     def draft_forwards(self) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
-from ...profiler.records.overhead import CHAIN, HYBRID_OF, MODEL, HostLine, RoundOverhead
+from ...profiler.records.overhead import CHAIN, HYBRID_OF, MODEL, OVER_TREES, TEXT_TREE, HostLine, RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints
@@ -173,9 +173,13 @@ class CellCosts:
         return float(own.mean()) if len(own) else float(self.cell.context)
 
     def kind_of(self, policy: TreePolicy, drafter: str | None = None) -> str:
-        """Return as which kind a policy's rounds are timed: a hybrid's by what its model drafts, where known."""
-        own = HYBRID_OF.format(policy.model.kind) if isinstance(policy, HybridPolicy) else policy.kind
-        return own if self.has_host(own, drafter) else policy.kind
+        """Return as which kind a policy's rounds are timed: a hybrid's by what model and text draft, where known."""
+        if not isinstance(policy, HybridPolicy):
+            return policy.kind
+        told = HYBRID_OF.format(policy.model.kind)
+        own = told if self.has_host(told, drafter) else policy.kind
+        over_trees = OVER_TREES.format(own)
+        return over_trees if policy.text.kind == TEXT_TREE and self.has_host(over_trees, drafter) else own
 
     def has_host(self, kind: str, drafter: str | None) -> bool:
         """Return whether rounds of a kind with a drafter were timed."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
-from ..policies import HybridPolicy, SuffixPolicy
+from ..policies import HybridPolicy, SuffixPolicy, SuffixTreePolicy
 from ..policies.hybrid import ElsePolicy
 from ..replay.acceptance import results_of
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording
-from .results import suffix_results
+from .results import suffix_results, suffix_tree_results
 
 LENGTHS = (4, 8, 16, 32)
 MATCHES = (2, 3, 5, 8)  # shortest that is copied from; 5 is published
 BOUNDS = ((0, 48), (4, 1))  # factor and offset; the first is none at all
+TREE_NODES = (4, 6, 10, 16, 25)
+TREE_STARTS = ((1, 1.5), (1, 3.0), (1, 6.0), (2, 0.0))  # shortest match and least score of a tree that is copied
+TREE_BOUND, TREE_CHANCE = (4, 1), 0.05
 
 
 def hybrid_results(text: PositionResults, model: PositionResults) -> PositionResults:
     """Return the text's results where it drafts anything, else the model's; where the text drafts no forward runs.
 
     Args:
-        text: of the hybrid's suffix chain.
+        text: of the hybrid's suffix chain or tree.
         model: of what its model drafts.
     """
     copies = text.sizes > 1
@@ -38,7 +41,7 @@ def hybrid_results(text: PositionResults, model: PositionResults) -> PositionRes
 def hybrids(
     recording: Recording, models: Sequence[ElsePolicy], most_tokens: int
 ) -> Iterator[tuple[HybridPolicy, PositionResults]]:
-    """Yield every hybrid of some drafted policies with the grid's suffix chains.
+    """Yield every hybrid of some drafted policies with the grid's suffix chains and trees.
 
     Args:
         recording: of the drafter.
@@ -50,9 +53,20 @@ def hybrids(
         for length, least, (factor, offset) in product(LENGTHS, MATCHES, BOUNDS)
         if length < most_tokens and (factor == 0 or factor * least + offset < length)
     ]
-    if not chains or not models:
+    factor, offset = TREE_BOUND
+    trees = [
+        SuffixTreePolicy(
+            nodes=nodes, factor=factor, offset=offset, least_chance=TREE_CHANCE, min_match=match, least_score=score
+        )
+        for nodes, (match, score) in product(TREE_NODES, TREE_STARTS)
+        if nodes <= most_tokens
+    ]
+    if not models:
         return
     known = {model: results_of(model, recording) for model in models}
-    for chain, text in suffix_results(recording.texts, chains):
+    found: list[Iterator[tuple[SuffixPolicy | SuffixTreePolicy, PositionResults]]] = []
+    found += [suffix_results(recording.texts, chains)] if chains else []
+    found += [suffix_tree_results(recording.texts, trees)] if trees else []
+    for text, results in chain.from_iterable(found):
         for model, drafted in known.items():
-            yield HybridPolicy(text=chain, model=model), hybrid_results(text, drafted)
+            yield HybridPolicy(text=text, model=model), hybrid_results(results, drafted)

@@ -82,7 +82,9 @@ def suffix_tree_results(
         nodes=np.array([one.nodes - 1 for one in policies]),
         factors=np.array([one.factor for one in policies]),
         offsets=np.array([one.offset for one in policies]),
+        matches=np.array([one.min_match for one in policies]),
         leasts=np.array([one.least_chance for one in policies]),
+        scores=np.array([one.least_score for one in policies]),
     )
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
     rooms = ranking_of(most), np.zeros(most, dtype=np.int64)

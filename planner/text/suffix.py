@@ -22,9 +22,10 @@ def copying_of(policy: SuffixPolicy) -> Ints:
     return np.array([policy.length, policy.factor, policy.offset, policy.min_match, occurrence], dtype=np.int64)
 
 
-def limits_of(policy: SuffixTreePolicy) -> Ints:
-    """Return a tree's limits as kernels take them, its least chance apart."""
-    return np.array([policy.nodes - 1, policy.factor, policy.offset], dtype=np.int64)
+def limits_of(policy: SuffixTreePolicy) -> tuple[Ints, Floats]:
+    """Return a tree's limits as kernels take them, (LIMITS,) and (2,)."""
+    limits = np.array([policy.nodes - 1, policy.factor, policy.offset, policy.min_match], dtype=np.int64)
+    return limits, np.array([policy.least_chance, policy.least_score])
 
 
 class SuffixText:
@@ -72,5 +73,5 @@ class SuffixText:
         if most not in self._rooms:
             self._rooms[most] = ranking_memory_of(most)
         tree = np.empty((3, most + 1), dtype=np.int64)
-        nodes = read_and_grow(self._memory, placed, limits_of(policy), policy.least_chance, *self._rooms[most], tree)
+        nodes = read_and_grow(self._memory, placed, *limits_of(policy), *self._rooms[most], tree)
         return tree[:, :nodes]

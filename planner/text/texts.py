@@ -169,7 +169,8 @@ class _Read(_Kept):
     """Texts with their suffix automata."""
 
     _asked: SuffixPolicy | SuffixTreePolicy | None = None  # last
-    _numbers: Ints  # of that one
+    _numbers: Ints  # of that one, a chain
+    _limits: tuple[Ints, Floats]  # of that one, a tree
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +178,10 @@ class _Read(_Kept):
 
     def draft(self, rows: Sequence[int], texts: Sequence[Text], policy: SuffixPolicy | SuffixTreePolicy) -> DraftBatch:
         if policy is not self._asked:
-            self._numbers = copying_of(policy) if isinstance(policy, SuffixPolicy) else limits_of(policy)
+            if isinstance(policy, SuffixPolicy):
+                self._numbers = copying_of(policy)
+            else:
+                self._limits = limits_of(policy)
             self._asked = policy
         if isinstance(policy, SuffixPolicy):
             return self._drafted(
@@ -186,7 +190,7 @@ class _Read(_Kept):
         most = policy.nodes - 1
         if most not in self._ranked:
             self._ranked[most] = ranking_memory_of(most)
-        asked = self._numbers, policy.least_chance, *self._ranked[most]
+        asked = *self._limits, *self._ranked[most]
         return self._drafted(rows, texts, most, lambda kept, told, *room: grow_behind_all(kept, told, *asked, *room))
 
     def _empty(self, tokens: int) -> Ints:

@@ -48,6 +48,7 @@ HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two
 SHARED = 5  # coefficients of all kinds: of a round, a node, a drafted round, a drafter's forward, and less than that
 MODEL = DRAFT_ROLES[0]  # the role of a drafter that needs nothing of its target
 HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
+TEXT_TREE, OVER_TREES = "suffix-tree", "{} over suffix trees"  # and any whose text drafts trees
 
 
 class HostLine(NamedTuple):
@@ -249,6 +250,10 @@ class RoundOverhead:
         if HYBRID in lines:
             hybrid, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
             lines |= {HYBRID_OF.format(kind): hybrid._replace(forward_ms=of_chains + own[kind]) for kind in grown}
+        if HYBRID in lines and TEXT_TREE in own:
+            more_ms = own[TEXT_TREE] - own.get(TEXT, 0.0)
+            for kind in [kind for kind in lines if kind.startswith(HYBRID)]:
+                lines[OVER_TREES.format(kind)] = lines[kind]._replace(round_ms=lines[kind].round_ms + more_ms)
         return lines
 
 

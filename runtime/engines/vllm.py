@@ -155,6 +155,8 @@ class VLLM:
             return f"vLLM {version} has no suffix decoding"
         if policy.offset or not policy.factor:
             return "vLLM's suffix decoding has a factor of the match and no offset"
+        if policy.min_match > 1 or policy.least_score:
+            return "vLLM's suffix decoding copies behind every match, whatever its tree's score"
         knobs: Knobs = (
             ("suffix_decoding_max_tree_depth", LONGEST_MATCH + policy.nodes - 1),  # of a match and its draft together
             ("suffix_decoding_max_cached_requests", 0),  # the text of a request alone, as was replayed
