@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spectune.planner.growth.room import most_drafted
-from spectune.planner.policies import HybridPolicy, SuffixPolicy
+from spectune.planner.policies import HybridPolicy, SuffixPolicy, SuffixTreePolicy
 from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead import acceptance as acceptance_module
@@ -41,10 +41,11 @@ pytestmark = pytest.mark.lossless
 KINDS = ("chain", "static", "eagle2", *LEAN_TREES)
 COPIED = SuffixPolicy(length=3, min_match=2, occurrence="last")
 SELDOM = replace(COPIED, min_match=12)  # so that the model drafts nearly always
+TREES = SuffixTreePolicy(nodes=5, factor=4, offset=1, least_chance=0.05, least_score=1.5)
 PROMPT = (7, 3, 9, 1, 22)
 
 
-def setup_of(kind: str, text: SuffixPolicy = COPIED, **more: tuple[int, ...]) -> RoundSetup:
+def setup_of(kind: str, text: SuffixPolicy | SuffixTreePolicy = COPIED, **more: tuple[int, ...]) -> RoundSetup:
     """Return how rounds of a hybrid run."""
     model = (LEAN_TREES | POLICIES)[kind]
     assert isinstance(model, ElsePolicy)
@@ -110,10 +111,10 @@ def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: i
     if ends == "by stop tokens":
         texts = plainly(requests)
         requests = [replace(one, stop=frozenset(text[6:7])) for one, text in zip(requests, texts, strict=True)]
-    for text in (COPIED, SELDOM):
+    for text in (COPIED, SELDOM, TREES):
         setup, hybrids = setup_of(kind, text, run_tokens=PADDED), Hybrids(slots)
         assert_same(hybrids.run(requests, setup), eagerly(requests, setup, slots=slots), requests)
-        assert hybrids.begun > 3 or text is COPIED
+        assert hybrids.begun > 3 or text is not SELDOM
 
 
 @pytest.mark.parametrize("kind", KINDS)

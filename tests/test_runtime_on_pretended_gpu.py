@@ -23,7 +23,7 @@ from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, S
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.policies.hybrid import HybridPolicy
 from spectune.planner.policies.pad import PadPolicy
-from spectune.planner.policies.text import SuffixPolicy
+from spectune.planner.policies.text import SuffixPolicy, SuffixTreePolicy
 from spectune.runtime import draws, transfer
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.head import model_drafter
@@ -82,6 +82,9 @@ WAYS: dict[str, TreePolicy] = {
     **LOSSY,
     **{f"{head}: {name}": POLICIES[name] for head in HEADS for name in ON_HEADS},
     "text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
+    "trees of text, else a chain": HybridPolicy(
+        text=SuffixTreePolicy(nodes=6, factor=4, offset=1, least_chance=0.05, least_score=1.5), model=CHAIN
+    ),
     "seldom text, else a tree": HybridPolicy(text=replace(COPIED, min_match=9), model=LEAN_TREES["eagle2 of 5"]),
     "eagle3: text, else a chain": HybridPolicy(text=COPIED, model=CHAIN),
     "exit: resumed": ResumedPolicy(draft=CHAIN),
