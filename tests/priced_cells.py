@@ -16,7 +16,7 @@ from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate
-from spectune.profiler.records.overhead import HostLine
+from spectune.profiler.records.host_line import HostLine
 
 from .synthetic import DEVICE, TARGET, model
 

@@ -17,8 +17,9 @@ from spectune.planner.pricing.fed import captured_size
 from spectune.planner.pricing.table import cost_table
 from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidate import times_of
+from spectune.profiler.records.host_line import HostLine
 from spectune.profiler.records.measurement import Measurement
-from spectune.profiler.records.overhead import HostLine, OverheadSample, RoundOverhead
+from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 

@@ -159,6 +159,14 @@ def test_a_hybrid_s_model_drafts_what_is_fastest_on_the_half_that_the_hybrid_saw
         assert rivals[policy.model] == max(rivals.values())
 
 
+def test_every_tree_of_the_grid_may_be_copied() -> None:
+    _, recording = recorded()
+    texts = {policy.text for policy, _ in hybrids(recording, [CHAIN], 33)}
+    trees = [text for text in texts if isinstance(text, SuffixTreePolicy)]
+    assert len(trees) > 9 and all(tree.least_score < tree.nodes - 1 for tree in trees)
+    assert any(isinstance(text, SuffixPolicy) for text in texts)
+
+
 def test_every_hybrid_of_the_grid_has_the_results_it_has_alone() -> None:
     _, recording = recorded()
     for policy, results in list(hybrids(recording, [CHAIN], 33))[::5]:

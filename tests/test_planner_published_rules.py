@@ -41,7 +41,7 @@ from spectune.planner.published.rules import (
     published_defaults,
     unpriceable_defaults,
 )
-from spectune.profiler.records.overhead import HostLine
+from spectune.profiler.records.host_line import HostLine
 
 from .toy_drafter import ToyScorer, drafted_paths, toy_scorer
 

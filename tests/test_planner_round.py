@@ -10,7 +10,7 @@ import pytest
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.replay.replay import Replay
-from spectune.profiler.records.overhead import HostLine
+from spectune.profiler.records.host_line import HostLine
 
 from .test_planner_cost import overhead, surface
 

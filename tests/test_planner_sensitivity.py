@@ -22,7 +22,7 @@ from spectune.planner.pricing.table import Verification
 from spectune.planner.reasons.outlook import Outlook, Scenario
 from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.search.candidate import Candidate
-from spectune.profiler.records.overhead import HostLine
+from spectune.profiler.records.host_line import HostLine
 
 from .priced_cells import BATCH, PLAIN, costs, priced
 

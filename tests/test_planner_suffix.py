@@ -128,3 +128,9 @@ def test_a_tree_holds_what_followed_more_often_before_what_followed_seldom() -> 
 def test_a_long_repetition_of_one_token_is_looked_at_no_deeper_than_the_longest_match() -> None:
     tree = SuffixText().draft(SuffixTreePolicy(nodes=200, factor=1), [4] * 400)
     assert tree.shape == (3, 65) and set(tree[0, 1:]) == {4}
+
+
+def test_ends_longer_than_are_looked_at_count_as_the_longest_of_those() -> None:
+    tokens = [*range(90)] * 2
+    drafted = [SuffixText().draft(SuffixTreePolicy(nodes=4, factor=4, min_match=match), tokens) for match in (64, 65)]
+    assert [tree.shape[1] for tree in drafted] == [4, 1]

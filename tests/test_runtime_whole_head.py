@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy, deepcopy
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -142,6 +143,18 @@ def test_a_forward_says_what_it_says_step_by_step(kind: str, reads: bool, reduce
 
 def kept(cache: FeatureCache) -> tuple[torch.Tensor, torch.Tensor]:
     return cache.states, cache.features
+
+
+def test_padding_that_does_not_see_itself_leaves_numbers() -> None:
+    """As in a recording: it sees the first column alone, which nobody is to see."""
+    head = head_of()
+    cache = filled(head.new_cache(1, CAPACITY))
+    step = text_step([[3, 1]], [8])
+    bias = torch.full((1, 2, 12), -torch.inf, dtype=torch.bfloat16)
+    bias[0, 0, :9], bias[0, 1, 0] = 0.0, 0.0
+    given = torch.randn((1, 2, len(head.reads) * 64), generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
+    found = head.read(given, replace(step, bias=bias, seen=12), cache)
+    assert not found.isnan().any() and not cache.features.isnan().any()
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY])

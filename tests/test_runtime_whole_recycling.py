@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.errors import ModelError
+from spectune.errors import ModelError, RequestError
 from spectune.planner.growth.draft import Children, DraftBatch
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.runtime.drafters.recycling import RecyclingDrafter, greedy_children, recalled, recycled_children
@@ -171,7 +171,7 @@ def assert_alike(policy: TreePolicy, lengths: list[int], *, grows: bool, **setti
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[40], [1, 12, 70]], ids=str)
 @pytest.mark.parametrize("kind", BEAMS)
-def test_a_whole_draft_is_grown_by_one_call(kind: str, lengths: list[int], threads: int) -> None:
+def test_a_whole_beam_is_looked_up_by_one_call(kind: str, lengths: list[int], threads: int) -> None:
     with threads_of(threads):
         assert_alike(BEAMS[kind], lengths, grows=True)
 
@@ -198,6 +198,25 @@ def test_a_draft_of_what_is_no_number_is_refused() -> None:
     sequences[0].tokens.append(sequences[0].tokens[3])
     with pytest.raises(ModelError, match="not numbers"):
         drafter.draft(sequences, ChainPolicy(length=3))
+
+
+@needs_dots
+def test_a_text_that_the_cache_has_no_room_for_is_refused() -> None:
+    drafter, sequences = reading(heads()[0], [30])
+    sequences[0].tokens.extend([1] * (CAPACITY - 29))
+    with pytest.raises(RequestError, match=f"needs room for {CAPACITY + 1} tokens"):
+        drafter.draft(sequences, ChainPolicy(length=3))
+
+
+@needs_dots
+def test_an_unknown_token_is_left_to_torch() -> None:
+    head, _ = heads()
+    drafter, _ = reading(head, [30])
+    assert drafter._beside is not None
+    cache = head.new_cache(1, CAPACITY)
+    tokens, contexts = np.array([[3, VOCABULARY]]), np.array([4])
+    assert not head.read(tokens, contexts, cache, drafter._beside) and (cache.tokens < 0).all()
+    assert head.read(tokens[:, :1], contexts, cache, drafter._beside) and cache.tokens[0, 4] == 3
 
 
 @needs_dots

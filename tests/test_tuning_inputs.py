@@ -11,7 +11,7 @@ import pytest
 from spectune.db import Store, open_store
 from spectune.errors import StoreError
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.tuning.inputs import inputs_from_store, recorded_together
+from spectune.tuning.inputs import inputs_from_store, note_of_drafters, recorded_together
 
 from .synthetic import model, overhead
 from .test_tuning_one_regime import REQUEST, profile, recorded
@@ -70,7 +70,19 @@ def test_drafters_of_several_roles_are_told_to_share_the_host_times_of_one(store
     assert not inputs_from_store(REQUEST, store).notes
     profile(store, "eager", "head")
     (note,) = inputs_from_store(REQUEST, store).notes
-    assert "beside a drafter of role draft alone, and prices all of small (draft), medium (draft), head (head)" in note
+    assert "beside a drafter of role draft that is none of head (head), and prices these too" in note
+
+
+@pytest.mark.parametrize("is_its_own", [True, False])
+def test_a_block_drafter_is_told_of_where_another_s_rounds_price_it(store: Store, is_its_own: bool) -> None:
+    profile(store, "eager", "small")
+    (small,) = inputs_from_store(REQUEST, store).drafters
+    block = replace(small, name="medusa", surface=replace(small.surface, role="block"))
+    known, timed = overhead(1.0), block.surface.model if is_its_own else "ctc"
+    samples = (*known.samples, *(replace(sample, role="block", drafter=timed) for sample in known.samples))
+    notes = note_of_drafters([small, block], replace(known, samples=samples))
+    assert bool(notes) is not is_its_own
+    assert is_its_own or "role block, draft that is none of medusa (block)" in notes[0]
 
 
 def test_drafters_none_of_which_was_timed_here_are_asked_for(store: Store) -> None:

@@ -14,7 +14,8 @@ import torch
 
 from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, ResumedPolicy, TalonPolicy, TextPolicy
 from spectune.profiler import clock as profiler_clock
-from spectune.profiler.records.overhead import HYBRID, OverheadSample
+from spectune.profiler.records.host_line import HYBRID
+from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime import stopwatch
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round

@@ -19,7 +19,7 @@ from ..planner.replay.recorded import recording_of
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.excess import mean_over_median
-from ..profiler.records.overhead import CHAIN
+from ..profiler.records.host_line import CHAIN
 from ..profiler.records.role import EAGER
 from ..runtime.edge.messages import Hello, Welcome
 from ..runtime.reason import told

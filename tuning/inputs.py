@@ -13,7 +13,7 @@ from ..planner.replay.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.overhead import RoundOverhead, joined
+from ..profiler.records.overhead import RoundOverhead, beside, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
@@ -172,14 +172,26 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 
 
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
-    """Return a note where drafters are priced by rounds that one of another role drafted, as older profiles have it."""
-    each, wanted = [set(overhead.roles(b)) for b in overhead.timed_batches], {d.surface.role for d in drafters}
-    if len(wanted) < 2 or all(known >= wanted for known in each):
+    """Return a note where drafters are priced by rounds that another drafted, as older profiles have it."""
+    if len({d.surface.role for d in drafters}) < 2:
         return ()
-    timed, priced = sorted(set[str]().union(*each)), [f"{d.name} ({d.surface.role})" for d in drafters]
+    strangers = [d for d in drafters if not all(_tells_of(d, overhead, batch) for batch in overhead.timed_batches)]
+    if not strangers:
+        return ()
+    timed = sorted({sample.role for sample in overhead.samples})
+    priced = ", ".join(f"{d.name} ({d.surface.role})" for d in strangers)
     return (
-        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} alone, and prices "
-        f"all of {', '.join(priced)}; profile again, or run spectune validate where the plan drafts with another",
+        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} that is none of "
+        f"{priced}, and prices these too; profile again, or run spectune validate where the plan drafts with one",
+    )
+
+
+def _tells_of(drafter: DrafterInputs, overhead: RoundOverhead, batch: int) -> bool:
+    """Whether rounds of a batch were timed beside a drafter, or beside one like it."""
+    surface = drafter.surface
+    return overhead.role_beside(batch, surface.role, surface.model) in (
+        surface.role,
+        beside(surface.role, surface.model),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ...profiler.records.overhead import PLAIN
+from ...profiler.records.host_line import PLAIN
 from ..inputs import PlanInputs
 from ..pricing.fed import drafted_tokens, nearest_context
 from ..pricing.table import cost_table

@@ -149,7 +149,7 @@ def read_and_grow(
     best, nodes = 0.0, 0
     state = _longest_looked_at(a)
     write_root(tree)
-    while state > 0 and a.longest[state] >= shortest and best < _most_of(a, state, bound):
+    while state > 0 and _match_of(a, state) >= shortest and best < _most_of(a, state, bound):
         # no chance is above 1, and shorter ends have smaller trees
         count = grow_behind(a, state, bound, ranking)
         score = 0.0
@@ -199,8 +199,13 @@ def _most_behind(match: int, nodes: int, factor: int, offset: int) -> int:
 @compiled
 def _most_of(a: Automaton, state: int, bound: Bound) -> int:
     """Return the most nodes that a tree behind a state's longest string may have."""
-    match = min(a.longest[state], LONGEST_MATCH)
-    return _most_behind(match, bound.nodes, bound.factor, bound.offset)
+    return _most_behind(_match_of(a, state), bound.nodes, bound.factor, bound.offset)
+
+
+@compiled
+def _match_of(a: Automaton, state: int) -> int:
+    """Return the tokens of a state's longest string, as many as are looked at."""
+    return int(min(a.longest[state], LONGEST_MATCH))
 
 
 @compiled
@@ -258,8 +263,8 @@ def _judge(
     accepted[:], sizes[:] = 0, 1
     best = grid.leasts * 0.0
     state, shortest = _longest_looked_at(a), grid.matches.min()
-    while state > 0 and a.longest[state] >= shortest:
-        match = min(a.longest[state], LONGEST_MATCH)
+    while state > 0 and _match_of(a, state) >= shortest:
+        match = _match_of(a, state)
         if _are_unbeatable(best, grid, match):
             break  # as in `read_and_grow`
         count = grow_behind(a, state, widest, ranking)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...profiler.records.overhead import CHAIN
+from ...profiler.records.host_line import CHAIN
 from ..policies.chain import ChainPolicy
 from ..policies.fly import FlyPolicy
 from ..pricing.cost import CellCosts

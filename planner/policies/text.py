@@ -77,7 +77,7 @@ class SuffixTreePolicy(IndependentPolicy):
         nodes: most tokens of the tree, root included.
         factor, offset: of the bound by the length m of the match.
         least_chance: nodes less likely than this are left out.
-        min_match: shortest end that proposes a tree.
+        min_match: shortest end that proposes a tree; ends of more than 64 tokens count as 64.
         least_score: a tree whose probabilities have a smaller sum is left out: the paper's threshold, below which a
             model drafts.
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
-from ...profiler.records.overhead import CHAIN, HYBRID_OF, MODEL, OVER_TREES, TEXT_TREE, HostLine, RoundOverhead
+from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TREE, HostLine
+from ...profiler.records.overhead import MODEL, RoundOverhead
 from ...profiler.records.role import CAPTURED
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints

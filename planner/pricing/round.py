@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...profiler.records.overhead import HostLine
+from ...profiler.records.host_line import HostLine
 from ..growth.draft import Ints
 from .table import CostTable, Floats
 

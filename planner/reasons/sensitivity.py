@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ...profiler.records.overhead import CHAIN
+from ...profiler.records.host_line import CHAIN
 from ..growth.extent import Extent, extent_of
 from ..inputs import LOOKUP
 from ..policies import StackPolicy, drafting

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...profiler.records.overhead import CHAIN
+from ...profiler.records.host_line import CHAIN
 from ..hierarchy.records import HierarchyInputs, ModelCosts
 from ..hierarchy.search import best_hierarchy
 from ..inputs import TARGET, PlanInputs

@@ -59,7 +59,7 @@ def hybrids(
             nodes=nodes, factor=factor, offset=offset, least_chance=TREE_CHANCE, min_match=match, least_score=score
         )
         for nodes, (match, score) in product(TREE_NODES, TREE_STARTS)
-        if nodes <= most_tokens
+        if nodes <= most_tokens and score < nodes - 1  # which is the most that its probabilities add up to
     ]
     if not models:
         return

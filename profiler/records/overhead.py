@@ -19,7 +19,7 @@ hybrid whose model grows trees pays for its forwards what these take more.
 
 Rounds with a drafter that reads its target's hidden states are others: the target keeps these as it goes, and the
 drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed, and so
-has every block drafter: what their host does between two forwards differs by an order of magnitude.
+has every block drafter: what the host does between their forwards differs by a factor of three and more.
 
 The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
 is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
@@ -32,47 +32,20 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
+from ..least_squares import non_negative_fit
+from .host_line import CHAIN, HYBRID, PLAIN, TEXT, HostLine, hybrids_among
 from .role import DRAFT_ROLES, require_regime
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OUTERMOST = 0.05  # share of repeats on either side
-PLAIN = "plain"  # the kind whose rounds are the common part of all others
-HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
 SHARED = 5  # coefficients of all kinds: of a round, a node, a drafted round, a drafter's forward, and less than that
 MODEL = DRAFT_ROLES[0]  # the role of a drafter that needs nothing of its target
-HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
-TEXT_TREE, OVER_TREES = "suffix-tree", "{} over suffix trees"  # and any whose text drafts trees
-
-
-class HostLine(NamedTuple):
-    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, and where its drafter runs.
-
-    `round_ms` is that of a round without a root, which is a node. `forward_ms` is negative where forwards take less in
-    a draft than they do alone.
-    """
-
-    round_ms: float
-    forward_ms: float
-    node_ms: float
-    drafted_ms: float = 0.0  # of kinds that ask a drafter in some rounds only; others have it in `round_ms`
-
-    @overload
-    def at(self, draft_forwards: int, nodes: int) -> float: ...
-
-    @overload
-    def at(self, draft_forwards: Ints, nodes: Ints) -> Floats: ...
-
-    def at(self, draft_forwards: Any, nodes: Any) -> Any:  # as the overloads say
-        """Return the host milliseconds of a round of that shape, or of each of (rounds,) such."""
-        drafted_ms = self.drafted_ms * (draft_forwards > 0)
-        return self.round_ms + drafted_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,14 +220,7 @@ class RoundOverhead:
             return HostLine(round_ms + own[kind], 0.0, node_ms)
 
         lines = {kind: line(kind) for kind in kinds}
-        if HYBRID in lines:
-            hybrid, grown = lines[HYBRID], [kind for kind in kinds if drafts[kind] and kind not in (CHAIN, HYBRID)]
-            lines |= {HYBRID_OF.format(kind): hybrid._replace(forward_ms=of_chains + own[kind]) for kind in grown}
-        if HYBRID in lines and TEXT_TREE in own:
-            more_ms = own[TEXT_TREE] - own.get(TEXT, 0.0)
-            for kind in [kind for kind in lines if kind.startswith(HYBRID)]:
-                lines[OVER_TREES.format(kind)] = lines[kind]._replace(round_ms=lines[kind].round_ms + more_ms)
-        return lines
+        return lines | hybrids_among(lines, own, of_chains, [kind for kind in kinds if drafts[kind]])
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
@@ -296,14 +262,3 @@ def _excess_ms(samples: list[OverheadSample]) -> float:
     apart = np.concatenate([np.array(sample.host_ms) - sample.median_ms for sample in samples])
     low, high = np.quantile(apart, [OUTERMOST, 1.0 - OUTERMOST])
     return max(float(np.clip(apart, low, high).mean()), 0.0)
-
-
-def non_negative_fit(rows: Floats, values: Floats) -> Floats:
-    """Return the coefficients (columns,) of at least 0 by which rows come nearest to the values.
-
-    Source: Lawson and Hanson 1974, chapter 23.
-    """
-    from scipy.optimize import nnls
-
-    found: Floats = nnls(rows, values)[0]
-    return found

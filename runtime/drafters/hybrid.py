@@ -130,7 +130,7 @@ class HybridDrafter:
         return max(self._model.fresh(sequences), 0 if self._held is None else self._held.fresh)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return one tree per sequence: the text's chain where there is one, else the model's."""
+        """Return one tree per sequence: the text's where it has one, else the model's."""
         held, self._held = self._held, None
         if not isinstance(policy, HybridPolicy):
             self._odds.note_asked(True)

@@ -62,7 +62,7 @@ class RecyclingDrafter(FeatureDrafter):
         return grow(policy, RecyclingPass(self, sequences), len(sequences)) if grown is None else grown
 
     def _grown_whole(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
-        """Return the trees of a beam, or a beam of one, where one call reads and grows them; None else."""
+        """Return the trees of a beam, or a beam of one, where one call reads and one grows them; None else."""
         beam = None if self._beside is None else beam_of(policy)
         if self._beside is None or beam is None or beam.top_k > self.vocabulary:
             return None
@@ -71,12 +71,10 @@ class RecyclingDrafter(FeatureDrafter):
         tokens, wanted = self._unread_rows(sequences)
         contexts = np.array((self._cached[: len(sequences)], [len(s.tokens) for s in sequences]))
         asked = unlaid_beam(beam, tokens, wanted, contexts)
-        grown = self._head.grown(asked, self._cache, self._beside)
-        if grown is None:
+        if not self._head.read(tokens, contexts[0], self._cache, self._beside):
             return None
-        draft = whole_draft(beam, *grown)
         self.note_drafted(sequences, 1)
-        return draft
+        return whole_draft(beam, *self._head.looked_up(asked, self._cache))
 
     def read(self, step: ForwardInput) -> Tensor:
         """Run one forward over committed text; nothing is said behind it before it is looked up."""

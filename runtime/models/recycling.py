@@ -132,10 +132,22 @@ class RecyclingHead(RoundHead):
             return False
         return self._whole.load_drafting(cache, target)
 
-    def grown(self, beam: UnlaidBeam, cache: KeyValueCache, target: TargetStates) -> tuple[Ints, bool] | None:
-        """Take new tokens in, and grow a beam of lookups behind them; see `FindsChildren.grown`."""
+    def read(self, tokens: Ints, contexts: Ints, cache: KeyValueCache, target: TargetStates) -> bool:
+        """Take in the next tokens (batch, n) of texts by one call; return False, and do nothing, where that is not one.
+
+        Args:
+            tokens: behind the texts in the first slots.
+            contexts: (batch,), tokens taken in before these.
+            cache: from `new_cache`.
+            target: what the target's cache keeps.
+        """
         assert isinstance(cache, SuccessorCache)
-        return None if self._whole is None else self._whole.grown(beam, cache, target)
+        return self._whole is not None and self._whole.read(tokens, contexts, cache, target)
+
+    def looked_up(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool]:
+        """Grow a beam of lookups behind texts that `read` has taken in; see `FindsChildren.grown`. No forward runs."""
+        assert isinstance(cache, SuccessorCache) and self._whole is not None
+        return self._whole.grown(beam, cache)
 
     def best(self, states: Tensor) -> Successors:
         """Return what the target holds likeliest behind its last hidden states (rows, hidden), (rows, successors)."""

@@ -16,9 +16,8 @@ from ...planner.growth.draft import Children
 from ...planner.kernels.arrays import Ints
 from .bits import bits, is_kernels
 from .forward import ForwardInput, UnlaidBeam
-from .kernels.recycled import look_up, recycle, take_in
+from .kernels.recycled import look_up, recycle, take_in, take_in_behind
 from .kernels.threads import can_share, shared_by
-from .kernels.whole_draft import NUMBERS, UNKNOWN
 from .lean import LeanModel
 from .whole_forward import numbers_of
 from .whole_head import TargetStates
@@ -43,50 +42,47 @@ class WholeRecycling:
         """Do what `RecyclingHead.keep` does; return whether it is done."""
         if not self._takes(cache) or step.tree is not None or features.dtype != torch.bfloat16:
             return False
+        cache.require(step.seen)
         states, (tokens, _, columns) = bits(features.contiguous()), numbers_of(step)
-        batch, count = tokens.shape
-        if batch * count <= PIECE:
-            self._take_in(states, tokens, columns, step.first_slot, cache)
-            return True
-        for row in range(batch):
-            for start in range(0, count, PIECE):
-                own = slice(row, row + 1), slice(start, start + PIECE)
-                piece, where = np.ascontiguousarray(tokens[own]), np.ascontiguousarray(columns[own])
-                self._take_in(states[own], piece, where, step.first_slot + row, cache)
+        slots = np.arange(step.first_slot, step.first_slot + len(tokens))[:, None]
+        lines = (slots * cache.capacity + columns).ravel()
+        told = states.reshape(tokens.size, self._hidden), np.ascontiguousarray(tokens).ravel(), lines
+        given: tuple[Any, ...] = (*told, *self._written(tokens.size, cache))
+        take_in(*given)
         return True
 
-    def _take_in(self, states: Any, tokens: Ints, columns: Ints, slot: int, cache: SuccessorCache) -> None:
-        """Take a few tokens in, whose states (batch, n, hidden) are told by their bits."""
-        rows = tokens.size
-        logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
-        told = states.reshape(rows, self._hidden), tokens, columns, slot, logits, *kept_by(cache)
-        given: tuple[Any, ...] = (*told, *self._given, shared_by(torch.get_num_threads()))
-        take_in(*given)
+    def read(self, tokens: Ints, contexts: Ints, cache: SuccessorCache, target: TargetStates) -> bool:
+        """Take in the next tokens (batch, n) of texts (batch,), from a target's states; return whether that is done."""
+        if not self._takes(cache):
+            return False
+        cache.require(int(contexts.max()) + tokens.shape[1])
+        return take_in_behind(*self._reading(tokens, contexts, cache, target))
 
     def load_drafting(self, cache: SuccessorCache, target: TargetStates) -> bool:
-        """Load what drafts over a cache beside a target's; return whether anything does."""
+        """Load what takes in and drafts over a cache beside a target's; return whether anything does."""
         if not self._takes(cache) or target.places.shape != (self._hidden,):
             return False
         number = np.zeros((1, 1), dtype=np.int64)
-        recycle.load(*self._drafting((number, number, number[0], 0), target, 1, cache, 1, number[None]))
+        take_in_behind.load(*self._reading(number, number[0], cache, target))
+        recycle.load(number, number, 0, *kept_by(cache), self._vocabulary, 1, number[None])
         return True
 
-    def grown(self, beam: UnlaidBeam, cache: SuccessorCache, target: TargetStates) -> tuple[Ints, bool] | None:
-        """Take in the next tokens of texts, and grow a beam of lookups, as `FindsChildren.grown` has it."""
-        if not self._takes(cache):
-            return None
+    def grown(self, beam: UnlaidBeam, cache: SuccessorCache) -> tuple[Ints, bool]:
+        """Grow a beam of lookups behind texts that are taken in, as `FindsChildren.grown` has it."""
         batch = len(beam.tokens)
+        newest = beam.tokens[np.arange(batch), beam.wanted].reshape(batch, 1)
         trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
-        told = beam.tokens, beam.contexts, beam.wanted, beam.depth
-        found = recycle(*self._drafting(told, target, beam.tokens.size, cache, beam.top_k, trees))
-        return None if found == UNKNOWN else (trees, found == NUMBERS)
+        lengths = np.ascontiguousarray(beam.contexts[1]).reshape(batch, 1)
+        are_numbers = recycle(newest, lengths, beam.depth, *kept_by(cache), self._vocabulary, beam.top_k, trees)
+        return trees, are_numbers
 
-    def _drafting(
-        self, told: tuple[Any, ...], target: TargetStates, rows: int, cache: SuccessorCache, top_k: int, trees: Ints
-    ) -> tuple[Any, ...]:
-        logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
-        given = target.features, target.places, logits, *kept_by(cache), top_k, trees
-        return *told, *given, *self._given, shared_by(torch.get_num_threads())
+    def _reading(self, tokens: Ints, contexts: Ints, cache: SuccessorCache, target: TargetStates) -> tuple[Any, ...]:
+        return tokens, contexts, target.features, target.places, *self._written(tokens.size, cache)
+
+    def _written(self, rows: int, cache: SuccessorCache) -> tuple[Any, ...]:
+        """Return what is written where so many tokens are taken in, and by which weights."""
+        logits = np.empty((min(rows, PIECE), self._vocabulary), dtype=np.uint16)
+        return logits, *kept_by(cache), *self._given, shared_by(torch.get_num_threads())
 
     def _takes(self, cache: SuccessorCache) -> bool:
         return cache.tokens.is_cpu and can_share(torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""What Token Recycling takes in and drafts on a CPU, in one call: successors of committed tokens, trees of lookups."""
+"""What Token Recycling does on a CPU, a call each: taking committed tokens in, looking nodes up, growing a beam."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .bfloat16_rows import normed_product
 from .few_rows import Halves
 from .host_rows import Bits
 from .host_scores import children
-from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, next_layer, recorded
+from .whole_draft import beam_room, next_layer, recorded
 from .whole_forward import are_known
 from .whole_head import along_text
 
@@ -23,36 +23,62 @@ LEAST_LEFT = 1e-9  # of the probability, for all tokens but the successors toget
 
 @compiled
 def take_in(
-    given: Halves, tokens: Ints, columns: Ints, slot: int, logits: Halves,
+    given: Halves, tokens: Ints, lines: Ints, logits: Halves,
     known: Ints, ids: Ints, log_probs: Floats32,
     scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
 ) -> None:  # fmt: skip
     """Write committed tokens, and beside each the likeliest tokens behind the one before it.
 
     Args:
-        given: (batch * n, hidden), the target's last hidden states at the tokens before.
-        tokens, columns: (batch, n), and where they stand.
-        slot: of the first row.
-        logits: (batch * n, vocabulary), written.
+        given: (rows, hidden), the target's last hidden states at the tokens before.
+        tokens, lines: (rows,), and where each is written, slot * capacity + column.
+        logits: (any, vocabulary), of so many rows at a time; written.
         known: (slots, capacity), tokens.
         ids, log_probs: (slots, capacity, successors).
         scale, eps: the target's final norm's.
         head, head_bias, no_residual: of the vocabulary's product, as `product` takes them.
         is_shared: whether several threads share the work.
     """
+    for first in range(0, len(given), len(logits)):
+        count = min(len(logits), len(given) - first)
+        shape, own = (1, count, ids.shape[2]), logits[:count]
+        best, found = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        normed_product(given[first : first + count], scale, eps, head, head_bias, no_residual, own, is_shared)
+        children(own.reshape(1, count, own.shape[1]), best, found, is_shared)
+        for row in range(count):
+            slot, column = lines[first + row] // known.shape[1], lines[first + row] % known.shape[1]
+            known[slot, column] = tokens[first + row]
+            ids[slot, column], log_probs[slot, column] = best[0, row], found[0, row]
+
+
+@compiled
+def take_in_behind(
+    tokens: Ints, contexts: Ints, features: Halves, places: Ints, logits: Halves,
+    known: Ints, ids: Ints, log_probs: Floats32,
+    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
+) -> bool:  # fmt: skip
+    """Take in the next tokens of the texts in the first slots; return False, and do nothing, where one is unknown.
+
+    Args:
+        tokens: (batch, n).
+        contexts: (batch,), tokens taken in before these.
+        features: (slots, capacity, any), what the target's cache keeps.
+        places: (any,), which numbers of these are its last hidden states.
+        logits and everything else: as `take_in` takes them.
+    """
     batch, count = tokens.shape
-    best, found = (
-        np.empty((1, batch * count, ids.shape[2]), np.int64),
-        np.empty((1, batch * count, ids.shape[2]), np.float32),
-    )
-    normed_product(given, scale, eps, head, head_bias, no_residual, logits, is_shared)
-    children(logits.reshape(1, batch * count, logits.shape[1]), best, found, is_shared)
+    if not are_known(tokens.reshape(batch * count), tokens[0, :0], count, logits.shape[1]):
+        return False
+    lines = np.empty(batch * count, np.int64)
     for row in range(batch):
         for token in range(count):
-            column = columns[row, token]
-            known[slot + row, column] = tokens[row, token]
-            ids[slot + row, column] = best[0, row * count + token]
-            log_probs[slot + row, column] = found[0, row * count + token]
+            lines[row * count + token] = row * known.shape[1] + contexts[row] + token
+    given = along_text(features, places, contexts, count)
+    take_in(
+        given, tokens.reshape(batch * count), lines, logits, known, ids, log_probs,
+        scale, eps, head, head_bias, no_residual, is_shared,
+    )  # fmt: skip
+    return True
 
 
 @compiled
@@ -134,46 +160,33 @@ def look_up(
 
 @compiled
 def recycle(
-    tokens: Ints, contexts: Ints, wanted: Ints, layers: int, features: Halves, places: Ints, logits: Halves,
-    known: Ints, ids: Ints, log_probs: Floats32, top_k: int, trees: Ints,
-    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
-) -> int:  # fmt: skip
-    """Take in new tokens behind the texts in the first slots, and grow a beam of lookups behind them, as `draft` does.
+    newest: Ints, lengths: Ints, layers: int, known: Ints, ids: Ints, log_probs: Floats32, vocabulary: int, top_k: int,
+    trees: Ints,
+) -> bool:  # fmt: skip
+    """Grow a beam of lookups behind the texts in the first slots, as `draft` does.
+
+    Returns whether what is looked up are numbers; trees are none where not.
 
     Args:
-        tokens, contexts, wanted: as `UnlaidBeam` has them.
+        newest: (batch, 1), the texts' last tokens.
+        lengths: (batch, 1), tokens of each.
         layers: of the beam below its first.
-        features: (slots, capacity, any), what the target's cache keeps.
-        places: (any,), which numbers of these are its last hidden states.
+        known, ids, log_probs: of the slots, as `take_in` writes them.
+        vocabulary: tokens there are.
         top_k: children of every node.
         trees: (3, batch, any), written as `hang_best` does.
-        logits and everything else: as `take_in` takes them.
-
-    Returns:
-        what `draft` does.
     """
-    batch, count = tokens.shape
-    if not are_known(tokens.reshape(batch * count), wanted, count, logits.shape[1]):
-        return UNKNOWN
-    columns, lengths = np.empty((batch, count), np.int64), np.empty((batch, 1), np.int64)
-    fed, visible = np.empty((batch, 1), np.int64), np.empty((batch, 1, 0), np.bool_)
-    for row in range(batch):
-        fed[row, 0], lengths[row, 0] = tokens[row, wanted[row]], contexts[1, row]
-        for token in range(count):
-            columns[row, token] = contexts[0, row] + token
-    given = along_text(features, places, contexts[0], count)
-    take_in(
-        given, tokens, columns, 0, logits, known, ids, log_probs, scale, eps, head, head_bias, no_residual, is_shared
-    )
+    batch, fed = len(newest), newest
+    visible = np.empty((batch, 1, 0), np.bool_)
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers)
     above, kept = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64)  # of the root
     for layer in range(layers + 1):
         below = np.empty((batch, fed.shape[1], top_k), np.int64)
         chances = np.empty((batch, fed.shape[1], top_k), np.float32)
-        if not look_up(fed, lengths, known, ids, log_probs, logits.shape[1], below, chances):
-            return NO_NUMBERS
+        if not look_up(fed, lengths, known, ids, log_probs, vocabulary, below, chances):
+            return False
         above = recorded(below, chances, kept, above, seen_scores, seen_tokens, starts, layer)
         if layer < layers:
             kept, fed, visible = next_layer(above, below, visible, top_k, layer)
     hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
-    return NUMBERS
+    return True

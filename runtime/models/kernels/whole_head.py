@@ -13,7 +13,7 @@ from .few_rows import Halves
 from .host_rows import Bits
 from .host_scores import children
 from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, laid_out, next_layer, recorded
-from .whole_forward import COLUMNS, POSITIONS, TOKENS, are_known, for_every_head, take, turn
+from .whole_forward import COLUMNS, OPEN, POSITIONS, SHUT, TOKENS, are_known, for_every_head, take, turn
 
 UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
 
@@ -59,6 +59,8 @@ def run_head(
     bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), first)
     if first == 0:
         bias[:, :, :1] = UNSEEN  # but by a token that sees nothing else
+    else:
+        open_padding(bias, columns, count, first)
     hidden, embedded = np.empty((rows, size), np.uint16), np.empty((rows, size), np.uint16)
     for row in range(rows):
         embedded[row] = embedding[tokens[row]]
@@ -88,6 +90,25 @@ def run_head(
     take(left, wanted, count)
     normed_product(left[: len(logits)], last_scale, last_eps, head, head_bias, no_residual, logits, is_shared)
     return True
+
+
+@compiled
+def open_padding(bias: Halves, columns: Ints, count: int, first: int) -> None:
+    """Let what does not see itself, which is padding, see something that is in sight: nothing at all makes no number.
+
+    Args:
+        bias: (batch, lines, columns in sight), lines of each token's heads behind each other; written.
+        columns: (batch * count,), the tokens' own.
+        count: tokens of each row.
+        first: column in sight.
+    """
+    if bias.shape[2]:
+        groups = bias.shape[1] // count
+        for row in range(len(bias)):
+            for line in range(bias.shape[1]):
+                own = columns[row * count + line // groups] - first
+                if own >= bias.shape[2] or bias[row, line, own] == SHUT:
+                    bias[row, line, 0] = OPEN
 
 
 @compiled

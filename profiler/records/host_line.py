@@ -1,0 +1,67 @@
+"""What the host takes of a round of one kind: a line through its forwards and nodes, and the kinds that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+PLAIN = "plain"  # the kind whose rounds are the common part of all others
+HYBRID, TEXT, CHAIN = "hybrid", "suffix", "chain"  # the kind that drafts in two ways, and kinds that these are like
+HYBRID_OF = "hybrid of {}"  # a hybrid whose model drafts in another kind than chains
+TEXT_TREE, OVER_TREES = "suffix-tree", "{} over suffix trees"  # and any whose text drafts trees
+
+
+class HostLine(NamedTuple):
+    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, and where its drafter runs.
+
+    `round_ms` is that of a round without a root, which is a node. `forward_ms` is negative where forwards take less in
+    a draft than they do alone.
+    """
+
+    round_ms: float
+    forward_ms: float
+    node_ms: float
+    drafted_ms: float = 0.0  # of kinds that ask a drafter in some rounds only; others have it in `round_ms`
+
+    @overload
+    def at(self, draft_forwards: int, nodes: int) -> float: ...
+
+    @overload
+    def at(self, draft_forwards: Ints, nodes: Ints) -> Floats: ...
+
+    def at(self, draft_forwards: Any, nodes: Any) -> Any:  # as the overloads say
+        """Return the host milliseconds of a round of that shape, or of each of (rounds,) such."""
+        drafted_ms = self.drafted_ms * (draft_forwards > 0)
+        return self.round_ms + drafted_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
+
+
+def hybrids_among(
+    lines: dict[str, HostLine], own: dict[str, float], of_chains: float, drafted: Sequence[str]
+) -> dict[str, HostLine]:
+    """Return the lines of hybrids that are not timed: whose model grows trees, and whose text does.
+
+    Args:
+        lines: of the kinds that are timed.
+        own: coefficient of each kind; see `overhead.py`.
+        of_chains: milliseconds of a forward that drafts a chain.
+        drafted: kinds that ask a drafter.
+    """
+    if HYBRID not in lines:
+        return {}
+    timed = lines[HYBRID]
+    found = {
+        HYBRID_OF.format(kind): timed._replace(forward_ms=of_chains + own[kind])
+        for kind in drafted
+        if kind not in (CHAIN, HYBRID)
+    }
+    if TEXT_TREE not in own:
+        return found
+    dearer_ms = own[TEXT_TREE] - own.get(TEXT, 0.0)
+    hybrids = {HYBRID: timed, **found}
+    over_trees = {kind: line._replace(round_ms=line.round_ms + dearer_ms) for kind, line in hybrids.items()}
+    return found | {OVER_TREES.format(kind): line for kind, line in over_trees.items()}
