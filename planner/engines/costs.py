@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ...profiler.least_squares import non_negative_fit
+from ...profiler.records.least_squares import non_negative_fit
 
 Floats = NDArray[np.float64]
 PLAIN = "plain"  # the source that drafts nothing

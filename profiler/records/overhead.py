@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
-from ..least_squares import non_negative_fit
 from .host_line import CHAIN, HYBRID, PLAIN, TEXT, HostLine, hybrids_among
+from .least_squares import non_negative_fit
 from .role import DRAFT_ROLES, require_regime
 
 Floats = NDArray[np.float64]
