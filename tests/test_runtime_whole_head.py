@@ -12,7 +12,6 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.feature_cache import FeatureCache
@@ -26,6 +25,7 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
+from .test_runtime_whole_finding import assert_same
 from .tiny_heads import READS, Weights, head_weights, layer_config
 from .tiny_models import tiny_llama
 from .torch_threads import threads_of
@@ -204,12 +204,6 @@ def reading(
         sequences.append(Sequence(Request(prompt=prompt, max_new_tokens=30, temperature=temperature), slot))
         drafter.admit(slot, sequences[-1])
     return drafter, sequences
-
-
-def assert_same(first: DraftBatch, second: DraftBatch) -> None:
-    for name in ("tokens", "parents", "depths", "sizes"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
-    assert first.widths == second.widths
 
 
 def assert_alike(

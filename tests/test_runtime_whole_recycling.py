@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.growth.draft import Children, DraftBatch
+from spectune.planner.growth.draft import Children
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.runtime.drafters.recycling import RecyclingDrafter, greedy_children, recalled, recycled_children
+from spectune.runtime.drafters.recycling import RecyclingDrafter, recalled, recycled_children
 from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models.block import APART as BLOCKS_APART
@@ -20,10 +20,11 @@ from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.kernels.recycled import APART
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for
-from spectune.runtime.models.whole_recycling import PIECE
+from spectune.runtime.models.whole_recycling import PIECE, greedy_children
 from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
+from .test_runtime_whole_finding import assert_same
 from .test_runtime_whole_head import BEAMS, target_model
 from .torch_threads import threads_of
 
@@ -142,12 +143,6 @@ def reading(head: RecyclingHead, lengths: list[int], **settings: float) -> tuple
         sequences.append(Sequence(request, slot))
         drafter.admit(slot, sequences[-1])
     return drafter, sequences
-
-
-def assert_same(first: DraftBatch, second: DraftBatch) -> None:
-    for name in ("tokens", "parents", "depths", "sizes"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
-    assert first.widths == second.widths
 
 
 def assert_alike(policy: TreePolicy, lengths: list[int], *, grows: bool, **settings: float) -> None:

@@ -11,7 +11,8 @@ import pytest
 from spectune.db import Store, open_store
 from spectune.errors import StoreError
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.tuning.inputs import inputs_from_store, note_of_drafters, recorded_together
+from spectune.tuning.host_notes import note_of_drafters
+from spectune.tuning.inputs import inputs_from_store, recorded_together
 
 from .synthetic import model, overhead
 from .test_tuning_one_regime import REQUEST, profile, recorded

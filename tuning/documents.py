@@ -19,7 +19,8 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
 from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
-from .inputs import note_of_drafters, note_of_rounds, readings_of
+from .host_notes import note_of_drafters, note_of_rounds
+from .inputs import readings_of
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]

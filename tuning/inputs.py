@@ -13,10 +13,11 @@ from ..planner.replay.recorded import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
-from ..profiler.records.overhead import RoundOverhead, beside, joined
+from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
+from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
 from .request import PlanRequest
 from .timed import Timed, timed_on
@@ -157,42 +158,6 @@ def agreement(
         if found is not None:
             return found
     return None
-
-
-def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
-    """Return a note where host times are known of rounds of the other kind alone, greedy or sampled."""
-    ways = {sample.is_sampled for sample in overhead.at_temperature(temperature).samples}
-    if (temperature == 0.0) not in ways:
-        return ()
-    timed, wanted = ("sampled", "greedy") if temperature == 0.0 else ("greedy", "sampled")
-    return (
-        f"the host's part of a round was timed in {timed} rounds and the plan is for {wanted} ones; run: spectune "
-        f"profile --temperature {temperature:g}",
-    )
-
-
-def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
-    """Return a note where drafters are priced by rounds that another drafted, as older profiles have it."""
-    if len({d.surface.role for d in drafters}) < 2:
-        return ()
-    strangers = [d for d in drafters if not all(_tells_of(d, overhead, batch) for batch in overhead.timed_batches)]
-    if not strangers:
-        return ()
-    timed = sorted({sample.role for sample in overhead.samples})
-    priced = ", ".join(f"{d.name} ({d.surface.role})" for d in strangers)
-    return (
-        f"the host's part of drafted rounds was timed beside a drafter of role {', '.join(timed)} that is none of "
-        f"{priced}, and prices these too; profile again, or run spectune validate where the plan drafts with one",
-    )
-
-
-def _tells_of(drafter: DrafterInputs, overhead: RoundOverhead, batch: int) -> bool:
-    """Whether rounds of a batch were timed beside a drafter, or beside one like it."""
-    surface = drafter.surface
-    return overhead.role_beside(batch, surface.role, surface.model) in (
-        surface.role,
-        beside(surface.role, surface.model),
-    )
 
 
 def readings_of(surfaces: Iterable[LatencySurface]) -> dict[str, LatencySurface]:

@@ -47,9 +47,6 @@ class Bound(NamedTuple):
     least: float  # chance of a node
 
 
-LIMITS = 4  # whole numbers of a suffix tree: most nodes, factor and offset of the bound, and the shortest match
-
-
 class Grid(NamedTuple):
     """The numbers of several suffix trees: (settings,) each."""
 
@@ -138,7 +135,7 @@ def read_and_grow(
     Args:
         memory: of the text.
         fresh: what is new of it.
-        limits: (LIMITS,), most nodes, factor and offset of its `Bound`, and the shortest match.
+        limits: (4,), most nodes, factor and offset of its `Bound`, and the shortest match.
         leasts: (2,), chance of a node, and score of a tree.
         chances, lines: memory of a ranking of so many nodes.
         tree: (3, nodes + 1), tokens, parents and depths, the root first; written.

@@ -23,7 +23,7 @@ def copying_of(policy: SuffixPolicy) -> Ints:
 
 
 def limits_of(policy: SuffixTreePolicy) -> tuple[Ints, Floats]:
-    """Return a tree's limits as kernels take them, (LIMITS,) and (2,)."""
+    """Return a tree's limits as `read_and_grow` takes them: whole numbers, and the least chance and score."""
     limits = np.array([policy.nodes - 1, policy.factor, policy.offset, policy.min_match], dtype=np.int64)
     return limits, np.array([policy.least_chance, policy.least_score])
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import ModelError
 from ...planner.growth.draft import Scores
 from ...planner.growth.grow import Children, DraftBatch, grow
 from ...planner.policies import TreePolicy
@@ -19,7 +18,7 @@ from ..models.block import APART
 from ..models.forward import ForwardInput
 from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
 from ..models.whole_head import TargetStates
-from ..models.whole_recycling import load_lookups, looked_up
+from ..models.whole_recycling import greedy_children, load_lookups, require_known
 from ..noise import gumbel_of
 from ..requests import Request, Sequence, shared_temperature
 from ..sampling import on_rows, processed, seen_tokens
@@ -91,33 +90,6 @@ class RecyclingDrafter(FeatureDrafter):
         """Return the newest successors of nodes' tokens (batch, width), on the host; lengths are (batch, 1)."""
         assert isinstance(self._cache, SuccessorCache)
         return recalled(self._cache, tokens, lengths)
-
-
-def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
-    """Return what `recycled_children` does at temperature 0, by a compiled call; None where a device holds the cache.
-
-    Args:
-        cache: of texts in the first slots.
-        tokens: (batch, width), the nodes' own.
-        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
-        count: children wanted; the vocabulary where that is smaller.
-        vocabulary: tokens there are.
-
-    Raises:
-        ModelError: log-probabilities are not numbers.
-    """
-    found = looked_up(cache, tokens, lengths, count, vocabulary)
-    if found is None:
-        return None
-    children, are_numbers = found
-    require_known(are_numbers)
-    return children
-
-
-def require_known(are_numbers: bool) -> None:
-    """Raise ModelError where what a target held likeliest are no numbers."""
-    if not are_numbers:
-        raise ModelError("the target's logits are not numbers; check its weights and its dtype")
 
 
 def recalled(cache: SuccessorCache, tokens: Ints, lengths: Ints) -> Successors:

@@ -78,13 +78,12 @@ class EagleHead:
 
     def _whole_forward(self) -> WholeHead | None:
         """Return the forwards as one call; None where kernels do not take them, or the form is another."""
-        own, shown = self._target.anatomy, self._embedding
+        own, anatomy = self._target.anatomy, self._body.anatomy
         if self._form != "eagle3" or own.embedding_scale is not None or own.gallery is not None:
             return None
-        embedding = own.embedding if shown is None else shown
+        embedding = own.embedding if self._embedding is None else self._embedding
         norms = self._token_norm, self._feature_norm
-        parts = self._body.anatomy.layers[0].by_kernels
-        return whole_head_of(self._body.anatomy, parts, self._joins, norms, embedding, self._drafted)
+        return whole_head_of(anatomy, self._joins, norms, embedding, self._drafted)
 
     def new_cache(self, slots: int, capacity: int) -> FeatureCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

@@ -102,24 +102,16 @@ class WholeForward:
         """Return the likeliest tokens behind new ones, as `FindsChildren.found` does; None likewise."""
         if not self._takes(states, nodes.seen):
             return None
-        batch, fed = nodes.tokens.shape
-        shape = batch, 1 if len(nodes.wanted) else fed, min(count, self._vocabulary)
-        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        told = nodes.tokens, nodes.contexts.reshape(1, batch), nodes.depth, nodes.visible, nodes.wanted, 0
-        found = draft(*self._drafting(told, states, shape[0] * shape[1], (below, log_probs, NO_TREES)))
+        told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._vocabulary))
+        found = draft(*self._drafting(told, states, rows, (below, log_probs, NO_TREES)))
         return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
     def grown(self, beam: UnlaidBeam, states: Tensor) -> tuple[Ints, bool] | None:
         """Return the trees of a beam, as `FindsChildren.grown` does; None likewise."""
         if not self._takes(states, beam.seen):
             return None
-        batch = len(beam.tokens)
-        shape = batch, 1, beam.top_k
-        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
-        told = beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
-        rows = batch * (beam.top_k if beam.depth else 1)
-        found = draft(*self._drafting(told, states, rows, (below, log_probs, trees)))
+        told, (*written, trees, rows) = told_of_beam(beam), room_for(beam)
+        found = draft(*self._drafting(told, states, rows, (*written, trees)))
         return None if found == UNKNOWN else (trees, found == NUMBERS)
 
     def _drafting(self, told: tuple[Any, ...], states: Tensor, rows: int, written: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -143,6 +135,33 @@ class WholeForward:
             return False
         layers, *_, width = states.shape if known is None else known.shape
         return (layers, width) == (self._layers, self._width)
+
+
+def told_of_nodes(nodes: UnlaidNodes) -> tuple[Any, ...]:
+    """Return the first arguments of a kernel that drafts, for one layer."""
+    contexts = nodes.contexts.reshape(1, len(nodes.contexts))
+    return nodes.tokens, contexts, nodes.depth, nodes.visible, nodes.wanted, 0
+
+
+def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
+    """Return room for children of new nodes, and how many rows of logits there are."""
+    batch, fed = nodes.tokens.shape
+    shape = batch, 1 if len(nodes.wanted) else fed, count
+    return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), shape[0] * shape[1]
+
+
+def told_of_beam(beam: UnlaidBeam) -> tuple[Any, ...]:
+    """Return the first arguments of a kernel that drafts, for a whole beam."""
+    return beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
+
+
+def room_for(beam: UnlaidBeam) -> tuple[Ints, Floats32, Ints, int]:
+    """Return room for a beam's first children and its trees, and how many rows of logits its largest forward has."""
+    batch = len(beam.tokens)
+    shape = batch, 1, beam.top_k
+    trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
+    rows = batch * (beam.top_k if beam.depth else 1)
+    return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), trees, rows
 
 
 def numbers_of(step: ForwardInput) -> Ints:

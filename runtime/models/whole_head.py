@@ -17,7 +17,7 @@ from ..feature_cache import FeatureCache
 from .anatomy import Anatomy
 from .attention import is_by_dots
 from .bits import bits, bits_kept, bits_of_new, is_kernels
-from .forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes
+from .forward import ALL, ForwardInput, UnlaidBeam, UnlaidNodes
 from .kernel_parts import KernelParts
 from .kernels.few_rows import Halves
 from .kernels.threads import can_share, shared_by
@@ -25,7 +25,7 @@ from .kernels.whole_draft import NUMBERS, UNKNOWN
 from .kernels.whole_head import draft_by_head, run_head
 from .norm import Norm
 from .projection import Projection
-from .whole_forward import NO_TREES, mask_of, numbers_of
+from .whole_forward import NO_TREES, mask_of, numbers_of, room_behind, room_for, told_of_beam, told_of_nodes
 
 NOT_GIVEN: Halves = np.empty((0, 0), dtype=np.uint16)  # states of the target, where a head continues its own
 
@@ -100,25 +100,16 @@ class WholeHead:
         """Return the likeliest tokens behind new ones, as `FindsChildren.found` does; None likewise."""
         if not self._takes(cache) or min(count, len(self._embedding)) > self._count:
             return None
-        batch, fed = nodes.tokens.shape
-        shape = batch, 1 if len(nodes.wanted) else fed, min(count, self._count)
-        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        told = nodes.tokens, nodes.contexts.reshape(1, batch), nodes.depth, nodes.visible, nodes.wanted, 0
-        written = below, log_probs, NO_TREES
-        found = draft_by_head(*self._drafting(told, target, cache, shape[0] * shape[1], written))
+        told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._count))
+        found = draft_by_head(*self._drafting(told, target, cache, rows, (below, log_probs, NO_TREES)))
         return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
     def grown(self, beam: UnlaidBeam, cache: FeatureCache, target: TargetStates) -> tuple[Ints, bool] | None:
         """Return the trees of a beam, as `FindsChildren.grown` does; None likewise."""
         if not self._takes(cache) or beam.top_k > self._count:
             return None
-        batch = len(beam.tokens)
-        shape = batch, 1, beam.top_k
-        below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
-        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
-        told = beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
-        rows = batch * (beam.top_k if beam.depth else 1)
-        found = draft_by_head(*self._drafting(told, target, cache, rows, (below, log_probs, trees)))
+        told, (*written, trees, rows) = told_of_beam(beam), room_for(beam)
+        found = draft_by_head(*self._drafting(told, target, cache, rows, (*written, trees)))
         return None if found == UNKNOWN else (trees, found == NUMBERS)
 
     def _drafting(
@@ -148,27 +139,23 @@ class WholeHead:
 
 
 def whole_head_of(
-    anatomy: Anatomy,
-    parts: KernelParts | None,
-    join: Projection,
-    norms: tuple[Norm, Norm],
-    embedding: Tensor,
-    drafted: Tensor | None,
+    anatomy: Anatomy, join: Projection, norms: tuple[Norm, Norm], embedding: Tensor, drafted: Tensor | None
 ) -> WholeHead | None:
     """Return the whole forwards of a head of form "eagle3"; None where kernels do not take all of it.
 
     Args:
         anatomy: its one layer as a model's, with the norm and the product behind it.
-        parts: of the layer.
         join: what joins the target's states.
         norms: of embeddings and of features.
         embedding: (vocabulary, hidden).
         drafted: (draft vocabulary,), ids that it can draft; None for all.
     """
     head, joined, size = anatomy.head.by_kernels, join.by_kernels, embedding.shape[1]
+    layer = anatomy.layers[0]
+    parts = layer.by_kernels
     if parts is None or head is None or joined is None or anatomy.sights[0].window is not None:
         return None
-    layer, table, last = anatomy.layers[0], anatomy.sights[0].turns, anatomy.final_norm.scale
+    table, last = anatomy.sights[0].turns, anatomy.final_norm.scale
     if not (is_kernels(embedding) and is_by_dots(anatomy, embedding) and embedding.is_contiguous()):
         return None
     ids: Ints = np.empty(0, dtype=np.int64) if drafted is None else drafted.numpy()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...errors import ModelError
 from ...planner.growth.draft import Children
 from ...planner.kernels.arrays import Ints
 from .bits import bits, is_kernels
@@ -100,10 +101,8 @@ def load_lookups(cache: SuccessorCache) -> None:
         look_up.load(number, number, *kept_by(cache), 1, number[None], chance)
 
 
-def looked_up(
-    cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int
-) -> tuple[Children, bool] | None:
-    """Return the children of nodes at temperature 0, and whether they are numbers; None where a device holds the cache.
+def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
+    """Return the children of nodes at temperature 0, the likeliest first; None where a device holds the cache.
 
     Args:
         cache: of texts in the first slots.
@@ -111,14 +110,23 @@ def looked_up(
         lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
         count: children wanted; the vocabulary where that is smaller.
         vocabulary: tokens there are.
+
+    Raises:
+        ModelError: log-probabilities are not numbers.
     """
     if not cache.tokens.is_cpu:
         return None
     shape = *tokens.shape, min(count, vocabulary)
     below, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     told = np.ascontiguousarray(tokens), np.ascontiguousarray(lengths)
-    are_numbers = look_up(*told, *kept_by(cache), vocabulary, below, log_probs)
-    return Children(tokens=below, log_probs=log_probs), are_numbers
+    require_known(look_up(*told, *kept_by(cache), vocabulary, below, log_probs))
+    return Children(tokens=below, log_probs=log_probs)
+
+
+def require_known(are_numbers: bool) -> None:
+    """Raise ModelError where what a target held likeliest are no numbers."""
+    if not are_numbers:
+        raise ModelError("the target's logits are not numbers; check its weights and its dtype")
 
 
 def whole_recycling_of(target: LeanModel) -> WholeRecycling | None:

@@ -16,7 +16,8 @@ from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role
-from ..inputs import agreement, missing, named_trace, note_of_rounds, recorded_model, recorded_together
+from ..host_notes import note_of_rounds
+from ..inputs import agreement, missing, named_trace, recorded_model, recorded_together
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate

@@ -63,25 +63,19 @@ def host_times(
     ways = [("overhead", greedy[0])] if greedy else []
     ways += [("overhead sampled", sampled[0])] if sampled else []
     found: list[HostTimes] = []
-    drafters = _timed_apart(family)
+    drafters = _timed_apart(family, identities)
     rounds = [
-        (f"{way} {batch}{told}", requests, batch, drafter)
-        for way, requests in ways
-        for batch in request.batches
-        for told, drafter in drafters
+        (way, requests, batch, whose) for way, requests in ways for batch in request.batches for whose in drafters
     ]
-    for done, (name, requests, batch, drafter) in enumerate(rounds):
+    for done, (way, requests, batch, whose) in enumerate(rounds):
         if done:
             between(done / len(rounds))
         progress("timing whole rounds", done / len(rounds))
+        name = f"{way} {batch}{whose.told}"
         document = journal.part(name)
         if document is not None:
             found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
             continue
-        is_first = drafter == drafters[0][1]
-        is_block = drafter is not None and role_of(family.drafters[drafter]) == BLOCK
-        alone = identities[drafter] if drafter is not None and is_block else ""
-        whose = Whose(drafter=drafter, alone=alone, is_first=is_first)
         timed = _of_batch(family, requests, whose, batch=batch, seed=request.seed)
         if not timed.left_out:
             journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))
@@ -94,51 +88,55 @@ def host_times(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class _Whose:
     """Beside whom rounds are timed."""
 
     drafter: str | None
-    alone: str  # ModelIdentity.key where it stands for no other
-    is_first: bool  # of those beside whom rounds are timed
+    identity: str = ""  # ModelIdentity.key of one that stands for no other
+    told: str = ""  # behind the name of a part of the journal; the first drafter's is none
+
+    @property
+    def is_first(self) -> bool:
+        return not self.told
 
 
-def _timed_apart(family: Family) -> list[tuple[str, str | None]]:
-    """Return a drafter of every role, a model's first, and what its part of a journal is called besides.
-
-    Block drafters are no models of each other: all of them are timed.
-    """
+def _timed_apart(family: Family, identities: Mapping[str, str]) -> list[_Whose]:
+    """Return a drafter of every role, a model's first; of block drafters, which are unlike each other, all of them."""
     of_role = defaultdict[str, list[str]](list)
     for name, model in family.drafters.items():
         of_role[role_of(model)].append(name)
-    known = [role for role in DRAFT_ROLES if of_role[role]]
-    if not known:
-        return [("", None)]
-    apart = [(role, name) for role in known for name in of_role[role][: None if role == BLOCK else 1]]
-    (_, first), *others = apart
-    return [("", first), *((f" {role} {name}", name) for role, name in others)]
+    apart = [(role, name) for role in DRAFT_ROLES for name in of_role[role][: None if role == BLOCK else 1]]
+    return [
+        _Whose(
+            drafter=name,
+            identity=identities[name] if role == BLOCK else "",
+            told=f" {role} {name}" if place else "",
+        )
+        for place, (role, name) in enumerate(apart)
+    ] or [_Whose(drafter=None)]
 
 
-def _of_batch(family: Family, requests: Sequence[Request], whose: Whose, *, batch: int, seed: int) -> HostTimes:
+def _of_batch(family: Family, requests: Sequence[Request], whose: _Whose, *, batch: int, seed: int) -> HostTimes:
     """Return the host times of a batch: without its first drafter where that one's rounds fail, none without room."""
     timed = partial(_timed, family, requests, batch=batch, seed=seed)
     failed: tuple[str, ...] = ()
     if whose.drafter is not None:
         try:
-            return HostTimes(samples=timed(drafter=whose.drafter, alone=whose.alone))
+            return HostTimes(samples=timed(drafter=whose.drafter, identity=whose.identity))
         except (NoRoomError, ModelError) as error:  # which holds the memory of these rounds until its handler ends
             told = "a drafter" if whose.is_first else whose.drafter
             failed = (f"rounds of batch {batch} with {told} were not timed: {error}",)
     if not whose.is_first:
         return HostTimes(samples=(), left_out=failed)
     try:
-        return HostTimes(samples=timed(drafter=None, alone=""), left_out=failed)
+        return HostTimes(samples=timed(drafter=None), left_out=failed)
     except NoRoomError:
         failed = (f"memory has no room for rounds of batch {batch}, which were not timed",)
     return HostTimes(samples=(), left_out=failed)
 
 
 def _timed(
-    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, alone: str, seed: int
+    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, identity: str = "", seed: int
 ) -> tuple[OverheadSample, ...]:
     with memory_for(f"rounds of batch {batch}", REMEDY):
-        return tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, alone=alone, seed=seed))
+        return tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, identity=identity, seed=seed))

@@ -58,7 +58,7 @@ def measure_overhead(
     *,
     batch: int,
     drafter: str | None,
-    alone: str = "",
+    identity: str = "",
     seed: int = 0,
 ) -> list[OverheadSample]:
     """Return the samples of one batch size: one of each probe, and of a hybrid one of each way in which it drafted.
@@ -72,7 +72,7 @@ def measure_overhead(
         requests: at least one; each joins again when all others have.
         batch: sequences.
         drafter: the one the probes draft with; None where the family has none.
-        alone: ModelIdentity.key of the drafter where it stands for no other; see `OverheadSample.drafter`.
+        identity: ModelIdentity.key of a drafter that stands for no other; see `OverheadSample.drafter`.
         seed: of the order.
 
     Raises:
@@ -84,7 +84,7 @@ def measure_overhead(
     room = room_for(unending, setups, batch)
     is_sampled = any(request.temperature > 0.0 for request in requests)
     role = MODEL if drafter is None else str(role_of(family.drafters[drafter]))
-    found = [_Probe(setup, batch, is_sampled=is_sampled, role=role, drafter=alone) for setup in setups]
+    found = [_Probe(setup, batch, is_sampled=is_sampled, role=role, drafter=identity) for setup in setups]
     order, is_told = random.Random(seed), tells_forwards(family)
     least = 1 if is_told else SETTLING
     losses = Losses()
@@ -92,11 +92,11 @@ def measure_overhead(
         running = _Running(family, unending, drafter, batch, room, drafted)
         for probe in found:
             running.step(probe.setup)
-        timer = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
+        alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
         for turn in range(max(probe.turns(is_told) for probe in found)):
             for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
                 timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
-                forwards = timer.forwards([step.done for _, step in timed])
+                forwards = alone.forwards([step.done for _, step in timed])
                 for (probe, step), own in zip(timed, forwards, strict=True):
                     inside = Forwards(verify_ms=step.done.verify_ms, draft_ms=step.draft_ms) if is_told else own
                     probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from ...planner.growth.draft import Children, Ints
-from ...runtime.drafters.recycling import greedy_children, recalled, recycled_children
+from ...runtime.drafters.recycling import recalled, recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycling import RecyclingHead
+from ...runtime.models.whole_recycling import greedy_children
 from ...runtime.requests import Request, are_greedy
 
 
