@@ -1,7 +1,7 @@
 """Decoding on a GPU: how near plain decoding comes to the memory's limit, and does a plan hold what it promises?
 
     python benchmarks/gpu.py [--device cuda:0] [--budget 40] [--large 8b-even] [--parts plain,planned,kernels]
-                             [--races 2] [--results FILE]
+                             [--races 2] [--plan-alone] [--results FILE]
 
     plain    Llama shapes of 1 B and 8 B with random weights, batch 1 and 8: tokens/s against what the memory's
              bandwidth, measured in the same run, allows; and what a round takes beyond the target's forward, which is
@@ -109,6 +109,7 @@ def main() -> int:
     parser.add_argument("--large", default="8b-even", help="the shape the target is grown into")
     parser.add_argument("--parts", default="plain,planned")
     parser.add_argument("--races", type=int, default=2, help="of a plan, at each batch")
+    parser.add_argument("--plan-alone", action="store_true", help="race plans beside plain decoding and nothing else")
     parser.add_argument("--results", type=Path, help="where to write the JSON object after every part")
     asked = parser.parse_args()
     if unknown := set(asked.parts.split(",")) - set(PARTS):
@@ -336,7 +337,12 @@ def planned_rows(here: Device, asked: argparse.Namespace) -> tuple[Json, list[Js
     planned_s = time.monotonic() - started
     print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
     fresh = evaluation(models.target)
-    rows = [row for cell in plan.cells for row in raced_rows(cell, family, fresh[: PROMPTS[cell.batch]], asked.races)]
+    others = {} if asked.plan_alone else by_hand(*family.drafters)
+    rows = [
+        row
+        for cell in plan.cells
+        for row in raced_rows(cell, others, family, fresh[: PROMPTS[cell.batch]], asked.races)
+    ]
     told: Json = {"large": asked.large, "profile_s": profiled_s, "plan_s": planned_s}
     told["verify_ms"] = [
         [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in inputs.verify.measurements
@@ -438,15 +444,18 @@ def by_hand(small: str, grown_one: str) -> dict[str, RoundSetup]:
     }
 
 
-def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request], races: int) -> list[Json]:
+def raced_rows(
+    cell: PlanCell, others: dict[str, RoundSetup], family: Family, asked: Sequence[Request], races: int
+) -> list[Json]:
     """Race a cell's plan, plain decoding and settings by hand."""
-    setups = {"plain": plain_setup(cell), "plan": setup_of(cell), **by_hand(*family.drafters)}
+    setups = {"plain": plain_setup(cell), "plan": setup_of(cell), **others}
     promised = {"plain": cell.plain, "plan": cell.prediction}
     speeds: dict[str, list[float]] = {name: [] for name in setups}
     times: dict[str, list[float]] = {name: [] for name in setups}
     beyond: dict[str, float] = {}
     shares: dict[str, Json] = {}
-    kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in promised}
+    kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in setups}
+    faults: dict[str, set[str]] = {name: set() for name in setups}
     for seed in range(races):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
@@ -457,8 +466,8 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request], races: 
             shares[one.name] = {
                 part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")
             }
-            if one.name in promised:
-                kinds[one.name] += [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
+            kinds[one.name] += [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
+            faults[one.name] |= {fault.reason for r in one.run.rounds for fault in r.round.faults}
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
                     setups[one.name], [r.round for r in steady], times[one.name][0], family
@@ -479,11 +488,14 @@ def raced_rows(cell: PlanCell, family: Family, asked: Sequence[Request], races: 
             "predicted_tokens_per_s": None if prediction is None else prediction.tokens_per_s,
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
-            "kinds": by_kind(kinds.get(name, ())),
+            "kinds": by_kind(kinds[name]),
+            "faults": sorted(faults[name]),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
         print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards, {shares[name]}", end="")
         print("" if prediction is None else f", predicted {prediction.round_ms:.3f}", flush=True)
+        for reason in row["faults"]:
+            print(f"    {reason}", flush=True)
         rows.append(row)
     return rows
 
@@ -503,6 +515,7 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
             "median_ms": statistics.median(ms for _, ms in of_kind),
             "draft_ms": statistics.median(done.draft_ms for done, _ in of_kind),
             "verify_ms": statistics.median(done.verify_ms for done, _ in of_kind),
+            "unused": statistics.fmean(bool(done.unused) for done, _ in of_kind),
         }
         for (tokens, fresh, widths), of_kind in sorted(kinds.items())
     ]
