@@ -18,6 +18,7 @@ from ..planner.growth.draft import DraftBatch
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit
+from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
 from .faults import Fault
@@ -244,6 +245,8 @@ class Decoder:
             return None
         asked = self._drafting.asked(setup)
         drafter = asked if asked is not None and isinstance(asked, DraftsAhead) else None
+        if drafter is None and asked is not None and not isinstance(asked, LookupDrafter):
+            return None
         told = self._ahead.told(batch, setup, drafter)
         if told is None:
             return None

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..policies import CastPolicy, ConfidentChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
+from ..policies import (
+    CastPolicy,
+    ConfidentChainPolicy,
+    HybridPolicy,
+    LookupPolicy,
+    OptTreePolicy,
+    SuffixPolicy,
+    TalonPolicy,
+    TreePolicy,
+)
 from .draft import Ints
 
 LATE = 1  # forwards that draft for nobody, since word of the end is still on its way
@@ -19,6 +28,16 @@ MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too m
 def is_captured_whole(policy: TreePolicy) -> bool:
     """Return whether a greedy draft whose forwards hang on scores is captured work where forwards are."""
     return 0 < len(most_widths(policy)) <= MOST_CAPTURED
+
+
+def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | LookupPolicy | None:
+    """Return what of a policy copies chains out of the text, which a GPU does by itself where rounds are captured.
+
+    Its greedy rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
+    """
+    copies = policy.text if isinstance(policy, HybridPolicy) else policy
+    is_there = isinstance(copies, SuffixPolicy) or (isinstance(copies, LookupPolicy) and copies.occurrence != "mapped")
+    return copies if is_there else None
 
 
 def widths_on_gpu(policy: TreePolicy, widths: Ints, *, is_captured: bool = False) -> Ints:

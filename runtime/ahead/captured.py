@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ...planner.growth.on_gpu import copied_on_gpu
 from ...planner.growth.room import deepest
 from ...planner.kernels.arrays import Ints
-from ...planner.policies import ChainPolicy, PlainPolicy, StaticPolicy
+from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.draft import batch_of
@@ -21,16 +22,20 @@ from ..growth.grow import roots_on_device
 from ..growth.layout import tree_bits
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
+from ..models.kernels import text_copies
 from ..models.kernels.best_tokens import best_of, is_supported
+from ..requests import Sequence
 from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
 from .acceptance import ancestors_of, end_round
 from .state import BatchState
+from .texts import TextsAhead
 
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
+MOST_LOST = 0.1  # of rounds that are launched behind others: as much of a round is about what each saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,8 @@ class _Verification:
 class CapturedRounds:
     """Rounds of one setup and batch size over one cache of the target, each launched without the host's knowledge.
 
-    A round is two pieces of captured work, one by each model, or the target's alone. What they say is copied to one of
+    A round is two pieces of captured work, one by each model, or the target's alone. Copies out of the text are found
+    by the target's, so that a hybrid is its model's draft in every round and what is verified instead. What they say is copied to one of
     two places on the host, in turn, so that one round is read while the next one runs. There is one recording for each
     number of cache positions in sight, and of verifications one for each of these places: what lies between two rounds
     on the device is none of their work.
@@ -93,12 +99,16 @@ class CapturedRounds:
             target: that verifies.
             cache: the target's.
             seen_in: the positions of it in sight where so many are needed.
-            growth: the drafter's; None for plain decoding.
+            growth: the drafter's; None where no model drafts.
         """
         self.setup, self.batch = setup, batch
-        self.deepest = 0 if growth is None else deepest(setup.policy)  # tokens of a draft that one round may accept
+        self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
+        self.ends = Ends(self.most_read)
         self.state = BatchState(batch, self.most_read, target.device)
+        copies, rows = copied_on_gpu(setup.policy), cache.capacity + self.most_read
+        self._texts = None if copies is None else TextsAhead(copies, self.state, rows)
+        self._by_model: TreePolicy = setup.policy.model if isinstance(setup.policy, HybridPolicy) else setup.policy
         self._target, self._cache, self._seen_in, self._growth = target, cache, seen_in, growth
         self._most_fed = max(setup.padded(tokens) for tokens in range(1, setup.policy.max_verify_tokens + 1))
         self._drafted = Landing(torch.empty_like)
@@ -106,7 +116,7 @@ class CapturedRounds:
         self._widths: tuple[int, ...] = ()
         self._drafts: dict[int, RecordedDraft] = {}  # by positions in sight
         self._verifications: dict[int, list[_Verification]] = {}  # by positions in sight, one for each turn
-        self._sight: tuple[Tensor, Tensor] | None = None  # what nodes of a rigid tree see
+        self._sight: tuple[Tensor | None, Tensor] | None = None  # what nodes of a rigid tree see
         self._places: dict[int, Tensor] = {}  # 0, 1, ... by how many: not made anew by every replay
         self._plain_record = F.pad(self._numbers, (0, 2))  # of a round in which nobody drafts
         self._moments = [[Moment(target.device) for _ in range(DONE + 1)] for _ in range(IN_FLIGHT)]
@@ -119,9 +129,17 @@ class CapturedRounds:
         return self._growth is None or self._sight_of(self._growth, context) is not None
 
     @torch.inference_mode()
-    def begin(self, starts: Many[int], fresh: Many[Many[int]]) -> None:
-        """Let the next round begin where the host says; see `BatchState.put`."""
-        self.state.put(starts, fresh)
+    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> None:
+        """Let the next round begin where the host says.
+
+        Args:
+            batch: the sequences in their slots.
+            fresh: the tokens of each that the drafter has to read; None where no model drafts.
+        """
+        unread: Many[Many[int]] = [s.tokens[-1:] for s in batch] if fresh is None else fresh
+        if self._texts is not None:
+            unread = self._texts.begin(batch, fresh)
+        self.state.put([s.context for s in batch], unread)
 
     @torch.inference_mode()
     def launch(self, context: int) -> Launched:
@@ -143,9 +161,14 @@ class CapturedRounds:
         self._launches += 1
         return Launched(rounds=self, record=verification.record, moments=moments)
 
+    def note_ahead(self, ends: Many[int]) -> None:
+        """Take note of where a round began that was launched behind another one: tokens in the target's cache."""
+        if self._texts is not None:
+            self._texts.note([end + 1 for end in ends])
+
     def told(self, record: Tensor, moments: Many[Moment]) -> Told:
         """Return what a round said that is over."""
-        numbers, drafted = record.numpy(), self._numbers.shape[1]
+        numbers, drafted = record.numpy(), 3 * self._nodes + 1
         drafting = LAUNCHED if self._growth is None else DRAFTED  # the moment at which it is over
         return Told(
             draft=batch_of(numbers[:, :drafted], self._widths),
@@ -157,7 +180,7 @@ class CapturedRounds:
 
     def _sight_of(self, growth: CapturedGrowth, context: int) -> int | None:
         """Return the drafter's cache positions in sight, None where there are too few."""
-        return growth.seen_behind(context + 1, self.most_read, self.setup.policy)
+        return growth.seen_behind(context + 1, self.most_read, self._by_model)
 
     def _draft(self, growth: CapturedGrowth, context: int) -> RecordedDraft:
         seen = self._sight_of(growth, context)
@@ -167,7 +190,7 @@ class CapturedRounds:
                 lambda: self.state.reading(growth.vocabulary, seen),
                 self._land,
                 longest=context + 1,
-                policy=self.setup.policy,
+                policy=self._by_model,
                 seen=seen,
             )
             self._widths = self._drafts[seen].widths
@@ -193,8 +216,10 @@ class CapturedRounds:
         """Verify a draft, move what is accepted together and go on behind it; return the round's record."""
         if self._growth is None and self._most_fed == 1 and is_supported(self._target.device, self._target.dtype):
             return self._plainly_verified(seen)
-        starts = self.state.starts
-        tokens, parents, depths = self._widened()
+        starts, numbers = self.state.starts, self._numbers
+        if self._texts is not None:
+            numbers = self._texts.drafted(None if self._growth is None else numbers, self._nodes)
+        tokens, parents, depths = self._widened(numbers)
         sees, bits = self._ancestors(parents)
         places = self._places_of(tokens.shape[1])
         fed = torch.cat((self.state.newest, tokens[:, 1:].clamp(min=0, max=self._target.vocabulary - 1)), dim=1)
@@ -211,7 +236,7 @@ class CapturedRounds:
             (tokens, parents), best, starts,
             state=self.state, cache=self._cache, reach=self.deepest, sees=sees, may_branch=self._may_branch,
         )  # fmt: skip
-        return torch.cat((self._numbers, best, ends.unsqueeze(1)), dim=1)
+        return torch.cat((numbers, best, ends.unsqueeze(1)), dim=1)
 
     def _plainly_verified(self, seen: int) -> Tensor:
         """Do what `_verified` does where nothing is drafted and nothing padded, in as few launches as there may be."""
@@ -230,17 +255,22 @@ class CapturedRounds:
     @property
     def _nodes(self) -> int:
         """Nodes of every tree, the root included."""
-        return (self._numbers.shape[1] - 1) // 3
+        drafted = self._numbers.shape[1] // 3
+        return drafted if self._texts is None else max(drafted, self._texts.nodes)
+
+    @property
+    def _copies_alone(self) -> bool:
+        return self._texts is not None and self._growth is None
 
     @property
     def _may_branch(self) -> bool:
         """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
-        return not isinstance(self.setup.policy, PlainPolicy | ChainPolicy)
+        return not (self._copies_alone or isinstance(self._by_model, PlainPolicy | ChainPolicy))
 
-    def _widened(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _widened(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
         padding = (0, self.setup.padded(self._nodes) - self._nodes)
-        tokens, parents, depths = self._numbers[:, :-1].chunk(3, dim=1)
+        tokens, parents, depths = numbers[:, :-1].chunk(3, dim=1)
         if padding == (0, 0):
             return tokens, parents, depths
         return F.pad(tokens, padding, value=ROOT_TOKEN), F.pad(parents, padding), F.pad(depths, padding)
@@ -250,12 +280,49 @@ class CapturedRounds:
             self._places[count] = torch.arange(count, device=self._target.device)
         return self._places[count]
 
-    def _ancestors(self, parents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what nodes see, (batch, n, n), and the same as a `TreeMask` has it; a rigid tree's is kept."""
+    def _ancestors(self, parents: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return what nodes see, (batch, n, n) where that is asked for, and the same as a `TreeMask` has it.
+
+        A rigid tree's is kept. Chains of any lengths are one, whose places behind their ends hold no token.
+        """
         if self._sight is not None:
             return self._sight
-        sees = ancestors_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
-        found = sees, tree_bits(sees)
-        if isinstance(self.setup.policy, RIGID):
+        if self._copies_alone:
+            parents = (self._places_of(parents.shape[1]) - 1).expand_as(parents)
+        most = max(self.deepest, 1)  # padding hangs below the root
+        found: tuple[Tensor | None, Tensor]
+        if text_copies.is_supported(parents.device):
+            found = None, text_copies.bits_of_parents(parents.contiguous(), most)
+        else:
+            sees = ancestors_of(parents, most)
+            found = sees, tree_bits(sees)
+        if self._copies_alone or isinstance(self.setup.policy, RIGID):
             self._sight = found
         return found
+
+
+class Ends:
+    """How many tokens a sequence keeps in a round, and so how likely one is to end with the next round.
+
+    A round that is launched behind another one is lost where a sequence leaves with that: then the device has computed
+    for nothing. It saves what the host takes of a round, some tenth of it.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Know nothing of rounds that keep at most so many tokens."""
+        self._kept = [0] * (most + 1)  # how often so many, or more
+        self._most = most
+
+    def note(self, kept: Many[int]) -> None:
+        """Take note of what sequences have kept in a round."""
+        for tokens in kept:
+            for reached in range(min(tokens, self._most) + 1):
+                self._kept[reached] += 1
+
+    def are_likely(self, left: Many[int]) -> bool:
+        """Whether any sequence ends likelier with a round than a round in vain pays, told what each may still emit."""
+        none = 1.0
+        for tokens in left:
+            if tokens <= self._most:
+                none *= 1.0 - (self._kept[max(tokens, 0)] + 1) / (self._kept[0] + 1)
+        return none < 1.0 - MOST_LOST

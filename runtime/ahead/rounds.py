@@ -11,7 +11,8 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from ...planner.policies import PlainPolicy
+from ...planner.growth.on_gpu import copied_on_gpu
+from ...planner.policies import HybridPolicy, PlainPolicy
 from ..cache import KeyValueCache
 from ..drafters.protocol import DraftsAhead
 from ..faults import Fault, is_out_of_memory, reason_of
@@ -35,6 +36,13 @@ class _Bet:
         mine = self.round.rounds.setup
         is_same = len(batch) == len(self.batch) and all(a is b for a, b in zip(batch, self.batch, strict=True))
         return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
+
+
+def needs_no_model(setup: RoundSetup) -> bool:
+    """Return whether rounds of a setup may run ahead with nobody's forwards but the target's."""
+    if isinstance(setup.policy, PlainPolicy):
+        return setup.drafter is None
+    return not isinstance(setup.policy, HybridPolicy) and copied_on_gpu(setup.policy) is not None
 
 
 class RoundsAhead:
@@ -64,12 +72,11 @@ class RoundsAhead:
         Args:
             batch: the sequences in their slots.
             setup: of the round.
-            drafter: who drafts by it; None where nobody does, or nobody who may draft ahead.
+            drafter: the model that drafts by it; None where none does, or none that may draft ahead.
         """
         bet, self._bet = self._bet, None
-        is_plain = setup.drafter is None and isinstance(setup.policy, PlainPolicy)
         if (
-            (drafter is None and not is_plain)
+            (drafter is None and not needs_no_model(setup))
             or (setup, len(batch)) in self._refused
             or not are_greedy(s.request for s in batch)
         ):
@@ -85,9 +92,10 @@ class RoundsAhead:
     def _begun(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Launched | None:
         """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
         growth: CapturedGrowth | None = None
-        fresh = [s.tokens[-1:] for s in batch]
+        fresh: list[list[int]] | None = None
         if drafter is not None:
-            is_ahead = isinstance(setup.policy, FIXED)  # of others the host is to see how large a tree has become first
+            is_copied = isinstance(setup.policy, HybridPolicy) and copied_on_gpu(setup.policy) is not None
+            is_ahead = is_copied or isinstance(setup.policy, FIXED)  # of others the host sees how large a tree is first
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
@@ -98,27 +106,31 @@ class RoundsAhead:
             rounds = self._rounds[key] = CapturedRounds(
                 setup, len(batch), self._target, self._cache, seen_in=self._seen_in, growth=growth
             )
-        starts = [s.context for s in batch]
-        if max(map(len, fresh)) > rounds.most_read or not rounds.has_room(max(starts)):
+        longest = max(s.context for s in batch)
+        most_unread = 0 if fresh is None else max(map(len, fresh))
+        if most_unread > rounds.most_read or not rounds.has_room(longest):
             return None
-        rounds.begin(starts, fresh)
-        return rounds.launch(max(starts))
+        rounds.begin(batch, fresh)
+        return rounds.launch(longest)
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
         """Launch the round behind one in flight, where that makes sense; then wait for that one."""
-        following = self._following(current.rounds, batch)
+        rounds = current.rounds
+        following = self._following(rounds, batch)
         told = current.told()
+        rounds.ends.note([end - s.context for end, s in zip(told.ends, batch, strict=True)])
         if following is not None:
+            rounds.note_ahead(told.ends)
             self._bet = _Bet(batch=list(batch), starts=told.ends, round=following)
         return told
 
     def _following(self, rounds: CapturedRounds, batch: Many[Sequence]) -> Launched | None:
-        """Launch the round behind one in flight; None where a sequence may end with that one, or has no room.
+        """Launch the round behind one in flight; None where a sequence is likely to end with that one, or has no room.
 
         A bet that is lost takes the device a whole round, and one that is won saves a part of one.
         """
         context = max(s.context for s in batch) + rounds.most_read  # where all that is drafted is accepted
-        if any(s.left <= rounds.most_read for s in batch) or not rounds.has_room(context):
+        if rounds.ends.are_likely([s.left for s in batch]) or not rounds.has_room(context):
             return None
         try:
             return rounds.launch(context)

@@ -162,8 +162,8 @@ class HybridDrafter:
         self._held = _Held(begun=begun, policy=policy, texts=texts, fresh=fresh)
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
-        """Return what captures the model's drafts of a policy; None for one with a text part."""
-        return self._model.growth_for(sequences, policy)
+        """Return what captures the model's drafts of a policy, or of a hybrid's own model; None where nothing does."""
+        return self._model.growth_for(sequences, policy.model if isinstance(policy, HybridPolicy) else policy)
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
         """Return the tokens of every sequence that the model's next draft has to read first."""
