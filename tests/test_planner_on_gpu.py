@@ -11,20 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.planner.growth.grow import grow
-from spectune.planner.growth.on_gpu import LATE, most_widths, widths_on_gpu
+from spectune.planner.growth.on_gpu import LATE, copied_on_gpu, fixed_widths, most_widths, widths_on_gpu
+from spectune.planner.growth.room import deepest
+from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.policies import (
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
     Eagle2Policy,
+    HybridPolicy,
+    LookupPolicy,
     OptTreePolicy,
+    StaticPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.price import price
+from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.price import price, price_all
 from spectune.runtime.growth.grow import grow_on_device
 
 from .drawn_policies import DRAWN
@@ -146,3 +154,63 @@ def test_what_is_drafted_without_a_look_at_scores_costs_the_same_there() -> None
     for policy in (ChainPolicy(length=3), Eagle2Policy(verify_tokens=5, depth=1, top_k=2)):
         cell = Cell(batch=1, context=30)
         assert np.array_equal(price(on("cpu"), cell, policy, "small").ms, price(on("cuda"), cell, policy, "small").ms)
+
+
+SUFFIX = SuffixPolicy(length=4, min_match=2, factor=0, offset=4, occurrence="last")
+FIXED = [
+    ChainPolicy(length=3),
+    StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 1, 0, 1, 0))),
+    Eagle2Policy(verify_tokens=7, depth=2, top_k=3),
+    Eagle2Policy(verify_tokens=3, depth=0, top_k=3),
+]
+
+
+@pytest.mark.parametrize("policy", FIXED)
+def test_drafts_that_hang_on_no_score_are_as_wide_as_those_that_grow(
+    policy: ChainPolicy | StaticPolicy | Eagle2Policy,
+) -> None:
+    scorer = RestrictedScorer([1, 2], vocabulary=16, levels=None, floor=None)
+    assert fixed_widths(policy) == grow(policy, scorer, 2).widths
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_one"),
+    [
+        (SUFFIX, True),
+        (LookupPolicy(length=3), True),
+        (LookupPolicy(length=3, occurrence="mapped"), False),
+        (SuffixTreePolicy(nodes=5), False),
+        (ChainPolicy(length=2), False),
+        *((HybridPolicy(text=SUFFIX, model=model), True) for model in FIXED),
+        (HybridPolicy(text=SuffixTreePolicy(nodes=5), model=FIXED[0]), False),
+    ],
+)
+def test_chains_are_copied_on_a_gpu(policy: TreePolicy, is_one: bool) -> None:
+    assert (copied_on_gpu(policy) is not None) == is_one
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    "policy", [SUFFIX, LookupPolicy(length=5), *(HybridPolicy(text=SUFFIX, model=m) for m in FIXED)]
+)
+def test_rounds_that_copy_ahead_of_the_host_are_all_as_large_as_any(
+    policy: SuffixPolicy | LookupPolicy | HybridPolicy, batch: int
+) -> None:
+    cell, captured = Cell(batch=batch, context=30), on("cuda", "cuda-graph")
+    found = price(captured, cell, policy, "small")
+    widths = fixed_widths(policy.model) if isinstance(policy, HybridPolicy) else ()
+    spent = cost(1 + deepest(policy)) + sum(cost(width) for width in widths[1:]) if widths else 0.0
+    assert found.draft_ms == pytest.approx(spent)
+    run = found.run_tokens[policy.max_verify_tokens]
+    assert found.verify_ms == pytest.approx(captured.verify.latency(batch, 30, run).ms)
+    waits = price(on("cuda", "cuda-graph", 0.8), cell, policy, "small")
+    assert waits.verify_ms <= found.verify_ms and waits.draft_ms <= found.draft_ms
+    assert waits.round_ms < found.round_ms
+
+
+def test_hybrids_over_suffix_trees_compete_where_rounds_wait_for_the_host() -> None:
+    for regime, compete in (("eager", True), ("cuda-graph", False)):
+        rehearsal = Rehearsal(on("cuda", regime))
+        (contest,) = price_all(rehearsal, [Cell(batch=1, context=30)], SearchOptions())
+        texts = {one.policy.text.kind for one in contest.priced if isinstance(one.policy, HybridPolicy)}
+        assert "suffix" in texts and ("suffix-tree" in texts) == compete

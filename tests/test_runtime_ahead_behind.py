@@ -16,6 +16,7 @@ from spectune.planner.policies import HybridPolicy, SuffixPolicy, SuffixTreePoli
 from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead import acceptance as acceptance_module
+from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.ahead.behind import _Behind, _Verification
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import LIKELY, HybridDrafter, _Odds
@@ -43,6 +44,12 @@ COPIED = SuffixPolicy(length=3, min_match=2, occurrence="last")
 SELDOM = replace(COPIED, min_match=12)  # so that the model drafts nearly always
 TREES = SuffixTreePolicy(nodes=5, factor=4, offset=1, least_chance=0.05, least_score=1.5)
 PROMPT = (7, 3, 9, 1, 22)
+
+
+@pytest.fixture(autouse=True)
+def _copied_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the host find every copy, as it does of trees: chains are copied by the device, in rounds ahead."""
+    monkeypatch.setattr(rounds_module, "copied_on_gpu", lambda policy: None)
 
 
 def setup_of(kind: str, text: SuffixPolicy | SuffixTreePolicy = COPIED, **more: tuple[int, ...]) -> RoundSetup:

@@ -1,17 +1,18 @@
-"""Rounds that copy out of the text run ahead of the host: the device finds what the host would, and the text is kept."""
+"""Rounds that copy out of the text run ahead of the host: the device finds what the host would find."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count, cycle
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.room import most_drafted
+from spectune.planner.growth.tree import TokenTree
 from spectune.planner.policies import (
     ChainPolicy,
     Eagle2Policy,
@@ -19,31 +20,35 @@ from spectune.planner.policies import (
     LookupPolicy,
     StaticPolicy,
     SuffixPolicy,
-    TextPolicy,
 )
-from spectune.planner.growth.tree import TokenTree
+from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.text.state import TextState
 from spectune.runtime import requests as text_module
+from spectune.runtime.ahead.acceptance import ancestors_of
+from spectune.runtime.ahead.captured import Ends
 from spectune.runtime.ahead.state import BatchState
 from spectune.runtime.ahead.texts import TextsAhead, copied_as_tensors, copying_of
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
+from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.growth.draft import batch_of
+from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.texts import agree_with_end
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.text_copies import HeldTexts, bits_of_parents, copy_behind
-from spectune.runtime.growth.layout import tree_bits
-from spectune.runtime.ahead.acceptance import ancestors_of
+from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.watch.counters import is_timed
 
-from .ahead_runs import Captured, plainly
+from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
 from .decoded_runs import CAPACITY, Run, random_requests, run
-from .ahead_runs import SMALL, TARGET
+from .fresh_states import worst_difference
 from .interpreted import launch
 from .pairwise import crossed
+from .test_runtime_ahead import on_gpu
 
 CPU = torch.device("cpu")
 SUFFIX = SuffixPolicy(length=5, min_match=2, factor=1, offset=1, occurrence="last")
@@ -53,7 +58,7 @@ TEXTS: dict[str, SuffixPolicy | LookupPolicy] = {
     "lookup": LookupPolicy(length=4, max_ngram=3, min_ngram=1),
     "first lookup": LookupPolicy(length=6, max_ngram=2, min_ngram=2, occurrence="first"),
 }
-MODELS = {
+MODELS: dict[str, ElsePolicy] = {
     "chain": ChainPolicy(length=2),
     "static": StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))),
     "eagle2": Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
@@ -67,15 +72,22 @@ def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
     return RoundSetup(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
 
 
-def captured_run(requests: Sequence[Request], kind: str, slots: int, **more: Callable[[Decoder], None]) -> tuple[Run, Captured]:
+def drafters_of(model: ModelDrafter) -> dict[str, Drafter]:
+    """Return who copies."""
+    return {"text": LookupDrafter(), "hybrid": HybridDrafter(model)}
+
+
+def captured_run(
+    requests: Sequence[Request], kind: str, slots: int, **more: Callable[[Decoder], None]
+) -> tuple[Run, Captured]:
     captured = Captured(slots=slots)
-    drafters = {"text": LookupDrafter(), "hybrid": HybridDrafter(captured.drafter)}
+    drafters = drafters_of(captured.drafter)
     return captured.run(requests, always(setup_of(kind)), drafters, **more), captured
 
 
 def eager_run(requests: Sequence[Request], kind: str, slots: int) -> Run:
     model = ModelDrafter(SMALL, slots=slots, capacity=CAPACITY, on_device=True)
-    drafters = {"text": LookupDrafter(), "hybrid": HybridDrafter(model)}
+    drafters = drafters_of(model)
     return run(TARGET, requests, always(setup_of(kind)), drafters, slots=slots, capacity=CAPACITY)
 
 
@@ -91,7 +103,9 @@ def looping(requests: Sequence[Request]) -> list[Request]:
 
 @pytest.mark.lossless
 @crossed(kind=KINDS, slots=(1, 3), ends=("by their limits", "by stop tokens"), loops=(False, True))
-def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(kind: str, slots: int, ends: str, loops: bool) -> None:
+def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(
+    kind: str, slots: int, ends: str, loops: bool
+) -> None:
     requests = random_requests(7, tokens=30)
     requests = looping(requests) if loops else list(requests)
     if ends == "by stop tokens":
@@ -103,3 +117,252 @@ def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(kind: str, sl
     assert told(found) == told(expected)
     assert captured.others == 0 and not any(one.faults for one in found.rounds)
     assert max(max(one.kept) for one in found.rounds) > 1
+
+
+@pytest.mark.lossless
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
+    verified: list[tuple[int, Tensor]] = []
+
+    def watch(decoder: Decoder) -> None:
+        for slot, one in enumerate(decoder.running):
+            verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
+
+    requests = looping(random_requests(7, tokens=20))
+    done, _ = captured_run(requests, kind, 3, watch=watch)
+    texts = [(*request.prompt, *output) for request, output in zip(requests, done.outputs, strict=True)]
+    assert len(verified) > 20 and worst_difference(LLAMA, texts, verified) < 1e-9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_is_launched_before_the_one_before_it_is_read(kind: str) -> None:
+    captured, known = Captured(slots=1), list[int]()
+    drafters = drafters_of(captured.drafter)
+    decoder = captured.decoder(always(setup_of(kind)), drafters)
+    sequence = decoder.admit(Request(prompt=(1, 2, 3, 1, 2), max_new_tokens=90))
+    lengths = [len(sequence.tokens)]
+    captured.targets.note = lambda: known.append(len(sequence.tokens))
+    while decoder.running:
+        decoder.step()
+        lengths.append(len(sequence.tokens))
+    assert 12 < len(lengths) - 1 <= len(known) <= len(lengths)  # the last may be launched in vain
+    behind = [launched < begun for launched, begun in zip(known, lengths, strict=False)]
+    assert not behind[0] and sum(behind) > len(behind) / 2
+    assert all(launched in lengths for launched in known)
+
+
+@pytest.mark.lossless
+@pytest.mark.parametrize("kind", ["suffix", "lookup", "chain", "eagle2"])
+def test_rounds_of_other_setups_in_between_change_nothing(kind: str) -> None:
+    """The device's texts lack what others committed: a few tokens it is told, more it takes in anew."""
+    requests = looping(random_requests(6, tokens=40))
+    captured = Captured(slots=2)
+    drafters = drafters_of(captured.drafter)
+    turns = [setup_of(kind)] * 3 + [PLAIN] * 2 + [setup_of(kind)] * 2 + [PLAIN] * 9 + [setup_of("static")]
+    rounds = cycle(turns)
+    done = captured.run(requests, lambda batch, context: next(rounds), drafters)
+    assert done.outputs == plainly(requests) and not any(one.faults for one in done.rounds)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_where_a_draw_is_asked_for_the_host_searches(kind: str) -> None:
+    requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(3, tokens=12))]
+    found, _ = captured_run(requests, kind, 1)
+    assert found.outputs == eager_run(requests, kind, 1).outputs
+    assert len({one.verify_tokens for one in found.rounds}) > 1  # as large as what was found
+
+
+def test_what_cannot_be_recorded_is_told_once_and_the_host_searches() -> None:
+    requests = looping(random_requests(3, tokens=20))
+    captured, tries = Captured(slots=1), count()
+    captured.targets.fails = lambda recordings: next(tries) == 0
+    done = captured.run(requests, always(setup_of("suffix")), {"text": LookupDrafter()}, may_fail=True)
+    assert done.outputs == plainly(requests)
+    assert ["suffix" in fault.reason for one in done.rounds for fault in one.faults] == [True]
+
+
+def drawn_text(seed: int, length: int, kinds: int) -> list[int]:
+    return random.Random(seed).choices(range(kinds), k=length)
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 5])
+@pytest.mark.parametrize("length", [1, 2, 3, 40, 130])
+def test_agreement_with_the_end_is_what_comparing_finds(length: int, kinds: int) -> None:
+    text = drawn_text(length, length, kinds)
+    runs = np.full(length, -1, dtype=np.int32)
+    agree_with_end(np.array(text, dtype=np.int32), runs)
+    expected = [
+        next((back for back in range(place + 1) if text[place - back] != text[-1 - back]), place + 1)
+        for place in range(length - 1)
+    ]
+    assert runs.tolist() == [*expected, 0]
+
+
+ROOM = 9  # newest tokens that are told of a text
+
+
+def found_behind(
+    tokens: Tensor, runs: Tensor, lengths: Tensor, state: Tensor, is_live: Tensor, drafted: Tensor | None,
+    *, policy: SuffixPolicy | LookupPolicy, nodes: int, by_kernel: bool,
+) -> Tensor:  # fmt: skip
+    """Return the numbers of copies; texts are written."""
+    texts = HeldTexts(tokens=tokens, runs=runs, lengths=lengths)
+    find = copy_behind if by_kernel else copied_as_tensors
+    return find(copying_of(policy), texts, state, is_live, drafted, nodes)
+
+
+class OnDevice:
+    """Texts that a device holds and takes in bit by bit."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], *, by_kernel: bool) -> None:
+        self._by_kernel, batch = by_kernel, len(texts)
+        room = max(map(len, texts)) + 3
+        self.tokens, self.runs = torch.zeros((2, batch, room), dtype=torch.int32)
+        self.lengths = torch.tensor([len(text) for text in texts])
+        for row, text in enumerate(texts):
+            self.tokens[row, : len(text)] = torch.tensor(text, dtype=torch.int32)
+
+    def cut(self, lengths: Sequence[int]) -> None:
+        """Hold the first tokens of each alone."""
+        self.lengths = torch.tensor(lengths)
+        for row, length in enumerate(lengths):
+            agree_with_end(self.tokens[row, :length].numpy(), self.runs[row, :length].numpy())
+            self.runs[row, length:] = 7  # anything
+
+    def copies(
+        self,
+        policy: SuffixPolicy | LookupPolicy,
+        texts: Sequence[Sequence[int]],
+        *,
+        drafted: Tensor | None = None,
+        nodes: int,
+        is_live: bool = True,
+    ) -> Tensor:
+        state = BatchState(len(texts), ROOM, CPU)
+        unread = [list(text[int(held) :]) or list(text[-1:]) for text, held in zip(texts, self.lengths, strict=True)]
+        state.put([len(text) - 1 for text in texts], unread)
+        given = self.tokens, self.runs, self.lengths, state.numbers, torch.tensor(is_live), drafted
+        if not self._by_kernel:
+            return found_behind(*given, policy=policy, nodes=nodes, by_kernel=False)
+        found, *kept = launch(found_behind, *given, policy=policy, nodes=nodes, by_kernel=True)
+        self.tokens, self.runs, self.lengths = (part for part in kept[:3] if part is not None)
+        assert found is not None
+        return found
+
+
+WAYS = [False, pytest.param(True, marks=pytest.mark.skipif(not has_triton(), reason="needs triton"))]
+
+
+@pytest.mark.parametrize("by_kernel", WAYS)
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("kinds", [1, 2, 4, 30])
+def test_the_device_copies_what_the_planner_s_search_does(kind: str, kinds: int, by_kernel: bool) -> None:
+    policy, rng = TEXTS[kind], random.Random(kinds)
+    whole = [drawn_text(seed, 60 + 9 * seed, kinds) for seed in range(3)]
+    held = OnDevice(whole, by_kernel=by_kernel)
+    ends = [rng.randint(1, 20) for _ in whole]
+    held.cut(ends)
+    for turn in range(6):
+        texts = [text[:end] for text, end in zip(whole, ends, strict=True)]
+        if turn == 3:
+            before = held.tokens.clone(), held.runs.clone(), held.lengths.clone()
+            held.copies(policy, texts, nodes=policy.length + 1, is_live=False)  # work that is recorded leaves no trace
+            assert all(torch.equal(a, b) for a, b in zip(before, (held.tokens, held.runs, held.lengths), strict=True))
+        found = batch_of(held.copies(policy, texts, nodes=policy.length + 1).numpy(), ())
+        expected = [TextState().draft(text, policy) for text in texts]
+        for row, tree in enumerate(expected):
+            size = tree.shape[1]
+            assert found.sizes[row] == size
+            assert [part[row, :size].tolist() for part in (found.tokens, found.parents, found.depths)] == tree.tolist()
+            assert (found.tokens[row, size:] == -1).all()
+        ends = [end + rng.randint(1, ROOM) for end in ends]
+    assert held.lengths.tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.parametrize("by_kernel", WAYS)
+def test_where_nothing_is_copied_stands_what_a_model_drafted(by_kernel: bool) -> None:
+    texts, nodes = [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5], [5, 5, 5, 5]], 9
+    held = OnDevice(texts, by_kernel=by_kernel)
+    held.cut([len(text) for text in texts])
+    drafted = torch.tensor([[-1, 8, 9, -1, 0, 0, 0, 1, 1, 3]] * 3)
+    found = held.copies(SUFFIX, texts, drafted=drafted, nodes=nodes)
+    tokens, parents, depths = found[:, :-1].chunk(3, dim=1)
+    assert found[:, -1].tolist() == [4, 3, 5]  # a match of two, none, one of three
+    assert tokens[0].tolist() == [-1, 3, 1, 2, -1, -1, -1, -1, -1]
+    assert tokens[1].tolist() == [-1, 8, 9, -1, -1, -1, -1, -1, -1]
+    assert parents[1].tolist() == [-1, 0, 0, 0, 0, 0, 0, 0, 0] and depths[1].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert tokens[2].tolist() == [-1, 5, 5, 5, 5, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("by_kernel", WAYS)
+@pytest.mark.parametrize("length", [1024, 1026, 2200])
+def test_long_texts_are_searched_part_by_part(length: int, by_kernel: bool) -> None:
+    text = drawn_text(length, length, 3)
+    held = OnDevice([text], by_kernel=by_kernel)
+    held.cut([length - 4])
+    for kind in ("suffix", "first suffix"):
+        policy = TEXTS[kind]
+        found = batch_of(held.copies(policy, [text], nodes=policy.length + 1).numpy(), ())
+        assert found.tokens[0, : found.sizes[0]].tolist() == TextState().draft(text, policy)[0].tolist()
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+@pytest.mark.parametrize("nodes", [1, 5, 16, 64, 65, 100])
+def test_the_kernel_tells_what_nodes_see(nodes: int) -> None:
+    rng = random.Random(nodes)
+    parents = torch.tensor([[-1, *(rng.randrange(place) for place in range(1, nodes))] for _ in range(3)])
+    wide = torch.cat((parents, parents), dim=1)[:, :nodes]  # rows that lie apart
+    (found, _) = launch(bits_of_parents, wide, deepest=nodes)
+    assert found is not None and torch.equal(found, tree_bits(ancestors_of(parents, nodes)))
+
+
+def test_ends_are_likely_where_such_rounds_are_frequent() -> None:
+    ends = Ends(5)
+    assert ends.are_likely([5]) and not ends.are_likely([6])  # nothing is known: it may end
+    for _ in range(19):
+        ends.note([1, 3])
+    assert not ends.are_likely([4, 4]) and ends.are_likely([3])
+    assert not ends.are_likely([4] * 4) and ends.are_likely([4] * 5)  # each is unlikely to end, one of all is not
+
+
+def test_a_row_whose_text_is_another_s_is_taken_in_anew() -> None:
+    state = BatchState(2, 4, CPU)
+    texts = TextsAhead(SUFFIX, state, 40)
+    batch = [
+        text_module.Sequence(request=Request(prompt=(1, 2, 1, 2), max_new_tokens=9), index=index) for index in range(2)
+    ]
+    assert texts.begin(batch, None) == [[2], [2]]
+    batch[0].tokens += [1, 2]
+    assert texts.begin(batch, None) == [[1, 2], [2]]  # the device takes these in itself
+    assert texts._held.lengths.tolist() == [4, 4]
+    texts.note([6, 4])
+    batch[1].tokens += [3] * 5
+    assert texts.begin(batch, None) == [[2], [3]]  # more than a round keeps
+    assert texts._held.lengths.tolist() == [6, 9] and texts._held.tokens[1, :9].tolist() == batch[1].tokens
+    batch[0], batch[1] = batch[1], batch[0]
+    assert texts.begin(batch, None) == [[3], [2]] and texts._held.lengths.tolist() == [9, 6]
+    assert texts._held.tokens[0, :9].tolist() == batch[0].tokens
+
+
+@pytest.mark.lossless
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_rounds_copy_ahead_and_wait_for_their_own_results_alone(kind: str, slots: int) -> None:
+    target, model = (in_regime(on_gpu(scale), "cuda-graph") for scale in (0.0, 0.06))
+    drafters = drafters_of(ModelDrafter(model, slots=slots, capacity=CAPACITY))
+    decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
+    requests = [replace(one, max_new_tokens=60) for one in looping(random_requests(slots, tokens=1))]
+    sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
+    ahead = 0
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        while decoder.running:
+            done = decoder.step()
+            assert not done.faults and is_timed(done)
+            assert decoder._ahead is not None
+            ahead += decoder._ahead._bet is not None
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [tuple(one.emitted) for one in sequences] == run(on_gpu(0.0), requests).outputs
+    assert ahead > 5

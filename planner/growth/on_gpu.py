@@ -11,10 +11,13 @@ import numpy as np
 
 from ..policies import (
     CastPolicy,
+    ChainPolicy,
     ConfidentChainPolicy,
+    Eagle2Policy,
     HybridPolicy,
     LookupPolicy,
     OptTreePolicy,
+    StaticPolicy,
     SuffixPolicy,
     TalonPolicy,
     TreePolicy,
@@ -36,8 +39,20 @@ def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | LookupPolicy | None:
     Its greedy rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
     """
     copies = policy.text if isinstance(policy, HybridPolicy) else policy
-    is_there = isinstance(copies, SuffixPolicy) or (isinstance(copies, LookupPolicy) and copies.occurrence != "mapped")
-    return copies if is_there else None
+    if isinstance(copies, LookupPolicy):
+        return copies if copies.occurrence != "mapped" else None
+    return copies if isinstance(copies, SuffixPolicy) else None
+
+
+def fixed_widths(policy: ChainPolicy | StaticPolicy | Eagle2Policy) -> tuple[int, ...]:
+    """Return the nodes per sequence of all forwards of a draft that hangs on no score."""
+    match policy:
+        case ChainPolicy():
+            return (1,) * policy.length
+        case StaticPolicy():
+            return tuple(len(inner) for inner in policy.tree.inner_by_depth())
+        case Eagle2Policy():
+            return _layers(policy.depth + 1, policy.top_k, [policy.top_k] * policy.depth)
 
 
 def widths_on_gpu(policy: TreePolicy, widths: Ints, *, is_captured: bool = False) -> Ints:

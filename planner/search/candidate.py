@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..growth.draft import Bools, Ints
-from ..growth.on_gpu import widths_on_gpu
+from ..growth.on_gpu import copied_on_gpu, fixed_widths, widths_on_gpu
+from ..growth.room import READ_TOGETHER, deepest
 from ..kernels.rounds import sum_by_text
 from ..lossy.quality import Quality
-from ..policies import TreePolicy
+from ..policies import HybridPolicy, TreePolicy
 from ..policies.stack import model_of
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.round import RoundTimes
@@ -74,10 +75,22 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
     Raises:
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
-    if costs.device_kind != "cpu":
-        replay = replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures_drafts))
     model = model_of(drafter)
-    return costs.times(replay, costs.kind_of(policy, model), model)
+    return costs.times(_as_run(policy, replay, costs), costs.kind_of(policy, model), model)
+
+
+def _as_run(policy: TreePolicy, replay: Replay, costs: CellCosts) -> Replay:
+    """Return rounds with the forwards that the device runs: a GPU's hang on no score that the host would wait for."""
+    if costs.device_kind == "cpu":
+        return replay
+    if not costs.captures_drafts or copied_on_gpu(policy) is None:
+        return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures_drafts))
+    largest = np.full_like(replay.nodes, policy.max_verify_tokens)
+    if not isinstance(policy, HybridPolicy):
+        return replace(replay, nodes=largest)
+    widths = np.tile(np.array(fixed_widths(policy.model), dtype=np.int64), (replay.rounds, 1))
+    read = np.full_like(replay.catch_up, min(1 + deepest(policy), READ_TOGETHER))  # whatever was kept
+    return replace(replay, nodes=largest, widths=widths, catch_up=read)
 
 
 def candidate_of(

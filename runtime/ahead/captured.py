@@ -75,10 +75,10 @@ class CapturedRounds:
     """Rounds of one setup and batch size over one cache of the target, each launched without the host's knowledge.
 
     A round is two pieces of captured work, one by each model, or the target's alone. Copies out of the text are found
-    by the target's, so that a hybrid is its model's draft in every round and what is verified instead. What they say is copied to one of
-    two places on the host, in turn, so that one round is read while the next one runs. There is one recording for each
-    number of cache positions in sight, and of verifications one for each of these places: what lies between two rounds
-    on the device is none of their work.
+    by the target's, so a hybrid's model drafts in every round. What they say is copied to one of two places on the
+    host, in turn, so that one round is read while the next one runs. There is one recording for each number of cache
+    positions in sight, and of verifications one for each of these places: what lies between two rounds on the device
+    is none of their work.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ class TextsAhead:
         self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * batch  # whose text each row is, and how much
 
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> list[Many[int]]:
-        """Let the device hold the texts of a batch but for its newest tokens; return these as the state is to know them.
+        """Let the device hold the texts of a batch but for the newest tokens; return those that the state is to tell.
 
         Args:
             batch: the sequences in their slots.
@@ -152,8 +152,6 @@ def copied_as_tensors(
         model = drafted[:, :-1].chunk(3, dim=1)
         given = node < model[0].shape[1]
         wide = [part.gather(1, node.clamp(max=part.shape[1] - 1)) for part in model]
-        parts = [
-            torch.where((most == 0) & given, grown, part) for part, grown in zip(parts, wide, strict=True)
-        ]
+        parts = [torch.where((most == 0) & given, grown, part) for part, grown in zip(parts, wide, strict=True)]
         sizes = torch.where(most == 0, drafted[:, -1:], sizes)
     return torch.cat((*parts, sizes), dim=1)

@@ -137,7 +137,7 @@ def _copy(
     count, new = tl.load(state + batch + row), end - held
     lane = tl.arange(0, room_padded)
     fresh = tl.load(state + 2 * batch + row * room + count - new + lane, mask=lane < new, other=0)
-    tl.store(text + held + lane, fresh.to(tl.int32), mask=(lane < new) & live)
+    tl.store(text + held + lane, fresh.to(tl.int32), mask=lane < tl.where(live, new, 0))
     tl.store(lengths + row, end, mask=live)
     tl.debug_barrier()  # what other threads of this program have stored is read
     best = tl.program_id(0).to(tl.int64) * 0 - 1
@@ -152,7 +152,7 @@ def _copy(
             run += does_agree.to(tl.int32)
         run += tl.load(agreeing + place - new, mask=does_agree & (place >= new), other=0)
         tl.debug_barrier()  # all have read what is written over now
-        tl.store(agreeing + place, run, mask=is_place & live)
+        tl.store(agreeing + place, run, mask=place < tl.where(live, end - 1, 0))
         rank = capacity - place if is_first else place
         key = tl.minimum(run, longest).to(tl.int64) * 4294967296 + rank
         best = tl.maximum(best, tl.max(tl.where(is_place & (run > 0), key, -1), 0))
@@ -168,7 +168,7 @@ def _copy(
     parent, depth = tl.where(is_copied, node - 1, 0).to(tl.int64), tl.where(is_copied, node, 1).to(tl.int64)
     size = most + 1
     if has_model:
-        given, is_given = drafted + row * (3 * model_nodes + 1), (node < model_nodes) & (most == 0)
+        given, is_given = drafted + row * (3 * model_nodes + 1), node < tl.where(most == 0, model_nodes, 0)
         token = tl.load(given + node, mask=is_given, other=token)
         parent = tl.load(given + model_nodes + node, mask=is_given, other=parent)
         depth = tl.load(given + 2 * model_nodes + node, mask=is_given, other=depth)
