@@ -29,6 +29,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
@@ -157,7 +158,7 @@ def test_what_is_drafted_without_a_look_at_scores_costs_the_same_there() -> None
 
 
 SUFFIX = SuffixPolicy(length=4, min_match=2, factor=0, offset=4, occurrence="last")
-FIXED = [
+FIXED: list[ElsePolicy] = [
     ChainPolicy(length=3),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 1, 0, 1, 0))),
     Eagle2Policy(verify_tokens=7, depth=2, top_k=3),
@@ -167,7 +168,7 @@ FIXED = [
 
 @pytest.mark.parametrize("policy", FIXED)
 def test_drafts_that_hang_on_no_score_are_as_wide_as_those_that_grow(
-    policy: ChainPolicy | StaticPolicy | Eagle2Policy,
+    policy: ElsePolicy,
 ) -> None:
     scorer = RestrictedScorer([1, 2], vocabulary=16, levels=None, floor=None)
     assert fixed_widths(policy) == grow(policy, scorer, 2).widths

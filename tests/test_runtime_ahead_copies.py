@@ -78,11 +78,11 @@ def drafters_of(model: ModelDrafter) -> dict[str, Drafter]:
 
 
 def captured_run(
-    requests: Sequence[Request], kind: str, slots: int, **more: Callable[[Decoder], None]
+    requests: Sequence[Request], kind: str, slots: int, watch: Callable[[Decoder], None] = lambda decoder: None
 ) -> tuple[Run, Captured]:
     captured = Captured(slots=slots)
     drafters = drafters_of(captured.drafter)
-    return captured.run(requests, always(setup_of(kind)), drafters, **more), captured
+    return captured.run(requests, always(setup_of(kind)), drafters, watch=watch), captured
 
 
 def eager_run(requests: Sequence[Request], kind: str, slots: int) -> Run:

@@ -119,4 +119,7 @@ def test_a_captured_forward_measures_its_products_and_computes_what_the_eager_on
     graphed = GraphedModel(model)
     captured = logits_of(graphed, TEXT, step_of(model, tokens, by_tree=True))
     assert len(choices.kept) == (0 if count > LINES else 5)
-    torch.testing.assert_close(captured, eager, rtol=0, atol=(0.05 if dtype == torch.bfloat16 else 1e-3))
+    exact = tiny_lean("llama", torch.float64, torch.device("cpu"), hidden_size=256, intermediate_size=512)
+    expected = logits_of(exact, TEXT, step_of(exact, tokens, by_tree=False))
+    errors = [float((logits.cpu().double() - expected).abs().max()) for logits in (captured, eager)]
+    assert errors[0] <= 2 * errors[1]  # which is what rounding costs: 0.2 to 1.4 in bfloat16
