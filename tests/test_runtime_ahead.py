@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from spectune.planner.growth.room import deepest, most_drafted
 from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
+from spectune.runtime.ahead.captured import CapturedRounds, Ends, Told
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -112,21 +114,36 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     assert captured.others == 0
 
 
+@pytest.mark.parametrize("is_likely", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_is_launched_before_the_one_before_it_is_read(kind: str) -> None:
-    captured, known = Captured(slots=1), list[int]()
+def test_a_round_is_launched_before_the_one_before_it_is_read_or_committed(
+    kind: str, is_likely: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the text is likely to end with that one, it is read first, and nobody launches a round in vain."""
+    captured, launched, read = Captured(slots=1), list[tuple[int, int]](), list[Told]()
     policy, end = setup_of(kind).policy, 43
     decoder = captured.decoder(always(setup_of(kind)))
     sequence = decoder.admit(Request(prompt=(1, 2, 3), max_new_tokens=end - 3))
     lengths = [len(sequence.tokens)]
-    captured.targets.note = lambda: known.append(len(sequence.tokens))
+    captured.targets.note = lambda: launched.append((len(sequence.tokens), len(read)))
+    told_of = CapturedRounds.told
+
+    def noted(rounds: CapturedRounds, *given: Any) -> Told:
+        read.append(told_of(rounds, *given))
+        return read[-1]
+
+    monkeypatch.setattr(CapturedRounds, "told", noted)
+    if is_likely:
+        monkeypatch.setattr(Ends, "are_likely", lambda ends, left: True)
     while decoder.running:
         decoder.step()
         lengths.append(len(sequence.tokens))
     rounds, most_kept = len(lengths) - 1, 1 + (0 if kind == "plain" else deepest(policy))
+    assert rounds > 8 and [length for length, _ in launched] == [lengths[0], *lengths[: rounds - 1]]  # not committed
     may_go_on = [end - before > most_kept for before in lengths]  # whatever a round keeps, the next one is wanted
-    expected = [lengths[place - 1] if may_go_on[place - 1] else lengths[place] for place in range(1, rounds)]
-    assert rounds > 8 and sum(may_go_on) > 5 and known == [lengths[0], *expected]
+    unread = [place - reads for place, (_, reads) in enumerate(launched)]
+    assert sum(may_go_on) > 5 and unread[0] == 0 and set(unread) <= {0, 1}
+    assert all(ahead == (not is_likely) for ahead, goes_on in zip(unread[1:], may_go_on, strict=False) if goes_on)
 
 
 def test_plain_rounds_know_when_all_is_said_and_launch_nothing_ahead_of_it() -> None:

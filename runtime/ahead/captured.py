@@ -35,7 +35,7 @@ from .texts import TextsAhead
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
-MOST_LOST = 0.1  # of rounds that are launched behind others: as much of a round is about what each saves
+MOST_LOST = 0.02  # of rounds that are launched behind others: about as much of a round is what each saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +305,7 @@ class Ends:
     """How many tokens a sequence keeps in a round, and so how likely one is to end with the next round.
 
     A round that is launched behind another one is lost where a sequence leaves with that: then the device has computed
-    for nothing. It saves what the host takes of a round, some tenth of it.
+    for nothing. What it saves is little: else the host launches it as soon as it knows that nobody leaves.
     """
 
     def __init__(self, most: int) -> None:

@@ -45,6 +45,13 @@ def needs_no_model(setup: RoundSetup) -> bool:
     return not isinstance(setup.policy, HybridPolicy) and copied_on_gpu(setup.policy) is not None
 
 
+def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
+    """Return whether a sequence ends with a round, or may: a token that stops it is among those that may be kept."""
+    if any(s.left <= tokens for s, tokens in zip(batch, kept, strict=True)):
+        return True
+    return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
+
+
 class RoundsAhead:
     """The rounds of one decoder over a captured target."""
 
@@ -114,11 +121,14 @@ class RoundsAhead:
         return rounds.launch(longest)
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
-        """Launch the round behind one in flight, where that makes sense; then wait for that one."""
+        """Wait for a round; launch the next one before, or as soon as it is known that nobody ends with this one."""
         rounds = current.rounds
         following = self._following(rounds, batch)
         told = current.told()
-        rounds.ends.note([end - s.context for end, s in zip(told.ends, batch, strict=True)])
+        kept = [end - s.context for end, s in zip(told.ends, batch, strict=True)]
+        rounds.ends.note(kept)
+        if following is None and not may_end(batch, kept, told):
+            following = self._launched(rounds, max(told.ends), batch)
         if following is not None:
             rounds.note_ahead(told.ends)
             self._bet = _Bet(batch=list(batch), starts=told.ends, round=following)
@@ -129,8 +139,13 @@ class RoundsAhead:
 
         A bet that is lost takes the device a whole round, and one that is won saves a part of one.
         """
-        context = max(s.context for s in batch) + rounds.most_read  # where all that is drafted is accepted
-        if rounds.ends.are_likely([s.left for s in batch]) or not rounds.has_room(context):
+        if rounds.ends.are_likely([s.left for s in batch]):
+            return None
+        return self._launched(rounds, max(s.context for s in batch) + rounds.most_read, batch)  # all may be accepted
+
+    def _launched(self, rounds: CapturedRounds, context: int, batch: Many[Sequence]) -> Launched | None:
+        """Launch the round behind the last one; None where there is no room for so many tokens in the caches."""
+        if not rounds.has_room(context):
             return None
         try:
             return rounds.launch(context)

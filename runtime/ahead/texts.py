@@ -79,11 +79,9 @@ class TextsAhead:
             unread = tokens[-max(new, 1) :] if fresh is None else fresh[row]
             if known is not sequence or not 0 <= new <= min(len(unread), self._state.fresh.shape[1]):
                 self._take(row, tokens)
-                self._known[row] = sequence, len(tokens)
                 unread = tokens[-1:] if fresh is None else unread
+            self._known[row] = sequence, len(tokens)  # when the round that now begins has searched
             told.append(unread)
-        lengths = np.array([length for _, length in self._known], dtype=np.int64)
-        self._held.lengths.copy_(sent(lengths, self._device), non_blocking=True)
         return told
 
     def note(self, lengths: Many[int]) -> None:
@@ -108,6 +106,7 @@ class TextsAhead:
         there = sent(both, self._device)
         self._held.tokens[row, : len(tokens)].copy_(there[0])
         self._held.runs[row, : len(tokens)].copy_(there[1])
+        self._held.lengths[row].fill_(len(tokens))
 
 
 def copied_as_tensors(
