@@ -44,7 +44,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
-from .decoded_runs import CAPACITY, Run, random_requests, run
+from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
 from .fresh_states import worst_difference
 from .interpreted import launch
 from .pairwise import crossed
@@ -82,7 +82,8 @@ def captured_run(
 ) -> tuple[Run, Captured]:
     captured = Captured(slots=slots)
     drafters = drafters_of(captured.drafter)
-    return captured.run(requests, always(setup_of(kind)), drafters, watch=watch), captured
+    schedule = always(setup_of(kind, run_tokens=PADDED))
+    return captured.run(requests, schedule, drafters, watch=watch), captured
 
 
 def eager_run(requests: Sequence[Request], kind: str, slots: int) -> Run:

@@ -254,9 +254,9 @@ class CapturedRounds:
 
     @property
     def _nodes(self) -> int:
-        """Nodes of every tree, the root included."""
+        """Nodes of every tree as it is drafted, the root included; where texts are searched, with its padding."""
         drafted = self._numbers.shape[1] // 3
-        return drafted if self._texts is None else max(drafted, self._texts.nodes)
+        return drafted if self._texts is None else self.setup.padded(max(drafted, self._texts.nodes))
 
     @property
     def _copies_alone(self) -> bool:
@@ -292,7 +292,7 @@ class CapturedRounds:
         most = max(self.deepest, 1)  # padding hangs below the root
         found: tuple[Tensor | None, Tensor]
         if text_copies.is_supported(parents.device):
-            found = None, text_copies.bits_of_parents(parents.contiguous(), most)
+            found = None, text_copies.bits_of_parents(parents, most)
         else:
             sees = ancestors_of(parents, most)
             found = sees, tree_bits(sees)
