@@ -127,7 +127,9 @@ class Decoder:
 
         Returns the sequence; it joins only if that token did not finish it.
         """
-        return self._admission.admit(request, index)
+        sequence = self._admission.admit(request, index)
+        self._note_joined()
+        return sequence
 
     def begin(self, request: Request, index: int = 0) -> Reading:
         """Keep a slot for a request whose prompt is read by and by, while rounds run; one at a time.
@@ -139,6 +141,8 @@ class Decoder:
     def read_on(self, reading: Reading, most: int) -> None:
         """Read at most so many more tokens of a prompt that was begun; behind the last one do as `admit` does."""
         self._admission.read_on(reading, most)
+        if not reading.left:
+            self._note_joined()
 
     def abandon(self, reading: Reading) -> None:
         """Forget a prompt that was begun, where it has not joined."""
@@ -268,6 +272,10 @@ class Decoder:
         done.draft, done.fresh = draft, fresh
         done.draft_ms, done.verify_ms = self._watch.ms(BEGUN, DRAFTED), self._watch.ms(LAID_OUT, VERIFIED)
         return done
+
+    def _note_joined(self) -> None:
+        if self._ahead is not None:
+            self._ahead.note_joined(self.running)
 
     def _leave(self, sequence: Sequence) -> None:
         """Give the sequence's slot to the last one of the batch."""

@@ -349,6 +349,28 @@ def test_a_row_whose_text_is_another_s_is_taken_in_anew() -> None:
     assert texts._held.lengths.tolist() == [9, 9] and texts._held.tokens[1, :9].tolist() == batch[1].tokens
 
 
+def test_a_text_that_joins_is_sent_before_a_round_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, taken, is_step = Captured(slots=2), list[bool](), [False]
+    decoder = captured.decoder(always(setup_of("suffix")), drafters_of(captured.drafter))
+    take = TextsAhead._take
+
+    def noted(texts: TextsAhead, row: int, sequence: text_module.Sequence) -> None:
+        taken.append(is_step[0])
+        take(texts, row, sequence)
+
+    monkeypatch.setattr(TextsAhead, "_take", noted)
+    waiting = looping(random_requests(6, tokens=20))
+    sequences: list[text_module.Sequence] = []
+    while waiting or decoder.running:
+        while waiting and decoder.has_room:
+            sequences.append(decoder.admit(waiting.pop(), len(sequences)))
+        is_step[0] = True
+        assert not decoder.step().faults
+        is_step[0] = False
+    assert [tuple(one.emitted) for one in sequences] == plainly([one.request for one in sequences])
+    assert taken[:2] == [True, True] and False in taken  # before the first round nobody knows who asks
+
+
 @pytest.mark.lossless
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("slots", [1, 3])

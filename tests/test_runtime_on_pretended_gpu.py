@@ -133,7 +133,7 @@ COVERED = (
 )
 AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
     Case(way=way, slots=slots, sampling="greedy", regime="cuda-graph", is_padded=False)
-    for way in (*RUN_AHEAD, "seldom text, else a tree")
+    for way in (*RUN_AHEAD, "suffix", "lookup", "text, else a chain", "seldom text, else a tree")
     for slots in (1, 3)
 )
 CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.head not in BESIDE]
@@ -305,4 +305,4 @@ def test_reading_before_the_event_is_found_out(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_of_one_round_that_a_graph_goes_on_reading_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StaticInput, "load", lambda self, step: None)
     with pytest.raises(POISONED):
-        decode_spoilt("suffix", "cuda-graph")
+        decode_spoilt("suffix-tree", "cuda-graph")

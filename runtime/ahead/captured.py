@@ -129,6 +129,12 @@ class CapturedRounds:
         return self._growth is None or self._sight_of(self._growth, context) is not None
 
     @torch.inference_mode()
+    def take_in(self, batch: Many[Sequence]) -> None:
+        """Let the device know texts that have joined before a round is to begin with them."""
+        if self._texts is not None and len(batch) == self.batch:
+            self._texts.take_in(batch)
+
+    @torch.inference_mode()
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> None:
         """Let the next round begin where the host says.
 

@@ -70,6 +70,12 @@ class RoundsAhead:
         self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
         self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
         self._bet: _Bet | None = None
+        self._latest: CapturedRounds | None = None  # that were launched
+
+    def note_joined(self, batch: Many[Sequence]) -> None:
+        """Take note of who runs now: what a round wants of new texts is sent while the device still reads prompts."""
+        if self._latest is not None:
+            self._latest.take_in(batch)
 
     def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
         """Return what a round says, with the next one on its way; None where it has to be run as any other.
@@ -117,6 +123,7 @@ class RoundsAhead:
         most_unread = 0 if fresh is None else max(map(len, fresh))
         if most_unread > rounds.most_read or not rounds.has_room(longest):
             return None
+        self._latest = rounds
         rounds.begin(batch, fresh)
         return rounds.launch(longest)
 
@@ -155,7 +162,7 @@ class RoundsAhead:
 
     def _refuse(self, setup: RoundSetup, batch: int, error: Exception) -> None:
         """Run rounds of a setup over so many sequences as any others from now on, and say so once."""
-        self._bet = None
+        self._bet = self._latest = None
         self._refused.append((setup, batch))
         self._rounds.pop((setup, batch), None)
         what = f"rounds of {setup.policy.label} over {batch} sequences"

@@ -65,6 +65,12 @@ class TextsAhead:
         self._held = HeldTexts(tokens=tokens, runs=torch.zeros_like(tokens), lengths=lengths)
         self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * batch  # whose text each row is, and how much
 
+    def take_in(self, batch: Many[Sequence]) -> None:
+        """Let the device hold the texts of sequences that are new in their slots, beside whatever else it does."""
+        for row, (sequence, (known, _)) in enumerate(zip(batch, self._known, strict=True)):
+            if known is not sequence:
+                self._take(row, sequence)
+
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> list[Many[int]]:
         """Let the device hold the texts of a batch but for the newest tokens; return those that the state is to tell.
 
@@ -78,7 +84,7 @@ class TextsAhead:
             new = len(tokens) - length
             unread = tokens[-max(new, 1) :] if fresh is None else fresh[row]
             if known is not sequence or not 0 <= new <= min(len(unread), self._state.fresh.shape[1]):
-                self._take(row, tokens)
+                self._take(row, sequence)
                 unread = tokens[-1:] if fresh is None else unread
             self._known[row] = sequence, len(tokens)  # when the round that now begins has searched
             told.append(unread)
@@ -98,8 +104,9 @@ class TextsAhead:
         find = copy_behind if is_supported(self._device) else copied_as_tensors
         return find(self._copying, self._held, self._state.numbers, self._state.is_live, model, nodes)
 
-    def _take(self, row: int, tokens: Many[int]) -> None:
+    def _take(self, row: int, sequence: Sequence) -> None:
         """Take a text in as it is."""
+        tokens = sequence.tokens
         both = np.empty((2, len(tokens)), dtype=np.int32)
         both[0] = tokens
         agree_with_end(*both)
@@ -107,6 +114,7 @@ class TextsAhead:
         self._held.tokens[row, : len(tokens)].copy_(there[0])
         self._held.runs[row, : len(tokens)].copy_(there[1])
         self._held.lengths[row].fill_(len(tokens))
+        self._known[row] = sequence, len(tokens)
 
 
 def copied_as_tensors(
