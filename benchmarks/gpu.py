@@ -130,19 +130,22 @@ def main() -> int:
         holds = all(checks.values()) and not missing
         return {**told, "rows": rows, "checks": checks, "not_run": missing, "holds": holds}
 
+    def keep() -> None:
+        if asked.results is not None:
+            asked.results.write_text(json.dumps(result()))
+
     for part in asked.parts.split(","):
         if part == "plain":
             rows += [row for name in SHAPES for row in plain_rows(name, asked.device, limit.bytes_per_s)]
         elif part == "planned":
-            of_profile, planned = planned_rows(here, asked)
-            told |= of_profile
-            rows += planned
+            for found in planned_rows(here, asked, told):
+                rows += found
+                keep()
         elif part == "kernels":
             rows += kernel_rows(asked.device)
             rows += [row for name in SHAPES for row in product_rows(name, asked.device, limit.bytes_per_s)]
         done.append(part)
-        if asked.results is not None:
-            asked.results.write_text(json.dumps(result()))
+        keep()
     for name, holds in result()["checks"].items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
     print(json.dumps(result()))
@@ -303,8 +306,8 @@ def queued_ms(call: Callable[[], None]) -> float:
     return statistics.median(found)
 
 
-def planned_rows(here: Device, asked: argparse.Namespace) -> tuple[Json, list[Json]]:
-    """Profile, plan and race the grown family; return what it took, and a row per decoder and batch."""
+def planned_rows(here: Device, asked: argparse.Namespace, told: Json) -> Iterator[list[Json]]:
+    """Profile, plan and race the grown family; tell what that took, and yield the rows of each batch."""
     device: str = asked.device
     models = family_models(family_folder())
     request = ProfileRequest(
@@ -336,14 +339,9 @@ def planned_rows(here: Device, asked: argparse.Namespace) -> tuple[Json, list[Js
     plan = solve_plan(inputs, wanted)
     planned_s = time.monotonic() - started
     print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
+    print(*(f"batch {cell.batch}: {cell.policy.label}" for cell in plan.cells), sep="\n", flush=True)
     fresh = evaluation(models.target)
-    others = {} if asked.plan_alone else by_hand(*family.drafters)
-    rows = [
-        row
-        for cell in plan.cells
-        for row in raced_rows(cell, others, family, fresh[: PROMPTS[cell.batch]], asked.races)
-    ]
-    told: Json = {"large": asked.large, "profile_s": profiled_s, "plan_s": planned_s}
+    told |= {"large": asked.large, "profile_s": profiled_s, "plan_s": planned_s}
     told["verify_ms"] = [
         [cell.batch, cell.context_tokens, cell.tokens, cell.median_ms] for cell in inputs.verify.measurements
     ]
@@ -354,7 +352,9 @@ def planned_rows(here: Device, asked: argparse.Namespace) -> tuple[Json, list[Js
         for drafter in inputs.drafters
     }
     told["beyond_ms"] = [asdict(sample) for sample in inputs.overhead.samples]
-    return told, rows
+    others = {} if asked.plan_alone else by_hand(*family.drafters)
+    for cell in plan.cells:
+        yield raced_rows(cell, others, family, fresh[: PROMPTS[cell.batch]], asked.races)
 
 
 def grown_family(device: str, large: str) -> Family:
@@ -439,7 +439,6 @@ def by_hand(small: str, grown_one: str) -> dict[str, RoundSetup]:
         f"{small}, bush of 9": RoundSetup(policy=StaticPolicy(tree=BUSH), drafter=small),
         f"{small}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=small),
         f"{grown_one}, chain of 4": RoundSetup(policy=ChainPolicy(length=4), drafter=grown_one),
-        f"{grown_one}, EAGLE-2 of 24": RoundSetup(policy=wide, drafter=grown_one),
         "lookup of 10": RoundSetup(policy=LookupPolicy(length=10), drafter=LOOKUP),
     }
 

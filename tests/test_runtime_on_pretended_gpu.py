@@ -305,4 +305,4 @@ def test_reading_before_the_event_is_found_out(monkeypatch: pytest.MonkeyPatch) 
 def test_memory_of_one_round_that_a_graph_goes_on_reading_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StaticInput, "load", lambda self, step: None)
     with pytest.raises(POISONED):
-        decode_spoilt("suffix-tree", "cuda-graph")
+        decode_spoilt("cacheback", "cuda-graph")
