@@ -91,8 +91,8 @@ COMMON = {
     "hidden_act": "silu",
 }
 BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
-PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS = 8, 512, 512, 8
-PROMPTS = {1: 3, 8: 16}  # of a race, by batch
+PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS = 12, 256, 256, 8
+PROMPTS = {1: 6, 8: 24}  # of a race, by batch
 KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
 PRODUCT_ROWS = (1, 2, 4)
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
