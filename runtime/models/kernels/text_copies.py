@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
 PLACES, WARPS = 1024, 4  # of a text that are looked at together
+TOGETHER = 8  # new tokens of it that a place is compared with
 FEW_NODES, FEW_TOKENS = 16, 16  # of a tree, and new ones: no code is made for fewer
 WORD = 64  # nodes per word of `bits`
 
@@ -95,6 +96,7 @@ def copy_behind(
         batch, room, capacity, nodes, model_nodes, copying.length, copying.factor, copying.offset, copying.shortest,
         copying.longest or capacity,
         is_first=copying.is_first, goes_on=copying.goes_on, has_model=drafted is not None, places=PLACES,
+        together=TOGETHER,
         room_padded=max(power_of_two(room), FEW_TOKENS), padded=max(power_of_two(nodes), FEW_NODES),
         num_warps=WARPS, **chained(state.device),
     )  # fmt: skip
@@ -126,6 +128,7 @@ def _copy(
     model_nodes: tl.tensor, length: tl.tensor, factor: tl.tensor, offset: tl.tensor, shortest: tl.tensor,
     longest: tl.tensor,
     is_first: tl.constexpr, goes_on: tl.constexpr, has_model: tl.constexpr, places: tl.constexpr,
+    together: tl.constexpr,
     room_padded: tl.constexpr, padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Do one row."""
@@ -146,10 +149,15 @@ def _copy(
         place = (chunks - 1 - chunk) * places + tl.arange(0, places)  # from the end on: what lies before is as it was
         is_place = place < end - 1
         run, does_agree = (place * 0).to(tl.int32), is_place
-        for back in range(0, new):
-            own = tl.load(text + place - back, mask=does_agree & (place >= back), other=-1)
-            does_agree = does_agree & (own == tl.load(text + end - 1 - back)) & (place >= back)
-            run += does_agree.to(tl.int32)
+        for first in range(0, new, together):
+            ahead = tl.arange(0, together)  # compared at once, since each load is waited for as long as many
+            back = first + ahead
+            said = tl.load(text + end - 1 - back, mask=back < new, other=-1)
+            at = place[:, None] - back[None, :]
+            own = tl.load(text + at, mask=does_agree[:, None] & (at >= 0) & (back < new)[None, :], other=-2)
+            alike = tl.min(tl.where(own == said[None, :], together, ahead[None, :]), 1)  # up to the first that differs
+            run += tl.where(does_agree, alike, 0)
+            does_agree = does_agree & (alike == tl.minimum(together, new - first))
         run += tl.load(agreeing + place - new, mask=does_agree & (place >= new), other=0)
         tl.debug_barrier()  # all have read what is written over now
         tl.store(agreeing + place, run, mask=place < tl.where(live, end - 1, 0))
