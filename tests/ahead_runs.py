@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from spectune.planner.policies import Eagle2Policy
+from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
@@ -74,6 +75,9 @@ class Captured:
     drafter_model: CausalModel = SMALL
     targets: Watched = field(default_factory=Watched)
     drafts: Watched = field(default_factory=Watched)
+    caches: list[KeyValueCache] = field(
+        default_factory=list
+    )  # of the target, which lose their graphs when nobody holds them
 
     def __post_init__(self) -> None:
         self.target = GraphedModel(self.target_model, self.targets)
@@ -87,7 +91,9 @@ class Captured:
 
     def decoder(self, schedule: Schedule, more: Mapping[str, Drafter] | None = None) -> Decoder:
         drafters = {"it": self.drafter, **(more or {})}
-        return Decoder(self.target, drafters, schedule, slots=self.slots, capacity=self.capacity)
+        decoder = Decoder(self.target, drafters, schedule, slots=self.slots, capacity=self.capacity)
+        self.caches.append(decoder._cache)
+        return decoder
 
     def run(
         self,
@@ -99,6 +105,12 @@ class Captured:
         may_fail: bool = False,
     ) -> Run:
         drafters = {"it": self.drafter, **(more or {})}
+
+        def watched(decoder: Decoder) -> None:
+            if decoder._cache not in self.caches:
+                self.caches.append(decoder._cache)
+            watch(decoder)
+
         return run(
             self.target,
             requests,
@@ -106,7 +118,7 @@ class Captured:
             drafters,
             slots=self.slots,
             capacity=self.capacity,
-            watch=watch,
+            watch=watched,
             may_fail=may_fail,
         )
 

@@ -25,22 +25,25 @@ from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.text.state import TextState
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
-from spectune.runtime.ahead.captured import Ends
+from spectune.runtime.ahead.captured import CapturedRounds, Launched
+from spectune.runtime.ahead.ends import Ends
 from spectune.runtime.ahead.state import BatchState
-from spectune.runtime.ahead.texts import TextsAhead, copied_as_tensors, copying_of
+from spectune.runtime.ahead.texts import TextsAhead, copied_as_tensors, copying_by
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.faults import Fault
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.texts import agree_with_end
+from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.text_copies import HeldTexts, bits_of_parents, copy_behind
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
@@ -48,7 +51,10 @@ from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
 from .fresh_states import worst_difference
 from .interpreted import launch
 from .pairwise import crossed
+from .test_lossless_images import TARGET as SEES
+from .test_lossless_images import shown
 from .test_runtime_ahead import on_gpu
+from .tiny_llava import PLACEHOLDER, seeing_requests
 
 CPU = torch.device("cpu")
 SUFFIX = SuffixPolicy(length=5, min_match=2, factor=1, offset=1, occurrence="last")
@@ -157,12 +163,18 @@ def test_a_round_is_launched_before_the_one_before_it_is_read(kind: str) -> None
 def test_rounds_of_other_setups_in_between_change_nothing(kind: str) -> None:
     """The device's texts lack what others committed: a few tokens it is told, more it takes in anew."""
     requests = looping(random_requests(6, tokens=40))
-    captured = Captured(slots=2)
-    drafters = drafters_of(captured.drafter)
     turns = [setup_of(kind)] * 3 + [PLAIN] * 2 + [setup_of(kind)] * 2 + [PLAIN] * 9 + [setup_of("static")]
-    rounds = cycle(turns)
-    done = captured.run(requests, lambda batch, context: next(rounds), drafters)
-    assert done.outputs == plainly(requests) and not any(one.faults for one in done.rounds)
+
+    def in_turn() -> Schedule:
+        rounds = cycle(turns)
+        return lambda batch, context: next(rounds)
+
+    captured = Captured(slots=2)
+    found = captured.run(requests, in_turn(), drafters_of(captured.drafter))
+    model = ModelDrafter(SMALL, slots=2, capacity=CAPACITY, on_device=True)
+    expected = run(TARGET, requests, in_turn(), drafters_of(model), slots=2, capacity=CAPACITY)
+    assert found.outputs == expected.outputs == plainly(requests)
+    assert told(found) == told(expected) and not any(one.faults for one in found.rounds)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -180,6 +192,58 @@ def test_what_cannot_be_recorded_is_told_once_and_the_host_searches() -> None:
     done = captured.run(requests, always(setup_of("suffix")), {"text": LookupDrafter()}, may_fail=True)
     assert done.outputs == plainly(requests)
     assert ["suffix" in fault.reason for one in done.rounds for fault in one.faults] == [True]
+
+
+@pytest.mark.parametrize("failing", [{1}, {1, 2}, {5}, {5, 6}])
+def test_rounds_that_cannot_be_launched_are_given_up_and_told_once(
+    failing: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launches, launch_round = count(), CapturedRounds.launch
+
+    def launch(rounds: CapturedRounds, context: int) -> Launched:
+        if next(launches) in failing:
+            raise MemoryError("no room")
+        return launch_round(rounds, context)
+
+    monkeypatch.setattr(CapturedRounds, "launch", launch)
+    captured, requests = Captured(slots=1), looping(random_requests(1, tokens=40))
+    done = captured.run(requests, always(setup_of("suffix")), {"text": LookupDrafter()}, may_fail=True)
+    assert done.outputs == plainly(requests) and sum(len(one.faults) for one in done.rounds) == 1
+    assert next(launches) == min(failing) + 1  # nobody tries again
+
+
+def test_a_text_that_finds_no_memory_beside_its_prompt_has_joined_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = Captured(slots=2)
+    decoder = captured.decoder(always(setup_of("suffix")), drafters_of(captured.drafter))
+    waiting = looping(random_requests(3, tokens=20))
+    sequences = [decoder.admit(request, index) for index, request in enumerate(waiting[:2])]
+    while len(decoder.running) == 2:
+        decoder.step()
+
+    def short(texts: TextsAhead, row: int, sequence: text_module.Sequence) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TextsAhead, "_take", short)
+        decoder.cancel(decoder.running[0]) if decoder.running else None
+        while len(decoder.running) < 2:
+            sequences.append(decoder.admit(waiting[2], len(sequences)))
+    faults: list[Fault] = []
+    while decoder.running:
+        faults += decoder.step().faults
+    assert [fault.is_memory for fault in faults] == [True]
+    whole = [one for one in sequences if one.is_finished]
+    assert len(whole) >= 3 and [tuple(one.emitted) for one in whole] == plainly([one.request for one in whole])
+
+
+@pytest.mark.lossless
+@pytest.mark.parametrize("kind", ["suffix", "lookup", "chain"])
+def test_texts_with_images_are_searched_by_the_host_and_without_them(kind: str) -> None:
+    captured = Captured(slots=2, target_model=SEES, drafter_model=BlindModel(SMALL, PLACEHOLDER))
+    requests = shown([replace(one, max_new_tokens=20) for one in seeing_requests(5, tokens=12)])
+    done = captured.run(requests, always(setup_of(kind)), drafters_of(captured.drafter))
+    assert done.outputs == run(SEES, requests).outputs
+    assert max(max(one.kept) for one in done.rounds) > 1 and captured.others > 0
 
 
 def drawn_text(seed: int, length: int, kinds: int) -> list[int]:
@@ -209,7 +273,7 @@ def found_behind(
     """Return the numbers of copies; texts are written."""
     texts = HeldTexts(tokens=tokens, runs=runs, lengths=lengths)
     find = copy_behind if by_kernel else copied_as_tensors
-    return find(copying_of(policy), texts, state, is_live, drafted, nodes)
+    return find(copying_by(policy), texts, state, is_live, drafted, nodes)
 
 
 class OnDevice:

@@ -17,6 +17,7 @@ class HybridPolicy(IndependentPolicy):
     """Copy behind a match of `text.min_match` tokens or more; where there is none let the model draft.
 
     The model is asked where any sequence of the batch needs it, and then reads what was committed since it last ran.
+    Where rounds run ahead of the host nobody knows that beforehand, and it is asked in each.
 
     Attributes:
         text: what is copied, and from which match on: a chain, or a tree of the likeliest copies.

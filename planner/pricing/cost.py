@@ -50,7 +50,8 @@ class CellCosts:
         host_beside: likewise, by the name of each drafter in whose rounds it was timed apart.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
-        captures_drafts: whether a whole draft is captured work there, as greedy ones are.
+        captures_drafts: whether whole drafts are captured work there, as greedy ones are, and rounds run ahead of the
+            host.
         undrafted: by the name of a drafter that does not run here, why.
     """
 

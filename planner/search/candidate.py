@@ -89,7 +89,8 @@ def _as_run(policy: TreePolicy, replay: Replay, costs: CellCosts) -> Replay:
     if not isinstance(policy, HybridPolicy):
         return replace(replay, nodes=largest)
     widths = np.tile(np.array(fixed_widths(policy.model), dtype=np.int64), (replay.rounds, 1))
-    read = np.full_like(replay.catch_up, min(1 + deepest(policy), READ_TOGETHER))  # whatever was kept
+    together = min(1 + deepest(policy), READ_TOGETHER)  # whatever was kept; more would count as read one by one
+    read = np.full_like(replay.catch_up, together)
     return replace(replay, nodes=largest, widths=widths, catch_up=read)
 
 

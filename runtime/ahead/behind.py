@@ -1,8 +1,8 @@
 """Drafts of a hybrid's model, begun on the device before the host knows the text behind which they stand.
 
-What a hybrid copies is found by the host, so its rounds cannot run ahead of it. But what its model drafts does not hang
-on that: it is launched right behind a verification, and begins when the device knows what is accepted. While the model
-drafts, the host reads and commits the round and searches the texts.
+Where the host finds what a hybrid copies, as it does of trees, its rounds cannot run ahead. But what its model drafts
+does not hang on that: it is launched right behind a verification, and begins when the device knows what is accepted.
+While the model drafts, the host reads and commits the round and searches the texts.
 """
 
 from __future__ import annotations

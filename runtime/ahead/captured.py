@@ -29,13 +29,13 @@ from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
 from .acceptance import ancestors_of, end_round
+from .ends import Ends
 from .state import BatchState
 from .texts import TextsAhead
 
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
-MOST_LOST = 0.02  # of rounds that are launched behind others: about as much of a round is what each saves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +135,20 @@ class CapturedRounds:
             self._texts.take_in(batch)
 
     @torch.inference_mode()
-    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> None:
-        """Let the next round begin where the host says.
+    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> bool:
+        """Let the next round begin where the host says; return whether it can.
 
         Args:
             batch: the sequences in their slots.
             fresh: the tokens of each that the drafter has to read; None where no model drafts.
         """
-        unread: Many[Many[int]] = [s.tokens[-1:] for s in batch] if fresh is None else fresh
+        unread: Many[Many[int]] | None = [s.tokens[-1:] for s in batch] if fresh is None else fresh
         if self._texts is not None:
             unread = self._texts.begin(batch, fresh)
+        if unread is None:
+            return False
         self.state.put([s.context for s in batch], unread)
+        return True
 
     @torch.inference_mode()
     def launch(self, context: int) -> Launched:
@@ -289,7 +292,7 @@ class CapturedRounds:
     def _ancestors(self, parents: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return what nodes see, (batch, n, n) where that is asked for, and the same as a `TreeMask` has it.
 
-        A rigid tree's is kept. Chains of any lengths are one, whose places behind their ends hold no token.
+        A rigid tree's is kept; chains of any lengths are one, whose places behind their ends hold no token.
         """
         if self._sight is not None:
             return self._sight
@@ -305,30 +308,3 @@ class CapturedRounds:
         if self._copies_alone or isinstance(self.setup.policy, RIGID):
             self._sight = found
         return found
-
-
-class Ends:
-    """How many tokens a sequence keeps in a round, and so how likely one is to end with the next round.
-
-    A round that is launched behind another one is lost where a sequence leaves with that: then the device has computed
-    for nothing. What it saves is little: else the host launches it as soon as it knows that nobody leaves.
-    """
-
-    def __init__(self, most: int) -> None:
-        """Know nothing of rounds that keep at most so many tokens."""
-        self._kept = [0] * (most + 1)  # how often so many, or more
-        self._most = most
-
-    def note(self, kept: Many[int]) -> None:
-        """Take note of what sequences have kept in a round."""
-        for tokens in kept:
-            for reached in range(min(tokens, self._most) + 1):
-                self._kept[reached] += 1
-
-    def are_likely(self, left: Many[int]) -> bool:
-        """Whether any sequence ends likelier with a round than a round in vain pays, told what each may still emit."""
-        none = 1.0
-        for tokens in left:
-            if tokens <= self._most:
-                none *= 1.0 - (self._kept[max(tokens, 0)] + 1) / (self._kept[0] + 1)
-        return none < 1.0 - MOST_LOST

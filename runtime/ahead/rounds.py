@@ -21,6 +21,7 @@ from ..models.graphed import GraphedModel
 from ..requests import Sequence, are_greedy
 from ..setup import RoundSetup
 from .captured import CapturedRounds, Launched, Told
+from .texts import load_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class RoundsAhead:
             faults: where what goes wrong is told.
         """
         self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
+        load_kernels()
         self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
         self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
         self._bet: _Bet | None = None
@@ -74,8 +76,12 @@ class RoundsAhead:
 
     def note_joined(self, batch: Many[Sequence]) -> None:
         """Take note of who runs now: what a round wants of new texts is sent while the device still reads prompts."""
-        if self._latest is not None:
-            self._latest.take_in(batch)
+        latest = self._latest
+        if latest is not None:
+            try:
+                latest.take_in(batch)
+            except Exception as error:  # who joins has joined: its rounds can run as others do
+                self._refuse(latest.setup, latest.batch, error)
 
     def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
         """Return what a round says, with the next one on its way; None where it has to be run as any other.
@@ -124,8 +130,7 @@ class RoundsAhead:
         if most_unread > rounds.most_read or not rounds.has_room(longest):
             return None
         self._latest = rounds
-        rounds.begin(batch, fresh)
-        return rounds.launch(longest)
+        return rounds.launch(longest) if rounds.begin(batch, fresh) else None
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
         """Wait for a round; launch the next one before, or as soon as it is known that nobody ends with this one."""
@@ -134,7 +139,8 @@ class RoundsAhead:
         told = current.told()
         kept = [end - s.context for end, s in zip(told.ends, batch, strict=True)]
         rounds.ends.note(kept)
-        if following is None and not may_end(batch, kept, told):
+        is_refused = (rounds.setup, rounds.batch) in self._refused
+        if following is None and not is_refused and not may_end(batch, kept, told):
             following = self._launched(rounds, max(told.ends), batch)
         if following is not None:
             rounds.note_ahead(told.ends)

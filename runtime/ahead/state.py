@@ -23,7 +23,7 @@ class BatchState:
         numbers: (batch * (2 + room),) int64, the next three behind each other.
         is_live: () bool; where it is false no round goes on.
         starts: (batch,) int64, tokens in the target's cache.
-        counts: (batch,) int64, newest tokens of each text that the drafter has not read; at least 1.
+        counts: (batch,) int64, newest tokens of each text that a drafter has not read, or held texts lack; at least 1.
         fresh: (batch, room) int64, these tokens, then any of the vocabulary.
         text_bits: (batch, room, words), what tokens of a text see of each other, as a `TreeMask` has it.
     """

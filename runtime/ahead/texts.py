@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN
 from ...planner.policies import LookupPolicy, SuffixPolicy
+from ...planner.text.image_ids import IMAGE_IDS
 from ..kernels.texts import agree_with_end
 from ..models.kernels.text_copies import Copying, HeldTexts, copy_behind, is_supported
 from ..requests import Sequence
@@ -19,7 +20,7 @@ from .state import BatchState
 RANKS = 1 << 32  # of places: runs are compared first
 
 
-def copying_of(policy: SuffixPolicy | LookupPolicy) -> Copying:
+def copying_by(policy: SuffixPolicy | LookupPolicy) -> Copying:
     """Return how a policy copies, as the device does it."""
     if isinstance(policy, LookupPolicy):
         return Copying(
@@ -42,8 +43,16 @@ def copying_of(policy: SuffixPolicy | LookupPolicy) -> Copying:
     )
 
 
+def load_kernels() -> None:
+    """Have what the host does of texts compiled, so that no round waits for it."""
+    agree_with_end(np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32))
+
+
 class TextsAhead:
     """The texts of a batch that one policy copies out of.
+
+    Invariant: `_known[row]` is whose text the device holds there, and how long that is once all rounds that were
+    launched have searched; what a sequence has beyond that the state tells, or the text is taken in anew.
 
     Attributes:
         nodes: of the largest tree, the root included.
@@ -57,13 +66,14 @@ class TextsAhead:
             state: where the batch stands.
             room: most tokens of a text.
         """
-        batch, device = len(state.starts), state.numbers.device
         self.nodes = policy.length + 1
-        self._copying, self._state, self._device = copying_of(policy), state, device
+        batch, device = len(state.starts), state.numbers.device
+        self._copying, self._state, self._device = copying_by(policy), state, device
         tokens = torch.zeros((batch, room), dtype=torch.int32, device=device)
         lengths = torch.zeros(batch, dtype=torch.int64, device=device)
         self._held = HeldTexts(tokens=tokens, runs=torch.zeros_like(tokens), lengths=lengths)
-        self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * batch  # whose text each row is, and how much
+        self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * batch
+        self._has_images = [False] * batch  # which the host searches without
 
     def take_in(self, batch: Many[Sequence]) -> None:
         """Let the device hold the texts of sequences that are new in their slots, beside whatever else it does."""
@@ -71,8 +81,10 @@ class TextsAhead:
             if known is not sequence:
                 self._take(row, sequence)
 
-    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> list[Many[int]]:
+    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> list[Many[int]] | None:
         """Let the device hold the texts of a batch but for the newest tokens; return those that the state is to tell.
+
+        None where a text has images: nobody copies their places, which are no tokens.
 
         Args:
             batch: the sequences in their slots.
@@ -80,14 +92,18 @@ class TextsAhead:
         """
         told = list[Many[int]]()
         for row, (sequence, (known, length)) in enumerate(zip(batch, self._known, strict=True)):
+            if known is sequence and self._has_images[row]:
+                return None
             tokens = sequence.tokens
             new = len(tokens) - length
             unread = tokens[-max(new, 1) :] if fresh is None else fresh[row]
             if known is not sequence or not 0 <= new <= min(len(unread), self._state.fresh.shape[1]):
                 self._take(row, sequence)
                 unread = tokens[-1:] if fresh is None else unread
-            self._known[row] = sequence, len(tokens)  # when the round that now begins has searched
             told.append(unread)
+        if any(self._has_images):
+            return None
+        self._known = [(sequence, len(sequence.tokens)) for sequence in batch]
         return told
 
     def note(self, lengths: Many[int]) -> None:
@@ -106,7 +122,7 @@ class TextsAhead:
 
     def _take(self, row: int, sequence: Sequence) -> None:
         """Take a text in as it is."""
-        tokens = sequence.tokens
+        tokens, self._known[row] = sequence.tokens, (None, 0)
         both = np.empty((2, len(tokens)), dtype=np.int32)
         both[0] = tokens
         agree_with_end(*both)
@@ -114,6 +130,7 @@ class TextsAhead:
         self._held.tokens[row, : len(tokens)].copy_(there[0])
         self._held.runs[row, : len(tokens)].copy_(there[1])
         self._held.lengths[row].fill_(len(tokens))
+        self._has_images[row] = int(both[0].max()) >= IMAGE_IDS
         self._known[row] = sequence, len(tokens)
 
 
@@ -121,33 +138,14 @@ def copied_as_tensors(
     copying: Copying, texts: HeldTexts, state: Tensor, is_live: Tensor, drafted: Tensor | None, nodes: int
 ) -> Tensor:
     """Do what `copy_behind` does, in many launches."""
-    batch, capacity = texts.tokens.shape
-    starts, counts, told = state[:batch], state[batch : 2 * batch], state[2 * batch :].view(batch, -1)
-    ends, place = (starts + 1).unsqueeze(1), torch.arange(capacity, device=state.device).expand(batch, -1)
-    held = texts.lengths.unsqueeze(1)
-    new, room = ends - held, told.shape[1]
-    fresh = told.gather(1, (counts.unsqueeze(1) - (ends - place)).clamp(0, room - 1)).int()
-    tokens = torch.where((place >= held) & (place < ends), fresh, texts.tokens)
-    runs, agrees = torch.zeros_like(texts.runs), place < ends - 1
-    for back in range(room):
-        same = tokens.gather(1, (place - back).clamp(min=0)) == tokens.gather(1, (ends - 1 - back).clamp(min=0))
-        agrees = agrees & ((same & (place >= back)) | (new <= back))
-        runs += agrees & (new > back)
-    before = texts.runs.gather(1, (place - new).clamp(0, capacity - 1))
-    runs += torch.where(agrees & (place >= new), before, 0)
-    for kept, found in ((texts.tokens, tokens), (texts.runs, runs), (texts.lengths, starts + 1)):
+    ends = (state[: len(texts.lengths)] + 1).unsqueeze(1)
+    tokens, runs = _taken_in(texts, state, ends)
+    for kept, found in ((texts.tokens, tokens), (texts.runs, runs), (texts.lengths, ends[:, 0])):
         torch.where(is_live, found, kept, out=kept)
-    match = runs.long().clamp(max=copying.longest or capacity)
-    key = match * RANKS + (capacity - place if copying.is_first else place)
-    key, best = torch.where((place < ends - 1) & (runs > 0), key, -1).max(dim=1, keepdim=True)
-    match, start = match.gather(1, best), best + 1
-    most = (copying.factor * match + copying.offset).clamp(max=copying.length)
-    if not copying.goes_on:
-        most = torch.minimum(most, ends - start)
-    most = torch.where((key >= 0) & (match >= copying.shortest), most, 0)
-    node = torch.arange(nodes, device=state.device).expand(batch, -1)
+    start, most = _best_of(copying, runs, ends)
+    node = torch.arange(nodes, device=state.device).expand(len(ends), -1)
     is_copied = (node >= 1) & (node <= most)
-    source = (start + (node - 1).clamp(min=0) % (ends - start).clamp(min=1)).clamp(max=capacity - 1)
+    source = (start + (node - 1).clamp(min=0) % (ends - start).clamp(min=1)).clamp(max=tokens.shape[1] - 1)
     chain = (
         torch.where(is_copied, tokens.gather(1, source).long(), ROOT_TOKEN),
         torch.where(is_copied, node - 1, 0),
@@ -157,8 +155,38 @@ def copied_as_tensors(
     parts = [torch.where(node == 0, root, part) for root, part in zip(roots, chain, strict=True)]
     if drafted is not None:
         model = drafted[:, :-1].chunk(3, dim=1)
-        given = node < model[0].shape[1]
+        is_given = (most == 0) & (node < model[0].shape[1])
         wide = [part.gather(1, node.clamp(max=part.shape[1] - 1)) for part in model]
-        parts = [torch.where((most == 0) & given, grown, part) for part, grown in zip(parts, wide, strict=True)]
+        parts = [torch.where(is_given, grown, part) for part, grown in zip(parts, wide, strict=True)]
         sizes = torch.where(most == 0, drafted[:, -1:], sizes)
     return torch.cat((*parts, sizes), dim=1)
+
+
+def _taken_in(texts: HeldTexts, state: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tokens and runs of texts with what is new, (batch, room) each; they end at `ends` (batch, 1)."""
+    batch, capacity = texts.tokens.shape
+    counts, told = state[batch : 2 * batch].unsqueeze(1), state[2 * batch :].view(batch, -1)
+    place, held = torch.arange(capacity, device=state.device).expand(batch, -1), texts.lengths.unsqueeze(1)
+    new, room = ends - held, told.shape[1]
+    fresh = told.gather(1, (counts - (ends - place)).clamp(0, room - 1)).int()
+    tokens = torch.where((place >= held) & (place < ends), fresh, texts.tokens)
+    runs, agrees = torch.zeros_like(texts.runs), place < ends - 1
+    for back in range(room):
+        same = tokens.gather(1, (place - back).clamp(min=0)) == tokens.gather(1, (ends - 1 - back).clamp(min=0))
+        agrees = agrees & ((same & (place >= back)) | (new <= back))
+        runs += agrees & (new > back)
+    before = texts.runs.gather(1, (place - new).clamp(0, capacity - 1))
+    return tokens, runs + torch.where(agrees & (place >= new), before, 0)
+
+
+def _best_of(copying: Copying, runs: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where the copy behind each text's best place begins, and how many tokens it has, (batch, 1) each."""
+    place = torch.arange(runs.shape[1], device=runs.device).expand_as(runs)
+    match = runs.long().clamp(max=copying.longest or runs.shape[1])
+    key = match * RANKS + (runs.shape[1] - place if copying.is_first else place)
+    key, best = torch.where((place < ends - 1) & (runs > 0), key, -1).max(dim=1, keepdim=True)
+    match, start = match.gather(1, best), best + 1
+    most = (copying.factor * match + copying.offset).clamp(max=copying.length)
+    if not copying.goes_on:
+        most = torch.minimum(most, ends - start)
+    return start, torch.where((key >= 0) & (match >= copying.shortest), most, 0)

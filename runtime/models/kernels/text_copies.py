@@ -141,8 +141,8 @@ def _copy(
     lane = tl.arange(0, room_padded)
     fresh = tl.load(state + 2 * batch + row * room + count - new + lane, mask=lane < new, other=0)
     tl.store(text + held + lane, fresh.to(tl.int32), mask=lane < tl.where(live, new, 0))
+    tl.debug_barrier()  # what other threads of this program have stored is read, and all know what was held
     tl.store(lengths + row, end, mask=live)
-    tl.debug_barrier()  # what other threads of this program have stored is read
     best = tl.program_id(0).to(tl.int64) * 0 - 1
     chunks = (end + places - 2) // places
     for chunk in range(0, chunks):
