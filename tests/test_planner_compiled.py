@@ -203,6 +203,22 @@ def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tm
     assert len(most) == 3 and max(most) == 1  # the helper and both of its callers, each once
 
 
+@pytest.mark.parametrize("says", ["no compiled object yet for <Library 'doubled'>", "something else"])
+def test_a_kernel_that_numba_cannot_keep_runs_all_the_same(says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(number: int) -> int:
+        return 2 * number
+
+    def fail(cache: object, signature: object, made: object) -> None:
+        raise RuntimeError(says)
+
+    monkeypatch.setattr("numba.core.caching.Cache.save_overload", fail)
+    kernel = Kernel(doubled)
+    if says == "something else":
+        with pytest.raises(RuntimeError, match=says):
+            kernel(4)
+    assert kernel(4) == 8
+
+
 def test_tests_keep_machine_code_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))
     root = Path(compiled_module.__file__).parents[2]

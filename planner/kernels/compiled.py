@@ -18,6 +18,8 @@ Result = TypeVar("Result")
 PACKAGE = Path(__file__).parents[2]
 KERNELS = ("*/kernels", "*/*/kernels")  # folders of it that kernels call each other from
 
+NOT_KEPT = "no compiled object yet"  # numba of what it cannot keep; seen where many processes compile at once
+
 _COMPILING = RLock()  # kernels compile the kernels they call; numba's settings are the process's
 _SHARING: set[int] = set()  # ids of machine code whose loops may be shared by threads, or that of kernels that it calls
 
@@ -36,7 +38,12 @@ class Kernel(Generic[Arguments, Result]):
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run the machine code."""
-        return (self._machine_code or self.compiled())(*args, **kwargs)
+        try:
+            return (self._machine_code or self.compiled())(*args, **kwargs)
+        except RuntimeError as error:
+            if NOT_KEPT not in str(error):
+                raise
+            return self.compiled()(*args, **kwargs)  # nothing has run yet
 
     def compiled(self) -> Callable[Arguments, Result]:
         """Return what numba makes of the function and of the kernels it calls."""
