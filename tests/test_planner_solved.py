@@ -11,6 +11,7 @@ from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import CastPolicy, ConfidentChainPolicy, StackPolicy, TreePolicy
 from spectune.planner.policies.stack import stack_name
 from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.crossfit import EVERYWHERE
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import Solve, solve
@@ -67,6 +68,17 @@ def test_cells_of_the_same_costs_decode_alike_whatever_the_search_of_each_found(
         for one, cell in zip(found, plan.cells, strict=True)
     }
     assert len(half) == 1 and half != {EVERYWHERE}
+
+
+def test_what_the_first_context_would_take_is_priced_at_the_last_one_too() -> None:
+    cells, measured = cells_of([1], [50, 150, 400]), doubting()
+    _, _, (first, *others) = solved(measured, cells)
+    rare = ConfidentChainPolicy(length=3, confidence=0.123)
+    assert all(one.contest.find(rare, "small") is None for one in (first, *others))
+    first.contest.enter(rare, "small", Rehearsal(measured).replay(rare, "small", 1), EVERYWHERE)
+    first = replace(first, ballot=replace(first.ballot, near=(place_in(first, rare, "small"),)))
+    solve(measured, cells, created="", spectune="", spread=lambda work, groups: [(first, *others)])
+    assert all(one.contest.find(rare, "small") is not None for one in others)
 
 
 def test_notes_on_stacks_are_of_what_the_schedule_takes() -> None:

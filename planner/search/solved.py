@@ -1,7 +1,7 @@
 """What the cells of a plan found, each by itself and then by what its neighbours took.
 
 A search finds other knobs in every cell, so cells that tie with each other's choice do not know it. So each cell prices
-what its neighbours would take by themselves before the schedule looks for what they agree on.
+what its neighbours and all cells of its batch would take by themselves before the schedule looks for what they agree on.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SolvedCell:
 def with_neighbours(
     cells: Sequence[SolvedCell], rehearsal: Rehearsal, stacks: StackSearch, weights: Floats
 ) -> list[SolvedCell]:
-    """Return the cells after each has priced what its neighbours would take by themselves.
+    """Return the cells after each has priced what its neighbours, and others of its batch, would take by themselves.
 
     Args:
         cells: solved, their contests not yet of what the others found; these are added to.
@@ -72,7 +72,8 @@ def with_neighbours(
     found = []
     for one in cells:
         before = len(one.contest.priced)
-        for other in around[one.place]:
+        batch, _ = one.place
+        for other in dict.fromkeys([*around[one.place], *(place for place in firsts if place[0] == batch)]):
             _enter(one.contest, *firsts[other], rehearsal, stacks)
         is_more = len(one.contest.priced) > before
         found.append(replace(one, ballot=ballot_of(one.contest, weights)) if is_more else one)
