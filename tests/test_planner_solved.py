@@ -76,7 +76,9 @@ def test_what_the_first_context_would_take_is_priced_at_the_last_one_too() -> No
     rare = ConfidentChainPolicy(length=3, confidence=0.123)
     assert all(one.contest.find(rare, "small") is None for one in (first, *others))
     first.contest.enter(rare, "small", Rehearsal(measured).replay(rare, "small", 1), EVERYWHERE)
-    first = replace(first, ballot=replace(first.ballot, near=(place_in(first, rare, "small"),)))
+    place = place_in(first, rare, "small")
+    ballot = replace(first.ballot, candidates=first.contest.priced, able=(*first.ballot.able, place), near=(place,))
+    first = replace(first, ballot=ballot)
     solve(measured, cells, created="", spectune="", spread=lambda work, groups: [(first, *others)])
     assert all(one.contest.find(rare, "small") is not None for one in others)
 

@@ -1,7 +1,8 @@
 """What the cells of a plan found, each by itself and then by what its neighbours took.
 
 A search finds other knobs in every cell, so cells that tie with each other's choice do not know it. So each cell prices
-what its neighbours and all cells of its batch would take by themselves before the schedule looks for what they agree on.
+what its neighbours, and all cells of its batch, would take by themselves before the schedule looks for what they agree
+on.
 """
 
 from __future__ import annotations
