@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ...planner.growth.on_gpu import copied_on_gpu
 from ...planner.growth.room import deepest
 from ...planner.kernels.arrays import Ints
 from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
@@ -31,7 +30,7 @@ from ..transfer import Landing, host_memory
 from .acceptance import ancestors_of, end_round
 from .ends import Ends
 from .state import BatchState
-from .texts import TextsAhead
+from .texts import Copies
 
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
@@ -90,6 +89,7 @@ class CapturedRounds:
         *,
         seen_in: Callable[[int], int],
         growth: CapturedGrowth | None,
+        copies: Copies | None,
     ) -> None:
         """Record nothing yet.
 
@@ -100,14 +100,14 @@ class CapturedRounds:
             cache: the target's.
             seen_in: the positions of it in sight where so many are needed.
             growth: the drafter's; None where no model drafts.
+            copies: what is copied out of the texts; None where nothing is.
         """
         self.setup, self.batch = setup, batch
         self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
         self.ends = Ends(self.most_read)
         self.state = BatchState(batch, self.most_read, target.device)
-        copies, rows = copied_on_gpu(setup.policy), cache.capacity + self.most_read
-        self._texts = None if copies is None else TextsAhead(copies, self.state, rows)
+        self._copies = copies
         self._by_model: TreePolicy = setup.policy.model if isinstance(setup.policy, HybridPolicy) else setup.policy
         self._target, self._cache, self._seen_in, self._growth = target, cache, seen_in, growth
         self._most_fed = max(setup.padded(tokens) for tokens in range(1, setup.policy.max_verify_tokens + 1))
@@ -129,12 +129,6 @@ class CapturedRounds:
         return self._growth is None or self._sight_of(self._growth, context) is not None
 
     @torch.inference_mode()
-    def take_in(self, batch: Many[Sequence]) -> None:
-        """Let the device know texts that have joined before a round is to begin with them."""
-        if self._texts is not None and len(batch) == self.batch:
-            self._texts.take_in(batch)
-
-    @torch.inference_mode()
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> bool:
         """Let the next round begin where the host says; return whether it can.
 
@@ -143,8 +137,8 @@ class CapturedRounds:
             fresh: the tokens of each that the drafter has to read; None where no model drafts.
         """
         unread: Many[Many[int]] | None = [s.tokens[-1:] for s in batch] if fresh is None else fresh
-        if self._texts is not None:
-            unread = self._texts.begin(batch, fresh)
+        if self._copies is not None:
+            unread = self._copies.texts.begin(batch, fresh, self.most_read)
         if unread is None:
             return False
         self.state.put([s.context for s in batch], unread)
@@ -172,8 +166,8 @@ class CapturedRounds:
 
     def note_ahead(self, ends: Many[int]) -> None:
         """Take note of where a round began that was launched behind another one: tokens in the target's cache."""
-        if self._texts is not None:
-            self._texts.note([end + 1 for end in ends])
+        if self._copies is not None:
+            self._copies.texts.note([end + 1 for end in ends])
 
     def told(self, record: Tensor, moments: Many[Moment]) -> Told:
         """Return what a round said that is over."""
@@ -226,8 +220,8 @@ class CapturedRounds:
         if self._growth is None and self._most_fed == 1 and is_supported(self._target.device, self._target.dtype):
             return self._plainly_verified(seen)
         starts, numbers = self.state.starts, self._numbers
-        if self._texts is not None:
-            numbers = self._texts.drafted(None if self._growth is None else numbers, self._nodes)
+        if self._copies is not None:
+            numbers = self._copies.drafted(self.state, None if self._growth is None else numbers, self._nodes)
         tokens, parents, depths = self._widened(numbers)
         sees, bits = self._ancestors(parents)
         places = self._places_of(tokens.shape[1])
@@ -265,11 +259,11 @@ class CapturedRounds:
     def _nodes(self) -> int:
         """Nodes of every tree as it is drafted, the root included; where texts are searched, with its padding."""
         drafted = self._numbers.shape[1] // 3
-        return drafted if self._texts is None else self.setup.padded(max(drafted, self._texts.nodes))
+        return drafted if self._copies is None else self.setup.padded(max(drafted, self._copies.nodes))
 
     @property
     def _copies_alone(self) -> bool:
-        return self._texts is not None and self._growth is None
+        return self._copies is not None and self._growth is None
 
     @property
     def _may_branch(self) -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from contextlib import suppress
 from dataclasses import dataclass
+
+import torch
 
 from ...planner.growth.on_gpu import copied_on_gpu
 from ...planner.policies import HybridPolicy, PlainPolicy
@@ -21,7 +24,7 @@ from ..models.graphed import GraphedModel
 from ..requests import Sequence, are_greedy
 from ..setup import RoundSetup
 from .captured import CapturedRounds, Launched, Told
-from .texts import load_kernels
+from .texts import Copies, TextsOnDevice, copying_by, load_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +75,14 @@ class RoundsAhead:
         self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
         self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
         self._bet: _Bet | None = None
-        self._latest: CapturedRounds | None = None  # that were launched
+        self._texts: TextsOnDevice | None = None  # from the first round on that copies out of one
 
+    @torch.inference_mode()
     def note_joined(self, batch: Many[Sequence]) -> None:
         """Take note of who runs now: what a round wants of new texts is sent while the device still reads prompts."""
-        latest = self._latest
-        if latest is not None:
-            try:
-                latest.take_in(batch)
-            except Exception as error:  # who joins has joined: its rounds can run as others do
-                self._refuse(latest.setup, latest.batch, error)
+        if self._texts is not None:
+            with suppress(Exception):  # who joins has joined: the round that wants its text tries again, and tells
+                self._texts.take_in(batch)
 
     def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
         """Return what a round says, with the next one on its way; None where it has to be run as any other.
@@ -123,14 +124,28 @@ class RoundsAhead:
         rounds = self._rounds.get(key)
         if rounds is None:
             rounds = self._rounds[key] = CapturedRounds(
-                setup, len(batch), self._target, self._cache, seen_in=self._seen_in, growth=growth
+                setup,
+                len(batch),
+                self._target,
+                self._cache,
+                seen_in=self._seen_in,
+                growth=growth,
+                copies=self._copies_by(setup),
             )
         longest = max(s.context for s in batch)
         most_unread = 0 if fresh is None else max(map(len, fresh))
         if most_unread > rounds.most_read or not rounds.has_room(longest):
             return None
-        self._latest = rounds
         return rounds.launch(longest) if rounds.begin(batch, fresh) else None
+
+    def _copies_by(self, setup: RoundSetup) -> Copies | None:
+        """Return what rounds copy out of the texts, which are the same for all that do; None where they do not."""
+        policy = copied_on_gpu(setup.policy)
+        if policy is None:
+            return None
+        if self._texts is None:
+            self._texts = TextsOnDevice(self._cache.slots, self._cache.capacity + 1, self._target.device)
+        return Copies(texts=self._texts, copying=copying_by(policy))
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
         """Wait for a round; launch the next one before, or as soon as it is known that nobody ends with this one."""
@@ -168,7 +183,7 @@ class RoundsAhead:
 
     def _refuse(self, setup: RoundSetup, batch: int, error: Exception) -> None:
         """Run rounds of a setup over so many sequences as any others from now on, and say so once."""
-        self._bet = self._latest = None
+        self._bet = None
         self._refused.append((setup, batch))
         self._rounds.pop((setup, batch), None)
         what = f"rounds of {setup.policy.label} over {batch} sequences"

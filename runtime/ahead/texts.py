@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -48,40 +49,34 @@ def load_kernels() -> None:
     agree_with_end(np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32))
 
 
-class TextsAhead:
-    """The texts of a batch that one policy copies out of.
+class TextsOnDevice:
+    """The texts in a decoder's slots, whoever copies out of them.
 
-    Invariant: `_known[row]` is whose text the device holds there, and how long that is once all rounds that were
-    launched have searched; what a sequence has beyond that the state tells, or the text is taken in anew.
-
-    Attributes:
-        nodes: of the largest tree, the root included.
+    Invariant: `_known[slot]` is whose text the device holds there, and how long that is once all rounds that were
+    launched have searched; what a sequence has beyond that a round's state tells, or the text is taken in anew.
     """
 
-    def __init__(self, policy: SuffixPolicy | LookupPolicy, state: BatchState, room: int) -> None:
-        """Hold no text yet.
-
-        Args:
-            policy: that copies.
-            state: where the batch stands.
-            room: most tokens of a text.
-        """
-        self.nodes = policy.length + 1
-        batch, device = len(state.starts), state.numbers.device
-        self._copying, self._state, self._device = copying_by(policy), state, device
-        tokens = torch.zeros((batch, room), dtype=torch.int32, device=device)
-        lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+    def __init__(self, slots: int, room: int, device: torch.device) -> None:
+        """Hold no text yet, with room for so many tokens of each."""
+        self._device = device
+        tokens = torch.zeros((slots, room), dtype=torch.int32, device=device)
+        lengths = torch.zeros(slots, dtype=torch.int64, device=device)
         self._held = HeldTexts(tokens=tokens, runs=torch.zeros_like(tokens), lengths=lengths)
-        self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * batch
-        self._has_images = [False] * batch  # which the host searches without
+        self._known: list[tuple[Sequence | None, int]] = [(None, 0)] * slots
+        self._has_images = [False] * slots  # which the host searches without
+
+    def of(self, batch: int) -> HeldTexts:
+        """Return what is held of the first texts, a view."""
+        held = self._held
+        return HeldTexts(tokens=held.tokens[:batch], runs=held.runs[:batch], lengths=held.lengths[:batch])
 
     def take_in(self, batch: Many[Sequence]) -> None:
         """Let the device hold the texts of sequences that are new in their slots, beside whatever else it does."""
-        for row, (sequence, (known, _)) in enumerate(zip(batch, self._known, strict=True)):
+        for slot, (sequence, (known, _)) in enumerate(zip(batch, self._known, strict=False)):
             if known is not sequence:
-                self._take(row, sequence)
+                self._take(slot, sequence)
 
-    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> list[Many[int]] | None:
+    def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None, room: int) -> list[Many[int]] | None:
         """Let the device hold the texts of a batch but for the newest tokens; return those that the state is to tell.
 
         None where a text has images: nobody copies their places, which are no tokens.
@@ -89,49 +84,65 @@ class TextsAhead:
         Args:
             batch: the sequences in their slots.
             fresh: the tokens of each that a model has to read; None where none drafts.
+            room: most tokens of each that the state tells.
         """
         told = list[Many[int]]()
-        for row, (sequence, (known, length)) in enumerate(zip(batch, self._known, strict=True)):
-            if known is sequence and self._has_images[row]:
+        for slot, (sequence, (known, length)) in enumerate(zip(batch, self._known, strict=False)):
+            if known is sequence and self._has_images[slot]:
                 return None
             tokens = sequence.tokens
             new = len(tokens) - length
-            unread = tokens[-max(new, 1) :] if fresh is None else fresh[row]
-            if known is not sequence or not 0 <= new <= min(len(unread), self._state.fresh.shape[1]):
-                self._take(row, sequence)
+            unread = tokens[-max(new, 1) :] if fresh is None else fresh[slot]
+            if known is not sequence or not 0 <= new <= min(len(unread), room):
+                self._take(slot, sequence)
                 unread = tokens[-1:] if fresh is None else unread
             told.append(unread)
-        if any(self._has_images):
+        if any(self._has_images[: len(batch)]):
             return None
-        self._known = [(sequence, len(sequence.tokens)) for sequence in batch]
+        self._known[: len(batch)] = [(sequence, len(sequence.tokens)) for sequence in batch]
         return told
 
     def note(self, lengths: Many[int]) -> None:
         """Take note of how long each text was when the latest round that was launched began."""
-        self._known = [(sequence, length) for (sequence, _), length in zip(self._known, lengths, strict=True)]
+        for slot, length in enumerate(lengths):
+            self._known[slot] = self._known[slot][0], length
 
-    def drafted(self, model: Tensor | None, nodes: int) -> Tensor:
-        """Return the numbers of trees of so many nodes, (batch, 3 * nodes + 1); part of the captured work.
-
-        Args:
-            model: likewise, of what a model drafted, for texts out of which nothing is copied.
-            nodes: of the largest tree.
-        """
-        find = copy_behind if is_supported(self._device) else copied_as_tensors
-        return find(self._copying, self._held, self._state.numbers, self._state.is_live, model, nodes)
-
-    def _take(self, row: int, sequence: Sequence) -> None:
+    def _take(self, slot: int, sequence: Sequence) -> None:
         """Take a text in as it is."""
-        tokens, self._known[row] = sequence.tokens, (None, 0)
+        tokens, self._known[slot] = sequence.tokens, (None, 0)
         both = np.empty((2, len(tokens)), dtype=np.int32)
         both[0] = tokens
         agree_with_end(*both)
         there = sent(both, self._device)
-        self._held.tokens[row, : len(tokens)].copy_(there[0])
-        self._held.runs[row, : len(tokens)].copy_(there[1])
-        self._held.lengths[row].fill_(len(tokens))
-        self._has_images[row] = int(both[0].max()) >= IMAGE_IDS
-        self._known[row] = sequence, len(tokens)
+        self._held.tokens[slot, : len(tokens)].copy_(there[0])
+        self._held.runs[slot, : len(tokens)].copy_(there[1])
+        self._held.lengths[slot].fill_(len(tokens))
+        self._has_images[slot] = int(both[0].max()) >= IMAGE_IDS
+        self._known[slot] = sequence, len(tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copies:
+    """How one policy copies out of the texts on a device."""
+
+    texts: TextsOnDevice
+    copying: Copying
+
+    @property
+    def nodes(self) -> int:
+        """Of the largest tree, the root included."""
+        return self.copying.length + 1
+
+    def drafted(self, state: BatchState, model: Tensor | None, nodes: int) -> Tensor:
+        """Return the numbers of trees of so many nodes, (batch, 3 * nodes + 1); part of the captured work.
+
+        Args:
+            state: where the batch stands.
+            model: likewise, of what a model drafted, for texts out of which nothing is copied.
+            nodes: of the largest tree.
+        """
+        find = copy_behind if is_supported(state.numbers.device) else copied_as_tensors
+        return find(self.copying, self.texts.of(len(state.starts)), state.numbers, state.is_live, model, nodes)
 
 
 def copied_as_tensors(
