@@ -216,6 +216,10 @@ def test_a_kernel_that_numba_cannot_keep_runs_all_the_same(says: str, monkeypatc
     if says == "something else":
         with pytest.raises(RuntimeError, match=says):
             kernel(4)
+        with pytest.raises(RuntimeError, match=says):
+            Kernel(doubled).load(4)
+    else:
+        Kernel(doubled).load(4)
     assert kernel(4) == 8
 
 

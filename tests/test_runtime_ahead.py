@@ -316,6 +316,11 @@ def test_on_a_gpu_rounds_run_ahead_and_wait_for_their_own_results_alone(kind: st
     drafters = {"it": ModelDrafter(model, slots=slots, capacity=CAPACITY)}
     decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in random_requests(slots, tokens=1)]
+    assert_ahead_without_waits(decoder, requests)
+
+
+def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request]) -> None:
+    """Let a decoder of the GPU's target run ahead of the host, which waits for results alone."""
     sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
     ahead = 0
     try:

@@ -39,11 +39,11 @@ from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.texts import agree_with_end
 from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.kernels.jitted import has_triton
-from spectune.runtime.models.kernels.text_copies import HeldTexts, bits_of_parents, copy_behind
+from spectune.runtime.models.kernels.text_copies import HeldTexts, copy_behind
+from spectune.runtime.models.kernels.tree_sight import bits_of_parents
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
-from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
 from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
@@ -52,7 +52,7 @@ from .interpreted import launch
 from .pairwise import crossed
 from .test_lossless_images import TARGET as SEES
 from .test_lossless_images import shown
-from .test_runtime_ahead import on_gpu
+from .test_runtime_ahead import assert_ahead_without_waits, on_gpu
 from .tiny_llava import PLACEHOLDER, seeing_requests
 
 CPU = torch.device("cpu")
@@ -224,7 +224,7 @@ def test_a_text_that_finds_no_memory_beside_its_prompt_has_joined_all_the_same(m
 
     with monkeypatch.context() as patch:
         patch.setattr(TextsOnDevice, "_take", short)
-        decoder.cancel(decoder.running[0]) if decoder.running else None
+        decoder.cancel(decoder.running[0])
         while len(decoder.running) < 2:
             sequences.append(decoder.admit(waiting[2], len(sequences)))
     while decoder.running:
@@ -443,16 +443,4 @@ def test_on_a_gpu_rounds_copy_ahead_and_wait_for_their_own_results_alone(kind: s
     drafters = drafters_of(ModelDrafter(model, slots=slots, capacity=CAPACITY))
     decoder = Decoder(target, drafters, always(setup_of(kind)), slots=slots, capacity=CAPACITY)
     requests = [replace(one, max_new_tokens=60) for one in looping(random_requests(slots, tokens=1))]
-    sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
-    ahead = 0
-    try:
-        torch.cuda.set_sync_debug_mode("error")
-        while decoder.running:
-            done = decoder.step()
-            assert not done.faults and is_timed(done)
-            assert decoder._ahead is not None
-            ahead += decoder._ahead._bet is not None
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert [tuple(one.emitted) for one in sequences] == run(on_gpu(0.0), requests).outputs
-    assert ahead > 5
+    assert_ahead_without_waits(decoder, requests)

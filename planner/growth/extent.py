@@ -71,7 +71,7 @@ def _width(policy: TreePolicy) -> int:
         case StackPolicy():
             return 1 + sum(policy.lengths[1:])
         case StaticPolicy():
-            return max(len(inner) for inner in policy.tree.inner_by_depth())
+            return max(policy.tree.widths)
         case Eagle2Policy():
             return policy.top_k if policy.depth else 1
         case TalonPolicy():

@@ -50,7 +50,7 @@ def fixed_widths(policy: ChainPolicy | StaticPolicy | Eagle2Policy) -> tuple[int
         case ChainPolicy():
             return (1,) * policy.length
         case StaticPolicy():
-            return tuple(len(inner) for inner in policy.tree.inner_by_depth())
+            return policy.tree.widths
         case Eagle2Policy():
             return _layers(policy.depth + 1, policy.top_k, [policy.top_k] * policy.depth)
 

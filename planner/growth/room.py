@@ -82,7 +82,7 @@ def widest_layer(policy: TreePolicy) -> int:
         case StackPolicy():
             return 1 + 2 * policy.max_chain  # what was committed is read again before what is drafted below
         case StaticPolicy():
-            return max(len(inner) for inner in policy.tree.inner_by_depth())
+            return max(policy.tree.widths)
         case Eagle2Policy():
             return policy.top_k
         case CastPolicy():

@@ -66,6 +66,11 @@ class TokenTree:
             inner[depths[node]].append(node)
         return tuple(tuple(nodes) for nodes in inner)
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes that have children at every depth from 0 on: what each forward of a drafter is fed."""
+        return tuple(map(len, self.inner_by_depth()))
+
     def _require_order(self) -> None:
         for node, parent in enumerate(self.parents[1:], start=1):
             if not 0 <= parent < node:

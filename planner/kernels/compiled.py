@@ -41,8 +41,7 @@ class Kernel(Generic[Arguments, Result]):
         try:
             return (self._machine_code or self.compiled())(*args, **kwargs)
         except RuntimeError as error:
-            if NOT_KEPT not in str(error):
-                raise
+            require_not_kept(error)
             return self.compiled()(*args, **kwargs)  # nothing has run yet
 
     def compiled(self) -> Callable[Arguments, Result]:
@@ -57,7 +56,12 @@ class Kernel(Generic[Arguments, Result]):
         kinds: Any = numba  # has no types
         with _COMPILING:
             made: Any = self._made()  # numba's own kind of function
-            made.compile(tuple(kinds.typeof(argument) for argument in args))
+            types = tuple(kinds.typeof(argument) for argument in args)
+            try:
+                made.compile(types)
+            except RuntimeError as error:
+                require_not_kept(error)
+                made.compile(types)
 
     def _made(self) -> Callable[Arguments, Result]:
         from numba import config, njit, prange  # heavy: loads LLVM
@@ -83,6 +87,12 @@ class Kernel(Generic[Arguments, Result]):
             self._machine_code = cast(Callable[Arguments, Result], made)
             _SHARING.update({id(made)} if is_sharing else ())
         return self._machine_code
+
+
+def require_not_kept(error: RuntimeError) -> None:
+    """Raise what numba raises, unless all it says is that it cannot keep what it has compiled."""
+    if NOT_KEPT not in str(error):
+        raise error
 
 
 @lru_cache

@@ -171,7 +171,7 @@ def _of_tree(drafter: int, tree: TokenTree, acceptance: Floats) -> Sketch:
         drafter=drafter,
         tokens_per_round=math.fsum(path),
         verify_tokens=tree.size,
-        widths=tuple(len(inner) for inner in tree.inner_by_depth()),
+        widths=tree.widths,
     )
 
 

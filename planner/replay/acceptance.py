@@ -54,7 +54,7 @@ def rank_results(policy: RankPolicy, recording: Recording) -> PositionResults:
     censored where one that the tree goes on from was not recorded.
     """
     if isinstance(policy, StaticPolicy):
-        widths = tuple(len(inner) for inner in policy.tree.inner_by_depth())
+        widths = policy.tree.widths
         return _tree_results(policy.tree, recording, widths)
     if not recording.is_prefix_exact:
         return grown_results(policy, recording)

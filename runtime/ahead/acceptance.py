@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
+from ..growth.layout import tree_bits
+from ..models.kernels import tree_sight
 from ..models.kernels.accepted import follow, is_supported
 from .state import BatchState
 
@@ -59,6 +61,19 @@ def end_round(
     ends = starts + counts
     state.advance(starts, counts, F.pad(drawn, (0, state.fresh.shape[1] - drawn.shape[1])))
     return ends
+
+
+def sight_of(parents: Tensor, deepest: int) -> tuple[Tensor | None, Tensor]:
+    """Return what nodes see, (batch, n, n) where `end_round` asks for that, and the same as a `TreeMask` has it.
+
+    Args:
+        parents: (batch, n); the root's is -1.
+        deepest: at least the edges between the root and any node.
+    """
+    if tree_sight.is_supported(parents.device):
+        return None, tree_sight.bits_of_parents(parents, deepest)
+    sees = ancestors_of(parents, deepest)
+    return sees, tree_bits(sees)
 
 
 def ancestors_of(parents: Tensor, deepest: int) -> Tensor:

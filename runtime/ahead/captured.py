@@ -18,16 +18,14 @@ from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.draft import batch_of
 from ..growth.grow import roots_on_device
-from ..growth.layout import tree_bits
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
-from ..models.kernels import text_copies
 from ..models.kernels.best_tokens import best_of, is_supported
 from ..requests import Sequence
 from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
-from .acceptance import ancestors_of, end_round
+from .acceptance import end_round, sight_of
 from .ends import Ends
 from .state import BatchState
 from .texts import Copies
@@ -223,7 +221,7 @@ class CapturedRounds:
         if self._copies is not None:
             numbers = self._copies.drafted(self.state, None if self._growth is None else numbers, self._nodes)
         tokens, parents, depths = self._widened(numbers)
-        sees, bits = self._ancestors(parents)
+        sees, bits = self._sees(parents)
         places = self._places_of(tokens.shape[1])
         fed = torch.cat((self.state.newest, tokens[:, 1:].clamp(min=0, max=self._target.vocabulary - 1)), dim=1)
         step = ForwardInput(
@@ -283,8 +281,8 @@ class CapturedRounds:
             self._places[count] = torch.arange(count, device=self._target.device)
         return self._places[count]
 
-    def _ancestors(self, parents: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return what nodes see, (batch, n, n) where that is asked for, and the same as a `TreeMask` has it.
+    def _sees(self, parents: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Return what nodes see; see `sight_of`.
 
         A rigid tree's is kept; chains of any lengths are one, whose places behind their ends hold no token.
         """
@@ -292,13 +290,7 @@ class CapturedRounds:
             return self._sight
         if self._copies_alone:
             parents = (self._places_of(parents.shape[1]) - 1).expand_as(parents)
-        most = max(self.deepest, 1)  # padding hangs below the root
-        found: tuple[Tensor | None, Tensor]
-        if text_copies.is_supported(parents.device):
-            found = None, text_copies.bits_of_parents(parents, most)
-        else:
-            sees = ancestors_of(parents, most)
-            found = sees, tree_bits(sees)
+        found = sight_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
         if self._copies_alone or isinstance(self.setup.policy, RIGID):
             self._sight = found
         return found

@@ -16,19 +16,18 @@ class Ends:
 
     def __init__(self, most: int) -> None:
         """Know nothing of rounds that keep at most so many tokens."""
-        self._kept = [0] * (most + 1)  # how often so many, or more
+        self._kept = [0] * (most + 1)  # how often so many
         self._most = most
 
     def note(self, kept: Many[int]) -> None:
         """Take note of what sequences have kept in a round."""
         for tokens in kept:
-            for reached in range(min(tokens, self._most) + 1):
-                self._kept[reached] += 1
+            self._kept[min(tokens, self._most)] += 1
 
     def are_likely(self, left: Many[int]) -> bool:
         """Whether any sequence ends likelier with a round than a round in vain pays, told what each may still emit."""
-        none = 1.0
+        none, rounds = 1.0, sum(self._kept)
         for tokens in left:
             if tokens <= self._most:
-                none *= 1.0 - (self._kept[max(tokens, 0)] + 1) / (self._kept[0] + 1)
+                none *= 1.0 - (sum(self._kept[max(tokens, 0) :]) + 1) / (rounds + 1)
         return none < 1.0 - MOST_LOST

@@ -153,13 +153,13 @@ class RoundsAhead:
         following = self._following(rounds, batch)
         told = current.told()
         kept = [end - s.context for end, s in zip(told.ends, batch, strict=True)]
-        rounds.ends.note(kept)
         is_refused = (rounds.setup, rounds.batch) in self._refused
         if following is None and not is_refused and not may_end(batch, kept, told):
             following = self._launched(rounds, max(told.ends), batch)
         if following is not None:
             rounds.note_ahead(told.ends)
             self._bet = _Bet(batch=list(batch), starts=told.ends, round=following)
+        rounds.ends.note(kept)
         return told
 
     def _following(self, rounds: CapturedRounds, batch: Many[Sequence]) -> Launched | None:
