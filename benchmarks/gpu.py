@@ -515,7 +515,6 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
             "median_ms": statistics.median(ms for _, ms in of_kind),
             "draft_ms": statistics.median(done.draft_ms for done, _ in of_kind),
             "verify_ms": statistics.median(done.verify_ms for done, _ in of_kind),
-            "unused": statistics.fmean(bool(done.unused) for done, _ in of_kind),
         }
         for (tokens, fresh, widths), of_kind in sorted(kinds.items())
     ]

@@ -197,7 +197,6 @@ class Decoder:
             left=left,
             temperature=shared_temperature(batch),
             levels=done.draft.levels,
-            unused=done.draft.unused,
             faults=faults,
             lossy=tuple(done.lossy),
             gates=tuple(done.gates),

@@ -32,7 +32,6 @@ class Round:
     left: int = 0  # sequences that have left the batch since the round before, finished or not
     temperature: float | None = 0.0  # of all sequences; None where they differ, or other settings matter too
     levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target
-    unused: tuple[int, ...] = ()  # widths of a draft begun behind the round before that nobody took; its time is here
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain

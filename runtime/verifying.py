@@ -7,12 +7,11 @@ from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
 from ..planner.kernels.arrays import Ints
-from ..planner.policies import HybridPolicy, LossyPolicy, ResumedPolicy
-from .ahead.behind import DraftsBehind
+from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
 from .drafters.lookup import roots_of
-from .drafters.protocol import BeginsBehind, Drafter
+from .drafters.protocol import Drafter
 from .draws import best_tokens, drawn_from, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
@@ -63,9 +62,6 @@ class Verifying:
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
         self._at_once = target if isinstance(target, VerifiesTrees) and target.can_verify(cache) else None
-        self._behind: DraftsBehind | None = None
-        if isinstance(target, GraphedModel) and seen_in is not None:
-            self._behind = DraftsBehind(target, cache, faults=faults)
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
         """Return what was emitted; where a tree does not fit, its root alone is verified."""
@@ -125,7 +121,7 @@ class Verifying:
         self.forwards += 1
         left = self._left(batch, draft, fed, setup)
         if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
-            return self._verify_captured(self._target, batch, draft, step, setup)
+            return self._verify_captured(self._target, batch, draft, step)
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
@@ -152,21 +148,12 @@ class Verifying:
         return found
 
     def _verify_captured(
-        self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup
+        self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput
     ) -> Committed:
-        """Verify greedy trees by a captured forward; the model of a hybrid may draft on behind it meanwhile."""
-        fed, policy, drafter = step.tokens.shape[1], setup.policy, self._drafters.get(setup.drafter or "")
-        if self._behind is not None and isinstance(policy, HybridPolicy) and isinstance(drafter, BeginsBehind):
-            found = self._behind.verified(batch, draft, step, setup, drafter)
-            if found is not None:
-                self._watch.mark(VERIFIED)
-                best, begun = found
-                done = commit(batch, draft, accepted_of(best, draft), fed)
-                drafter.take(batch, policy, begun)
-                return done
+        """Verify greedy trees by a captured forward."""
         best = target.best(step, self._cache)
         self._watch.mark(VERIFIED)
-        return self._kept(batch, draft, accepted_of(best, draft), fed)
+        return self._kept(batch, draft, accepted_of(best, draft), step.tokens.shape[1])
 
     def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
         """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""

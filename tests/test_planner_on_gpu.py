@@ -16,6 +16,7 @@ from spectune.planner.growth.room import deepest
 from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.policies import (
+    CachebackPolicy,
     CastPolicy,
     ChainPolicy,
     ConfidentChainPolicy,
@@ -180,19 +181,21 @@ def test_drafts_that_hang_on_no_score_are_as_wide_as_those_that_grow(
         (SUFFIX, True),
         (LookupPolicy(length=3), True),
         (LookupPolicy(length=3, occurrence="mapped"), False),
-        (SuffixTreePolicy(nodes=5), False),
+        (SuffixTreePolicy(nodes=5), True),
+        (CachebackPolicy(), False),
         (ChainPolicy(length=2), False),
         *((HybridPolicy(text=SUFFIX, model=model), True) for model in FIXED),
-        (HybridPolicy(text=SuffixTreePolicy(nodes=5), model=FIXED[0]), False),
+        (HybridPolicy(text=SuffixTreePolicy(nodes=5), model=FIXED[0]), True),
     ],
 )
-def test_chains_are_copied_on_a_gpu(policy: TreePolicy, is_one: bool) -> None:
+def test_what_is_copied_on_a_gpu(policy: TreePolicy, is_one: bool) -> None:
     assert (copied_on_gpu(policy) is not None) == is_one
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
-    "policy", [SUFFIX, LookupPolicy(length=5), *(HybridPolicy(text=SUFFIX, model=m) for m in FIXED)]
+    "policy",
+    [SUFFIX, SuffixTreePolicy(nodes=6), LookupPolicy(length=5), *(HybridPolicy(text=SUFFIX, model=m) for m in FIXED)],
 )
 def test_rounds_that_copy_ahead_of_the_host_are_all_as_large_as_any(
     policy: SuffixPolicy | LookupPolicy | HybridPolicy, batch: int
@@ -209,9 +212,8 @@ def test_rounds_that_copy_ahead_of_the_host_are_all_as_large_as_any(
     assert waits.round_ms < found.round_ms
 
 
-def test_hybrids_over_suffix_trees_compete_where_rounds_wait_for_the_host() -> None:
-    for regime, compete in (("eager", True), ("cuda-graph", False)):
-        rehearsal = Rehearsal(on("cuda", regime))
-        (contest,) = price_all(rehearsal, [Cell(batch=1, context=30)], SearchOptions())
-        texts = {one.policy.text.kind for one in contest.priced if isinstance(one.policy, HybridPolicy)}
-        assert "suffix" in texts and ("suffix-tree" in texts) == compete
+@pytest.mark.parametrize("regime", ["eager", "cuda-graph"])
+def test_hybrids_over_suffix_trees_compete(regime: str) -> None:
+    (contest,) = price_all(Rehearsal(on("cuda", regime)), [Cell(batch=1, context=30)], SearchOptions())
+    texts = {one.policy.text.kind for one in contest.priced if isinstance(one.policy, HybridPolicy)}
+    assert texts == {"suffix", "suffix-tree"}

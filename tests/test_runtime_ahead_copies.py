@@ -20,6 +20,7 @@ from spectune.planner.policies import (
     LookupPolicy,
     StaticPolicy,
     SuffixPolicy,
+    SuffixTreePolicy,
 )
 from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.text.state import TextState
@@ -28,7 +29,7 @@ from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Launched
 from spectune.runtime.ahead.ends import Ends
 from spectune.runtime.ahead.state import BatchState
-from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, copying_by
+from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -39,7 +40,9 @@ from spectune.runtime.growth.layout import tree_bits
 from spectune.runtime.kernels.texts import agree_with_end
 from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.kernels.jitted import has_triton
-from spectune.runtime.models.kernels.text_copies import HeldTexts, copy_behind
+from spectune.runtime.models.kernels.text_copies import copy_behind
+from spectune.runtime.models.kernels.text_runs import HeldTexts
+from spectune.runtime.models.kernels.text_trees import LONGEST, MOST_PLACES, Growing, grow_behind
 from spectune.runtime.models.kernels.tree_sight import bits_of_parents
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
@@ -50,30 +53,48 @@ from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
 from .fresh_states import worst_difference
 from .interpreted import launch
 from .pairwise import crossed
+from .slow_here import SLOW_HERE
 from .test_lossless_images import TARGET as SEES
 from .test_lossless_images import shown
 from .test_runtime_ahead import assert_ahead_without_waits, on_gpu
+from .text_reference import let_the_cpu_grow_trees
 from .tiny_llava import PLACEHOLDER, seeing_requests
 
 CPU = torch.device("cpu")
+CopiedPolicy = SuffixPolicy | SuffixTreePolicy | LookupPolicy
 SUFFIX = SuffixPolicy(length=5, min_match=2, factor=1, offset=1, occurrence="last")
-TEXTS: dict[str, SuffixPolicy | LookupPolicy] = {
+CHAINS: dict[str, SuffixPolicy | LookupPolicy] = {
     "suffix": SUFFIX,
     "first suffix": replace(SUFFIX, occurrence="first", min_match=1, length=7, factor=4),
     "lookup": LookupPolicy(length=4, max_ngram=3, min_ngram=1),
     "first lookup": LookupPolicy(length=6, max_ngram=2, min_ngram=2, occurrence="first"),
 }
+TREES = {
+    "tree": SuffixTreePolicy(nodes=6, factor=2, offset=1),
+    "likely tree": SuffixTreePolicy(nodes=9, factor=4, least_chance=0.3, least_score=0.6),
+}
+TEXTS: dict[str, CopiedPolicy] = {**CHAINS, **TREES}
 MODELS: dict[str, ElsePolicy] = {
     "chain": ChainPolicy(length=2),
     "static": StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))),
     "eagle2": Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
 }
-KINDS = (*TEXTS, *MODELS)
+HYBRIDS = {
+    **{kind: HybridPolicy(text=SUFFIX, model=model) for kind, model in MODELS.items()},
+    "tree, else chain": HybridPolicy(text=TREES["likely tree"], model=MODELS["chain"]),
+    "tree, else eagle2": HybridPolicy(text=replace(TREES["tree"], least_score=0.8), model=MODELS["eagle2"]),
+}
+KINDS = (*TEXTS, *HYBRIDS)
+
+
+@pytest.fixture(autouse=True)
+def _the_cpu_grows_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_the_cpu_grow_trees(monkeypatch)
 
 
 def setup_of(kind: str, **more: tuple[int, ...]) -> RoundSetup:
     """Return how rounds copy: alone, or else a model drafts."""
-    policy = TEXTS[kind] if kind in TEXTS else HybridPolicy(text=SUFFIX, model=MODELS[kind])
+    policy = TEXTS[kind] if kind in TEXTS else HYBRIDS[kind]
     return RoundSetup(policy=policy, drafter="text" if kind in TEXTS else "hybrid", **more)
 
 
@@ -158,7 +179,7 @@ def test_a_round_is_launched_before_the_one_before_it_is_read(kind: str) -> None
 
 
 @pytest.mark.lossless
-@pytest.mark.parametrize("kind", ["suffix", "lookup", "chain", "eagle2"])
+@pytest.mark.parametrize("kind", ["suffix", "lookup", "tree", "chain", "eagle2", "tree, else chain"])
 def test_rounds_of_other_setups_in_between_change_nothing(kind: str) -> None:
     """The device's texts lack what others committed: a few tokens it is told, more it takes in anew."""
     requests = looping(random_requests(6, tokens=40))
@@ -234,7 +255,7 @@ def test_a_text_that_finds_no_memory_beside_its_prompt_has_joined_all_the_same(m
 
 
 @pytest.mark.lossless
-@pytest.mark.parametrize("kind", ["suffix", "lookup", "chain"])
+@pytest.mark.parametrize("kind", ["suffix", "lookup", "tree", "chain"])
 def test_texts_with_images_are_searched_by_the_host_and_without_them(kind: str) -> None:
     captured = Captured(slots=2, target_model=SEES, drafter_model=BlindModel(SMALL, PLACEHOLDER))
     requests = shown([replace(one, max_new_tokens=20) for one in seeing_requests(5, tokens=12)])
@@ -265,12 +286,14 @@ ROOM = 9  # newest tokens that are told of a text
 
 def found_behind(
     tokens: Tensor, runs: Tensor, lengths: Tensor, state: Tensor, is_live: Tensor, drafted: Tensor | None,
-    *, policy: SuffixPolicy | LookupPolicy, nodes: int, by_kernel: bool,
+    *, policy: CopiedPolicy, nodes: int, by_kernel: bool,
 ) -> Tensor:  # fmt: skip
     """Return the numbers of copies; texts are written."""
-    texts = HeldTexts(tokens=tokens, runs=runs, lengths=lengths)
+    texts, by = HeldTexts(tokens=tokens, runs=runs, lengths=lengths), drafting_by(policy)
+    if isinstance(by, Growing):
+        return grow_behind(by, texts, state, is_live, drafted, nodes)
     find = copy_behind if by_kernel else copied_as_tensors
-    return find(copying_by(policy), texts, state, is_live, drafted, nodes)
+    return find(by, texts, state, is_live, drafted, nodes)
 
 
 class OnDevice:
@@ -293,7 +316,7 @@ class OnDevice:
 
     def copies(
         self,
-        policy: SuffixPolicy | LookupPolicy,
+        policy: CopiedPolicy,
         texts: Sequence[Sequence[int]],
         *,
         drafted: Tensor | None = None,
@@ -316,10 +339,10 @@ WAYS = [False, pytest.param(True, marks=pytest.mark.skipif(not has_triton(), rea
 
 
 @pytest.mark.parametrize("by_kernel", WAYS)
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("kind", CHAINS)
 @pytest.mark.parametrize("kinds", [1, 2, 4, 30])
 def test_the_device_copies_what_the_planner_s_search_does(kind: str, kinds: int, by_kernel: bool) -> None:
-    policy, rng = TEXTS[kind], random.Random(kinds)
+    policy, rng = CHAINS[kind], random.Random(kinds)
     whole = [drawn_text(seed, 60 + 9 * seed, kinds) for seed in range(3)]
     held = OnDevice(whole, by_kernel=by_kernel)
     ends = [rng.randint(1, 20) for _ in whole]
@@ -356,6 +379,87 @@ def test_where_nothing_is_copied_stands_what_a_model_drafted(by_kernel: bool) ->
     assert tokens[2].tolist() == [-1, 5, 5, 5, 5, -1, -1, -1, -1]
 
 
+GROWN = [
+    SuffixTreePolicy(nodes=10, factor=4, offset=1, least_chance=0.02),
+    SuffixTreePolicy(nodes=48, factor=8, least_chance=0.0, min_match=2, least_score=0.5),
+    SuffixTreePolicy(nodes=25, least_chance=0.1),
+    SuffixTreePolicy(nodes=3, factor=0, offset=9, least_chance=0.5, least_score=1.9),
+    SuffixTreePolicy(nodes=20, factor=4, offset=1, least_chance=0.2, min_match=3),
+]
+HERE = [(GROWN[0], 3), (GROWN[1], 30)]
+ELSEWHERE = [(policy, kinds) for policy in GROWN for kinds in (1, 2, 3, 5, 8, 30) if (policy, kinds) not in HERE]
+
+
+def repetitive_text(seed: int, length: int, kinds: int) -> list[int]:
+    """Return a text that says what it said before again and again, not always to the end."""
+    rng, text = random.Random(seed), drawn_text(seed, 4, kinds)
+    while len(text) < length:
+        start = rng.randrange(len(text))
+        text += [*text[start : start + rng.randint(1, 12)], *rng.choices(range(kinds), k=rng.randint(0, 1))]
+    return text[:length]
+
+
+def assert_grown(held: OnDevice, policy: SuffixTreePolicy, texts: Sequence[Sequence[int]], nodes: int) -> int:
+    """Assert that trees are those of the planner's search, in order; return how many nodes they have."""
+    found = batch_of(held.copies(policy, texts, nodes=nodes).numpy(), ())
+    for row, tree in enumerate(TextState().draft(text, policy) for text in texts):
+        size = tree.shape[1]
+        assert found.sizes[row] == size
+        assert [part[row, :size].tolist() for part in (found.tokens, found.parents, found.depths)] == tree.tolist()
+        assert (found.tokens[row, size:] == -1).all()
+    return int(found.sizes.sum()) - len(texts)
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+@pytest.mark.parametrize(("policy", "kinds"), [*HERE, *(pytest.param(*case, marks=SLOW_HERE) for case in ELSEWHERE)])
+def test_the_device_grows_the_trees_of_the_planner_s_search(policy: SuffixTreePolicy, kinds: int) -> None:
+    rng = random.Random(kinds)
+    whole = [repetitive_text(seed, 150, kinds) for seed in range(2)]
+    held = OnDevice(whole, by_kernel=True)
+    ends, nodes = [rng.randint(30, 50) for _ in whole], 0
+    held.cut([end - rng.randint(0, ROOM) for end in ends])
+    for _ in range(10 if torch.cuda.is_available() else 2):  # an interpreter takes seconds for each
+        texts = [text[:end] for text, end in zip(whole, ends, strict=True)]
+        nodes += assert_grown(held, policy, texts, policy.nodes + rng.choice([0, 3]))
+        ends = [end + rng.randint(1, ROOM) for end in ends]
+    assert nodes > 0 and held.lengths.tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+def test_of_an_end_that_occurred_often_the_newest_places_are_counted() -> None:
+    """The host counts all: 40 of 297 went on otherwise; of the newest places of the end none did."""
+    policy = SuffixTreePolicy(nodes=4, factor=0, offset=3, least_chance=0.1)
+    text = [*[1, 2] * 40, *[1, 3] * (MOST_PLACES + 1), 1]
+    held = OnDevice([text], by_kernel=True)
+    held.cut([len(text) - 1])
+    found = batch_of(held.copies(policy, [text], nodes=4).numpy(), ())
+    assert found.tokens[0].tolist() == [-1, 3, 1, 3]
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+def test_an_end_longer_than_any_that_is_looked_at_counts_as_the_longest() -> None:
+    policy = SuffixTreePolicy(nodes=12, factor=1, least_chance=0.1)
+    said = drawn_text(1, LONGEST + 6, 9)
+    text = [*said, 20, 21, *said, 20, 22, *said]
+    held = OnDevice([text], by_kernel=True)
+    held.cut([len(text) - 2])
+    assert assert_grown(held, policy, [text], 12) == 11
+
+
+@pytest.mark.skipif(not has_triton(), reason="needs triton")
+def test_where_no_tree_is_likely_enough_stands_what_a_model_drafted() -> None:
+    policy = SuffixTreePolicy(nodes=6, factor=2, offset=1, least_chance=0.1, least_score=2.0)
+    texts, nodes = [[1, 2, 3, 1, 2], [1, 2, 3, 4, 5], [1, 2, 1, 3, 1]], 9
+    held = OnDevice(texts, by_kernel=True)
+    held.cut([len(text) for text in texts])
+    drafted = torch.tensor([[-1, 8, 9, -1, 0, 0, 0, 1, 1, 3]] * 3)
+    found = batch_of(held.copies(policy, texts, drafted=drafted, nodes=nodes).numpy(), ())
+    assert found.sizes.tolist() == [4, 3, 3]  # a chain that is certain, none, two ways that are half as likely
+    assert found.tokens.tolist() == [[-1, 3, 1, 2], [-1, 8, 9, -1], [-1, 8, 9, -1]]
+    for row in (1, 2):
+        assert found.parents[row, :3].tolist() == [-1, 0, 0] and found.depths[row, :3].tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("by_kernel", WAYS)
 @pytest.mark.parametrize("length", [1024, 1026, 2200])
 def test_long_texts_are_searched_part_by_part(length: int, by_kernel: bool) -> None:
@@ -363,7 +467,7 @@ def test_long_texts_are_searched_part_by_part(length: int, by_kernel: bool) -> N
     held = OnDevice([text], by_kernel=by_kernel)
     held.cut([length - 4])
     for kind in ("suffix", "first suffix"):
-        policy = TEXTS[kind]
+        policy = CHAINS[kind]
         found = batch_of(held.copies(policy, [text], nodes=policy.length + 1).numpy(), ())
         assert found.tokens[0, : found.sizes[0]].tolist() == TextState().draft(text, policy)[0].tolist()
 

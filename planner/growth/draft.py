@@ -79,7 +79,6 @@ class DraftBatch:
             of which cost no forward.
         levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
             empty.
-        unused: nodes per sequence of every forward of a draft that was begun before it was asked for, and was not.
         is_sound: whether it was made by kernels that know no other tokens than the texts' own: nobody has to look.
     """
 
@@ -89,7 +88,6 @@ class DraftBatch:
     sizes: Ints
     widths: tuple[int, ...]
     levels: tuple[int, ...] = ()
-    unused: tuple[int, ...] = ()
     is_sound: bool = False
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from ..policies import (
     OptTreePolicy,
     StaticPolicy,
     SuffixPolicy,
+    SuffixTreePolicy,
     TalonPolicy,
     TreePolicy,
 )
@@ -33,15 +34,15 @@ def is_captured_whole(policy: TreePolicy) -> bool:
     return 0 < len(most_widths(policy)) <= MOST_CAPTURED
 
 
-def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | LookupPolicy | None:
-    """Return what of a policy copies chains out of the text, which a GPU does by itself where rounds are captured.
+def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
+    """Return what of a policy copies out of the text, which a GPU does by itself where rounds are captured.
 
     Its greedy rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
     """
     copies = policy.text if isinstance(policy, HybridPolicy) else policy
     if isinstance(copies, LookupPolicy):
         return copies if copies.occurrence != "mapped" else None
-    return copies if isinstance(copies, SuffixPolicy) else None
+    return copies if isinstance(copies, SuffixPolicy | SuffixTreePolicy) else None
 
 
 def fixed_widths(policy: ChainPolicy | StaticPolicy | Eagle2Policy) -> tuple[int, ...]:

@@ -76,14 +76,10 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
 
 
 def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
-    """Enter into every cell the hybrids of what is a drafter's fastest there.
-
-    Where rounds run ahead of the host, those over suffix trees do not: they wait for it twice in a round.
-    """
+    """Enter into every cell the hybrids of what is a drafter's fastest there."""
     own = {contest: _else_policies(contest, drafter) for contest in contests}
     models = sorted({model for found in own.values() for model in found}, key=repr)  # whatever cells they come from
-    over_trees = not all(contest.costs.captures_drafts for contest in contests)
-    for policy, results in hybrids(recording, models, most_tokens, over_trees=over_trees):
+    for policy, results in hybrids(recording, models, most_tokens):
         halves = {contest: found[policy.model] for contest, found in own.items() if policy.model in found}
         _enter_by_half(halves, policy, results, drafter, recording.rows)
 

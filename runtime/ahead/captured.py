@@ -260,13 +260,15 @@ class CapturedRounds:
         return drafted if self._copies is None else self.setup.padded(max(drafted, self._copies.nodes))
 
     @property
-    def _copies_alone(self) -> bool:
-        return self._copies is not None and self._growth is None
+    def _copies_chains_alone(self) -> bool:
+        return self._copies is not None and self._copies.are_chains and self._growth is None
 
     @property
     def _may_branch(self) -> bool:
         """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
-        return not (self._copies_alone or isinstance(self._by_model, PlainPolicy | ChainPolicy))
+        if self._copies is not None and not self._copies.are_chains:
+            return True
+        return self._growth is not None and not isinstance(self._by_model, ChainPolicy)
 
     def _widened(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
@@ -288,9 +290,9 @@ class CapturedRounds:
         """
         if self._sight is not None:
             return self._sight
-        if self._copies_alone:
+        if self._copies_chains_alone:
             parents = (self._places_of(parents.shape[1]) - 1).expand_as(parents)
         found = sight_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
-        if self._copies_alone or isinstance(self.setup.policy, RIGID):
+        if self._copies_chains_alone or isinstance(self.setup.policy, RIGID):
             self._sight = found
         return found

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ...planner.growth.on_gpu import copied_on_gpu
 from ...planner.policies import HybridPolicy, PlainPolicy
 from ..cache import KeyValueCache
 from ..drafters.protocol import DraftsAhead
@@ -24,7 +23,7 @@ from ..models.graphed import GraphedModel
 from ..requests import Sequence, are_greedy
 from ..setup import RoundSetup
 from .captured import CapturedRounds, Launched, Told
-from .texts import Copies, TextsOnDevice, copying_by, load_kernels
+from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +41,11 @@ class _Bet:
         return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
 
 
-def needs_no_model(setup: RoundSetup) -> bool:
-    """Return whether rounds of a setup may run ahead with nobody's forwards but the target's."""
+def needs_no_model(setup: RoundSetup, device: torch.device) -> bool:
+    """Return whether rounds of a setup may run ahead on a device with nobody's forwards but the target's."""
     if isinstance(setup.policy, PlainPolicy):
         return setup.drafter is None
-    return not isinstance(setup.policy, HybridPolicy) and copied_on_gpu(setup.policy) is not None
+    return not isinstance(setup.policy, HybridPolicy) and copied_ahead(setup.policy, device) is not None
 
 
 def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
@@ -96,7 +95,7 @@ class RoundsAhead:
         """
         bet, self._bet = self._bet, None
         if (
-            (drafter is None and not needs_no_model(setup))
+            (drafter is None and not needs_no_model(setup, self._target.device))
             or (setup, len(batch)) in self._refused
             or not are_greedy(s.request for s in batch)
         ):
@@ -114,7 +113,7 @@ class RoundsAhead:
         growth: CapturedGrowth | None = None
         fresh: list[list[int]] | None = None
         if drafter is not None:
-            is_copied = isinstance(setup.policy, HybridPolicy) and copied_on_gpu(setup.policy) is not None
+            is_copied = copied_ahead(setup.policy, self._target.device) is not None
             is_ahead = is_copied or isinstance(setup.policy, FIXED)  # of others the host sees how large a tree is first
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
@@ -140,12 +139,12 @@ class RoundsAhead:
 
     def _copies_by(self, setup: RoundSetup) -> Copies | None:
         """Return what rounds copy out of the texts, which are the same for all that do; None where they do not."""
-        policy = copied_on_gpu(setup.policy)
+        policy = copied_ahead(setup.policy, self._target.device)
         if policy is None:
             return None
         if self._texts is None:
             self._texts = TextsOnDevice(self._cache.slots, self._cache.capacity + 1, self._target.device)
-        return Copies(texts=self._texts, copying=copying_by(policy))
+        return Copies(texts=self._texts, by=drafting_by(policy))
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
         """Wait for a round; launch the next one before, or as soon as it is known that nobody ends with this one."""

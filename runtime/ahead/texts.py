@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.policies import LookupPolicy, SuffixPolicy
+from ...planner.growth.on_gpu import copied_on_gpu
+from ...planner.policies import LookupPolicy, SuffixPolicy, SuffixTreePolicy, TreePolicy
 from ...planner.text.image_ids import IMAGE_IDS
 from ..kernels.texts import agree_with_end
-from ..models.kernels.text_copies import Copying, HeldTexts, copy_behind, is_supported
+from ..models.kernels import text_copies, text_trees
+from ..models.kernels.text_copies import Copying
+from ..models.kernels.text_runs import HeldTexts
+from ..models.kernels.text_trees import Growing
 from ..requests import Sequence
 from ..transfer import sent
 from .state import BatchState
@@ -21,8 +25,25 @@ from .state import BatchState
 RANKS = 1 << 32  # of places: runs are compared first
 
 
-def copying_by(policy: SuffixPolicy | LookupPolicy) -> Copying:
+def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
+    """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
+    copied = copied_on_gpu(policy)
+    if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device, copied.nodes - 1):
+        return None
+    return copied
+
+
+def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copying | Growing:
     """Return how a policy copies, as the device does it."""
+    if isinstance(policy, SuffixTreePolicy):
+        return Growing(
+            drafts=policy.nodes - 1,
+            factor=policy.factor,
+            offset=policy.offset,
+            shortest=policy.min_match,
+            least_chance=policy.least_chance,
+            least_score=policy.least_score,
+        )
     if isinstance(policy, LookupPolicy):
         return Copying(
             length=policy.length,
@@ -126,12 +147,17 @@ class Copies:
     """How one policy copies out of the texts on a device."""
 
     texts: TextsOnDevice
-    copying: Copying
+    by: Copying | Growing
+
+    @property
+    def are_chains(self) -> bool:
+        """Whether no tree of theirs branches."""
+        return isinstance(self.by, Copying)
 
     @property
     def nodes(self) -> int:
         """Of the largest tree, the root included."""
-        return self.copying.length + 1
+        return 1 + (self.by.length if isinstance(self.by, Copying) else self.by.drafts)
 
     def drafted(self, state: BatchState, model: Tensor | None, nodes: int) -> Tensor:
         """Return the numbers of trees of so many nodes, (batch, 3 * nodes + 1); part of the captured work.
@@ -141,8 +167,11 @@ class Copies:
             model: likewise, of what a model drafted, for texts out of which nothing is copied.
             nodes: of the largest tree.
         """
-        find = copy_behind if is_supported(state.numbers.device) else copied_as_tensors
-        return find(self.copying, self.texts.of(len(state.starts)), state.numbers, state.is_live, model, nodes)
+        given = self.texts.of(len(state.starts)), state.numbers, state.is_live, model, nodes
+        if isinstance(self.by, Growing):
+            return text_trees.grow_behind(self.by, *given)
+        find = text_copies.copy_behind if text_copies.is_supported(state.numbers.device) else copied_as_tensors
+        return find(self.by, *given)
 
 
 def copied_as_tensors(

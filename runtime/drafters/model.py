@@ -127,10 +127,6 @@ class ModelDrafter:
             self._cached[slot] = min(self._cached[slot], len(sequence.tokens) - 1)
         return [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
 
-    def has_read(self, sequences: Many[Sequence]) -> bool:
-        """Return whether all committed tokens of the sequences are in the cache."""
-        return all(self._cached[slot] == len(sequence.tokens) for slot, sequence in enumerate(sequences))
-
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work that has read all of the sequences and drafted behind them."""
         self._note_read(sequences)

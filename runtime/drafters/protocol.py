@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from ...planner.growth.grow import DraftBatch
-from ...planner.policies import HybridPolicy, ResumedPolicy, TreePolicy, drafting
+from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
@@ -83,30 +81,6 @@ class DraftsAhead(Protocol):
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work of so many forwards that has read all of the sequences."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """A model's draft that a device has begun behind a batch before the host knew its text."""
-
-    widths: tuple[int, ...]  # nodes per sequence of each forward
-    read: Callable[[], DraftBatch]  # waits for it; once, and before the next is begun
-    known_ns: int = 0  # when the host knew the text, by its clock: from then on it worked beside the draft
-    took_ms: Callable[[], float] | None = None  # what the device took for it, once read; None without its own clock
-
-
-@runtime_checkable
-class BeginsBehind(Protocol):
-    """A drafter of hybrids whose model may draft behind a text that the host does not know yet."""
-
-    def growth_behind(self, sequences: Many[Sequence], policy: HybridPolicy) -> CapturedGrowth | None:
-        """Return what captures the model's drafts.
-
-        None where they cannot be, are not likely to be asked for, or the model has not read all of the texts.
-        """
-
-    def take(self, sequences: Many[Sequence], policy: HybridPolicy, begun: Begun) -> None:
-        """Take what was begun behind the sequences, by now committed; their slots are those of then."""
 
 
 def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:

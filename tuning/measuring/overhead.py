@@ -245,13 +245,12 @@ class _Probe:
         """Return the host time of the rounds, with what each one's forwards lose where that is apart, and their shape.
 
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
-        few ran it, their mean shape would have no drafter, and nothing would tell what it costs. Rounds that waited for
-        a draft which nobody took are neither.
+        few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
         if not isinstance(self.setup.policy, HybridPolicy):
             return [self._sample(range(len(self._rounds)), lost)]
         asked = [i for i, done in enumerate(self._rounds) if done.widths]
-        copied = [i for i, done in enumerate(self._rounds) if not done.widths and not done.unused]
+        copied = [i for i, done in enumerate(self._rounds) if not done.widths]
         return [self._sample(which, lost) for which in (copied, asked) if which]
 
     def _sample(self, which: Sequence[int], lost: Lost | None) -> OverheadSample:
