@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, PlainPolicy, SuffixPolicy, TreePolicy
+from spectune.planner.policies import (
+    ChainPolicy,
+    Eagle2Policy,
+    HybridPolicy,
+    PlainPolicy,
+    SuffixPolicy,
+    SuffixTreePolicy,
+    TreePolicy,
+)
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
@@ -45,6 +53,9 @@ WAYS: dict[str, TreePolicy] = {
     "hybrid": HybridPolicy(
         text=SuffixPolicy(length=3, min_match=4), model=Eagle2Policy(verify_tokens=5, depth=2, top_k=2)
     ),
+    "trees of the text": HybridPolicy(
+        text=SuffixTreePolicy(nodes=4, factor=2, offset=1, least_score=0.4), model=ChainPolicy(length=2)
+    ),
 }
 FEW_ROWS = ("chain", 0.0)  # rounds are captured whole, and their forwards have few rows: these products are measured
 TOKENS = 4
@@ -62,7 +73,7 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": HybridDrafter(ModelDrafter(drafter, slots=2, capacity=32))}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
-    prompts = [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
+    prompts = [(1, 2, 3), (4, 5, 6, 4, 5), (9,)]
     feed = Feed(
         decoder,
         [Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7) for prompt in prompts],
@@ -127,7 +138,7 @@ def kernels() -> Iterator[None]:
         yield
 
 
-REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0), ("hybrid", 0.0))
+REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0), ("hybrid", 0.0), ("trees of the text", 0.0))
 
 
 @pytest.mark.parametrize(
