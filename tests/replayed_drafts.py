@@ -12,6 +12,7 @@ from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2P
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.requests import Request
 
@@ -31,16 +32,11 @@ def ending_requests(outputs: Many[tuple[int, ...]]) -> list[Request]:
     return [Request(prompt=(index % 24,), max_new_tokens=1 + 3 * index, stop=stop, seed=index) for index in range(5)]
 
 
-def features_of_others(cache: KeyValueCache) -> FeatureCache:
+def features_of_others(cache: KeyValueCache) -> GivenFeatures:
     """Return features as large as a target's, of no text: what a drafter reads that is lied to."""
     assert isinstance(cache, FeatureCache)
     torch.manual_seed(0)
-    other = FeatureCache(
-        layers=1, slots=cache.slots, capacity=cache.capacity, width=2, feature_width=cache.features.shape[2],
-        after=cache.after, dtype=cache.states.dtype, device=cache.states.device,
-    )  # fmt: skip
-    other.features.normal_()
-    return other
+    return GivenFeatures(features=torch.randn_like(cache.features), wanted=None)
 
 
 def decoded_alone(decoder: Decoder, request: Request) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 
 from spectune.planner.growth.grow import DraftBatch, grow
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
@@ -16,7 +15,6 @@ from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTr
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter
-from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.lean import LeanModel
@@ -29,6 +27,7 @@ from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
 from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .replayed_drafts import features_of_others
 from .tiny_heads import head_weights, tiny_head
 from .tiny_models import tiny_llama
 
@@ -64,14 +63,8 @@ class Liar(HeadDrafter):
     """Drafts on features of other texts."""
 
     def attach(self, cache: KeyValueCache) -> None:
-        assert isinstance(cache, FeatureCache)
         super().attach(cache)
-        torch.manual_seed(0)
-        self._given = other = FeatureCache(
-            layers=1, slots=cache.slots, capacity=cache.capacity, width=2, feature_width=cache.features.shape[2],
-            after=cache.after, dtype=cache.states.dtype, device=cache.states.device,
-        )  # fmt: skip
-        other.features.normal_()
+        self._given = features_of_others(cache)
 
 
 def test_a_head_on_wrong_features_changes_no_output_but_drafts_otherwise() -> None:

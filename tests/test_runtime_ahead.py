@@ -21,7 +21,7 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.models.forward import TREE_ATTENTION
+from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
@@ -319,8 +319,8 @@ def test_on_a_gpu_rounds_run_ahead_and_wait_for_their_own_results_alone(kind: st
     assert_ahead_without_waits(decoder, requests)
 
 
-def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request]) -> None:
-    """Let a decoder of the GPU's target run ahead of the host, which waits for results alone."""
+def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request], target: CausalModel | None = None) -> None:
+    """Let a decoder run ahead of the host, which waits for results alone; its target is the usual one where None."""
     sequences = [decoder.admit(request, index) for index, request in enumerate(requests)]
     ahead = 0
     try:
@@ -332,7 +332,8 @@ def assert_ahead_without_waits(decoder: Decoder, requests: Many[Request]) -> Non
             ahead += decoder._ahead._bet is not None
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert [tuple(one.emitted) for one in sequences] == run(on_gpu(0.0), requests).outputs
+    expected = run(target or on_gpu(0.0), requests).outputs
+    assert [tuple(one.emitted) for one in sequences] == expected
     assert ahead > 5
 
 

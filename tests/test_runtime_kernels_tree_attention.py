@@ -55,6 +55,7 @@ class Case:
     window: int | None = None
     written: int = 0  # nodes that are in the cache already
     is_normed: bool = False
+    hides_first: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -65,6 +66,7 @@ class Case:
             "kv_heads": kv_heads,
             "eps": 0.1,
             "window": self.window,
+            "hides_first": self.hides_first,
         }
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
@@ -103,6 +105,8 @@ class Case:
             for node, path in enumerate(paths[self.written :]):
                 seen[row, node, :start] = True
                 seen[row, node, [start + other for other in path]] = True
+                if self.hides_first:
+                    seen[row, node, 0] = start + self.written + node == 0
         return seen if self.window is None else windowed(seen, self.window)
 
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -191,6 +195,14 @@ def test_a_tree_of_two_words_is_mixed_alike(dtype: torch.dtype, tolerance: float
     case = Case(count=70, heads=(4, 2), size=64, starts=(80,), dtype=dtype, seed=1)
     assert any(WORD - 1 in path for path in case.lines()[0][WORD:])  # a sign bit counts
     assert distance(attended(case, 3), case) < tolerance
+
+
+@needs_triton
+@pytest.mark.parametrize(("written", "splits"), [(0, 1), (0, 3), (2, 3)])
+def test_a_first_token_that_is_hidden_is_seen_by_itself_alone(written: int, splits: int) -> None:
+    case = Case(count=5, heads=(4, 2), size=16, starts=(0, 1, 90), written=written, seed=3, hides_first=True)
+    assert distance(attended(case, splits), case) < 3e-6
+    assert distance(attended(case, splits), replace(case, hides_first=False)) > 1e-3
 
 
 @needs_triton
@@ -366,7 +378,8 @@ def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(
     target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
     lines, columns = lines_of(rows, size, torch.bfloat16), columns_of(size, torch.bfloat16)
     shape = {"heads": 32, "kv_heads": 8, "lines": lines, "columns": columns, "nodes": columns, "size": size}
-    kind = {"alone": False, "is_windowed": is_windowed, "is_normed": is_windowed, "is_chained": capability >= 90}
+    kind = {"alone": False, "is_windowed": is_windowed, "is_normed": is_windowed, "hides_first": not is_windowed}
+    kind["is_chained"] = capability >= 90
     fixed = {**shape, "padded": size, **kind}
     halves, longs = ("qkv", "states", "turns", "norm"), ("starts", "bits", "columns_at", "positions")
     pointers = (

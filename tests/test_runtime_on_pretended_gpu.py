@@ -98,7 +98,7 @@ RARE = {  # of one head's policies all but one: `pytest -m slow` takes them
     if name != ON_HEADS[place % len(ON_HEADS)]
 }
 READERS = ("exit", *HEADS)  # of the target's hidden states
-BESIDE = (*READERS, "PAD")  # nobody captures a target whose hidden states are read
+UNCAPTURED = ("exit", *KINDS, "recycling", "PAD")  # what reads hidden states, and nobody captures
 LLAMA = tiny_llama(layers=3, seed=0)
 LIKE = ((0.06, 0), (0.1, 1), (0.2, 1))  # how the drafters' weights differ from the target's, and their seeds
 
@@ -133,10 +133,13 @@ COVERED = (
 )
 AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
     Case(way=way, slots=slots, sampling="greedy", regime="cuda-graph", is_padded=False)
-    for way in (*RUN_AHEAD, "suffix", "lookup", "text, else a chain", "seldom text, else a tree")
+    for way in (
+        *(*RUN_AHEAD, "suffix", "lookup", "text, else a chain", "seldom text, else a tree"),
+        *("eagle: chain", "eagle3: eagle2", "eagle3: text, else a chain"),
+    )
     for slots in (1, 3)
 )
-CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.head not in BESIDE]
+CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.head not in UNCAPTURED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +166,10 @@ def beside_target(case: Case, device: torch.device) -> Crew:
         **{form: partial(head_of, form, own, moved) for form in FORMS},
         **{kind: partial(block_of, kind, own, moved) for kind in KINDS},
     }
-    model = made[case.head]()
+    regime = case.regime if device.type == "cuda" and case.head in FORMS else "eager"
+    model = running(made[case.head](), regime)
     drafter = model_drafter(model, slots=case.slots, capacity=CAPACITY)
-    return Crew(target=tapped_for(target, [model]), drafter=mixing(case, drafter))
+    return Crew(target=reading_trees(tapped_for(running(target, regime), [model])), drafter=mixing(case, drafter))
 
 
 def head_of(form: Form, own: LlamaForCausalLM, moved: LlamaForCausalLM) -> CausalModel:
@@ -202,10 +206,14 @@ def on(device: torch.device, model: LlamaForCausalLM) -> LlamaForCausalLM:
 
 def running(model: CausalModel, regime: str) -> CausalModel:
     """Return a model in a regime; captured ones are given trees, of which it makes masks where no kernel reads them."""
-    ready = in_regime(model, regime)
-    if isinstance(ready, GraphedModel):
-        ready.attention = TREE_ATTENTION
-    return ready
+    return reading_trees(in_regime(model, regime))
+
+
+def reading_trees(model: CausalModel) -> CausalModel:
+    """Let a captured model be given trees."""
+    if isinstance(model, GraphedModel):
+        model.attention = TREE_ATTENTION
+    return model
 
 
 def mixing(case: Case, drafter: ModelDrafter) -> Drafter:
@@ -239,6 +247,8 @@ def decoded(case: Case, device: torch.device) -> Done:
         if not feed.refill():
             of_one_size = case.regime == "cuda-graph" and case.sampling == "greedy" and copied_on_gpu(setup.policy)
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
+            if case.head in FORMS and case.sampling == "mixed":
+                told = []  # of tokens that a request leaves out, and a drafter that has no other drafts, any is one
             return Done([s.emitted for s in feed.sequences], told)
         waiting(device, "error")
         rounds.append(decoder.step())

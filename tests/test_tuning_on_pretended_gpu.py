@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaForCausalLM
 
 from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
@@ -21,13 +23,14 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import Family, refilled
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import Profile, profile
-from spectune.tuning.request import PlanRequest
+from spectune.tuning.request import PlanRequest, ProfileRequest
 
 from . import fake_nvml
 from .coarse_design import timed_coarsely
 from .pretended.cuda import pretended_gpu
 from .pretended.device import PLACE, entered
 from .tiny_family import quick_request
+from .tiny_heads import save_head
 from .tiny_models import tiny_llama
 
 __all__ = ["timed_coarsely"]
@@ -40,12 +43,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("on-gpu")
 
 
+def headed(request: ProfileRequest, place: Path) -> ProfileRequest:
+    """Return the request with a head beside the drafter."""
+    target = LlamaForCausalLM.from_pretrained(request.models.target)
+    head = save_head(place / "head", "eagle3", target, (0, 1, 2))
+    drafters = {**request.models.drafters, "head": head}
+    return replace(request, models=replace(request.models, drafters=drafters))
+
+
 @pytest.fixture(scope="module")
 def made(place: Path) -> tuple[Profile, Plan]:
     with pytest.MonkeyPatch.context() as patch:
         fake_nvml.install(patch, fake_nvml.Gpu(letter="A"))
         with pretended_gpu(), open_store(str(place / "store.db")) as store:
-            request = replace(quick_request(place), device="cuda:0", regime="auto")
+            request = replace(headed(quick_request(place), place), device="cuda:0", regime="auto")
             found = profile(request, store, lock_wait_s=60.0, progress=lambda *_: None)
             asked = PlanRequest(target=found.identities.target, device=found.device, dtype="float32", trials=2)
             return found, make_plan(asked, store)
@@ -59,21 +70,22 @@ def test_forwards_are_timed_as_they_are_captured(made: tuple[Profile, Plan]) -> 
     assert found.device.kind == plan.device.kind == "cuda" and found.readings
 
 
-def test_every_cell_is_priced_with_the_drafter(made: tuple[Profile, Plan]) -> None:
-    kinds = [{each.policy.kind for each in cell.alternatives if each.drafter == "small"} for cell in made[1].cells]
+@pytest.mark.parametrize("drafter", ["small", "head"])
+def test_every_cell_is_priced_with_the_drafter(made: tuple[Profile, Plan], drafter: str) -> None:
+    kinds = [{each.policy.kind for each in cell.alternatives if each.drafter == drafter} for cell in made[1].cells]
     assert kinds and all({"chain", "eagle2", "cast", "hybrid"} <= of_cell for of_cell in kinds)
 
 
-@pytest.mark.parametrize("is_bent", [False, True])
+@pytest.mark.parametrize("drafter", [None, "small", "head"])
 def test_a_session_emits_what_plain_decoding_on_the_cpu_does(
-    place: Path, made: tuple[Profile, Plan], is_bent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, made: tuple[Profile, Plan], drafter: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the plan as it is, and with each cell bent onto the drafter, as no tiny target is surely faster with one."""
+    """By the plan as it is, and with each cell bent onto a drafter, as no tiny target is surely faster with one."""
     plan, chain = made[1], ChainPolicy(length=3)
-    cells = tuple(
-        replace(cell, policy=chain, drafter="small", run_tokens=tuple(range(5)), run_ms=()) for cell in plan.cells
-    )
-    (tmp_path / "plan.json").write_text(plan_to_json(replace(plan, cells=cells) if is_bent else plan))
+    if drafter is not None:
+        bent = partial(replace, policy=chain, drafter=drafter, run_tokens=tuple(range(5)), run_ms=())
+        plan = replace(plan, cells=tuple(map(bent, plan.cells)))
+    (tmp_path / "plan.json").write_text(plan_to_json(plan))
     fake_nvml.install(monkeypatch, fake_nvml.Gpu(letter="A"))
     with pretended_gpu():
         planned = load(place / "target", plan=str(tmp_path / "plan.json"), device="cuda:0")

@@ -27,6 +27,7 @@ from .tiny_models import tiny_llama
 FOLDER = family_folder()
 GPU = replace(DEVICE, kind="cuda")
 SMALL = Models(target=FOLDER / "target", drafters={"small": FOLDER / "small"})
+BLOCKED = Models(target=FOLDER / "target", drafters={name: FOLDER / name for name in ("exit", "medusa", "small")})
 HEADED = Models(target=FOLDER / "target", drafters={"small": FOLDER / "small", "eagle3": FOLDER / "eagle3"})
 
 
@@ -35,9 +36,10 @@ HEADED = Models(target=FOLDER / "target", drafters={"small": FOLDER / "small", "
     [
         ("auto", DEVICE, SMALL, "eager"),
         ("auto", GPU, SMALL, "cuda-graph"),
-        ("auto", GPU, HEADED, "eager"),  # a head reads what a captured forward does not show
+        ("auto", GPU, HEADED, "cuda-graph"),
+        ("auto", GPU, BLOCKED, "eager"),  # nobody captures what a block drafter does
         ("eager", GPU, SMALL, "eager"),
-        ("cuda-graph", GPU, HEADED, "cuda-graph"),  # and is refused in words
+        ("cuda-graph", GPU, BLOCKED, "cuda-graph"),  # and is refused in words
     ],
 )
 def test_forwards_are_captured_wherever_they_can_be(asked: str, device: Device, models: Models, settled: str) -> None:
@@ -51,14 +53,15 @@ def test_a_family_without_a_gpu_stays_eager_and_says_so() -> None:
         family_in(family, "cuda-graph")
 
 
-def test_what_reads_the_targets_hidden_states_is_captured_by_nobody() -> None:
-    family = load_family(HEADED, dtype="float32", device="cpu")
-    with pytest.raises(MeasurementError, match="eagle3 read what the target computes on the way"):
+def test_block_drafters_and_exits_are_captured_by_nobody() -> None:
+    family = load_family(BLOCKED, dtype="float32", device="cpu")
+    with pytest.raises(MeasurementError, match="exit, medusa: exits and block drafters do not run in regime cuda"):
         family_in(family, "cuda-graph")
 
 
 @pytest.mark.parametrize(
-    ("device", "models", "message"), [(DEVICE, SMALL, "need models on a GPU"), (GPU, HEADED, "eagle3 read what")]
+    ("device", "models", "message"),
+    [(DEVICE, SMALL, "need models on a GPU"), (GPU, BLOCKED, "exit, medusa: exits and")],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_is_measured(
     device: Device, models: Models, message: str
@@ -67,6 +70,7 @@ def test_what_cannot_be_captured_is_refused_before_anything_is_measured(
         require_regime("cuda-graph", device, models)
     require_regime("eager", device, models)
     require_regime("cuda-graph", GPU, SMALL)
+    require_regime("cuda-graph", GPU, HEADED)
 
 
 def test_a_plan_decodes_in_the_regime_that_priced_it_where_that_can_be() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +11,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.lean import LeanModel
+from spectune.training.cards import save_weights
 
 Weights = dict[str, Tensor]
 DRAFTED = 16  # tokens of a reduced vocabulary
@@ -65,6 +68,14 @@ def head_weights(
     found |= {f"midlayer.{name}.weight": 1 + drawn(d) for name in ("input_layernorm", "hidden_norm")}
     found |= {"norm.weight": 1 + drawn(d), "lm_head.weight": drawn(count, d), "d2t": ids - torch.arange(count)}
     return found
+
+
+def save_head(folder: Path, form: Form, target: LlamaForCausalLM, reads: Sequence[int]) -> Path:
+    """Write a random head into a folder, as it is published, and return it."""
+    config = layer_config(target).to_dict() | {OWN: {"reads": list(reads), "target": ""}}
+    folder.mkdir()
+    save_weights(folder, head_weights(form, target), config)
+    return folder
 
 
 def tiny_head(form: Form, target: LlamaForCausalLM, weights: Weights) -> EagleHead:

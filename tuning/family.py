@@ -11,11 +11,10 @@ from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..runtime.models.drafter import draft_role, load_drafter, require_drafter_of
+from ..runtime.models.drafter import can_be_captured, draft_role, load_drafter, require_drafter_of, role_of
 from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
-from ..runtime.models.tapped import is_beside_target
 from .measuring.decoding import Family
 from .request import Identities, Models
 
@@ -77,13 +76,12 @@ def load_family(
 def settled_regime(asked: str, device: Device, models: Models) -> str:
     """Return how forwards run: as asked, or for "auto" from CUDA graphs wherever they can.
 
-    Heads, exits and block drafters read what their target computes on the way, which a captured forward does not show:
-    with one of them everything runs eagerly.
+    Nobody captures what exits and block drafters do: with one of them everything runs eagerly.
     """
     if asked != AUTO_REGIME:
         return asked
-    can_be_captured = device.kind == "cuda" and all(draft_role(path) == "draft" for path in models.drafters.values())
-    return CAPTURED if can_be_captured else "eager"
+    are_all = all(can_be_captured(draft_role(path)) for path in models.drafters.values())
+    return CAPTURED if device.kind == "cuda" and are_all else "eager"
 
 
 def family_in(family: Family, regime: str) -> Family:
@@ -95,7 +93,7 @@ def family_in(family: Family, regime: str) -> Family:
     """
     if regime == "eager":
         return family
-    _require_alone([name for name, model in family.drafters.items() if is_beside_target(model)], regime)
+    _require_captured([name for name, model in family.drafters.items() if not can_be_captured(role_of(model))], regime)
     drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
     return replace(family, target=in_regime(family.target, regime), drafters=drafters)
 
@@ -104,21 +102,22 @@ def require_regime(regime: str, device: Device, models: Models) -> None:
     """Refuse to capture what cannot be, before a model is loaded or anything is measured.
 
     Raises:
-        MeasurementError: a drafter reads what its target computes on the way.
+        MeasurementError: a drafter is of a kind that is not captured.
         DeviceError: CUDA graphs are asked of a device that is no GPU.
     """
     if regime != CAPTURED:
         return
     if device.kind != "cuda":
         raise DeviceError(f"CUDA graphs need models on a GPU and these are to run on {device.label}; use regime eager")
-    _require_alone([name for name, path in models.drafters.items() if draft_role(path) != "draft"], regime)
+    others = [name for name, path in models.drafters.items() if not can_be_captured(draft_role(path))]
+    _require_captured(others, regime)
 
 
-def _require_alone(beside: Sequence[str], regime: str) -> None:
-    if beside:
+def _require_captured(others: Sequence[str], regime: str) -> None:
+    if others:
         raise MeasurementError(
-            f"{', '.join(beside)} read what the target computes on the way, which regime {regime} does not show; use "
-            "regime eager, or leave them out"
+            f"{', '.join(others)}: exits and block drafters do not run in regime {regime}; use regime eager, or leave "
+            "them out"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -12,6 +14,22 @@ from ..models.bits import bits_kept, is_kernels
 from ..models.forward import CausalModel, ForwardInput
 from ..models.whole_head import TargetStates
 from .model import ModelDrafter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenFeatures:
+    """What a target keeps of its hidden states, and what of that a drafter reads."""
+
+    features: torch.Tensor  # (slots, capacity, any)
+    wanted: torch.Tensor | None  # which of the last; None: all
+
+    def before(self, step: ForwardInput) -> torch.Tensor:
+        """Return (batch, n, wanted): what is kept of the token before each of a forward."""
+        given = self.features
+        slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=given.device)
+        places = (step.columns - 1).clamp(min=0, max=given.shape[1] - 1)  # padding may lie beyond
+        features = given[slots.unsqueeze(1), places]
+        return features if self.wanted is None else features.index_select(2, self.wanted)
 
 
 class FeatureDrafter(ModelDrafter):
@@ -35,8 +53,7 @@ class FeatureDrafter(ModelDrafter):
         """
         super().__init__(model, slots=slots, capacity=capacity, on_device=on_device)
         self._reads = reads
-        self._given: FeatureCache | None = None
-        self._wanted: torch.Tensor | None = None  # columns of the target's features; None: all
+        self._given: GivenFeatures | None = None
 
     def attach(self, cache: KeyValueCache) -> None:
         """Take the target's cache.
@@ -50,11 +67,11 @@ class FeatureDrafter(ModelDrafter):
                 f"the head reads hidden states after {self._reads} layers and the target keeps those after "
                 f"{kept}; decode with tapped_for(target, heads)"
             )
-        self._given = cache
         width = cache.features.shape[2] // len(kept)
         places = [kept.index(count) * width + at for count in self._reads for at in range(width)]
         is_all = kept == self._reads
-        self._wanted = None if is_all else torch.tensor(places, device=cache.features.device)
+        wanted = None if is_all else torch.tensor(places, device=cache.features.device)
+        self._given = GivenFeatures(features=cache.features, wanted=wanted)
 
     def target_states(self) -> TargetStates | None:
         """Return what the attached cache keeps as kernels read it; None where they do not take it."""
@@ -62,15 +79,16 @@ class FeatureDrafter(ModelDrafter):
         if given is None or not is_kernels(given.features) or given.features.dtype != torch.bfloat16:
             return None
         width = given.features.shape[2]
-        places = np.arange(width) if self._wanted is None else self._wanted.numpy()
+        places = np.arange(width) if given.wanted is None else given.wanted.numpy()
         return TargetStates(features=bits_kept(given.features), places=places)
+
+    @property
+    def given(self) -> GivenFeatures:
+        """What the target keeps, once attached."""
+        if self._given is None:
+            raise ModelError("a head drafts beside its target; let the decoder attach it, or call attach first")
+        return self._given
 
     def features_of(self, step: ForwardInput) -> torch.Tensor:
         """Return (batch, n, len(reads) * hidden): the target's features at the token before each of a forward."""
-        if self._given is None:
-            raise ModelError("a head drafts beside its target; let the decoder attach it, or call attach first")
-        given = self._given.features
-        slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=given.device)
-        before = (step.columns - 1).clamp(min=0, max=given.shape[1] - 1)  # padding may lie beyond
-        features = given[slots.unsqueeze(1), before]
-        return features if self._wanted is None else features.index_select(2, self._wanted)
+        return self.given.before(step)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from weakref import ref
+
 import torch
 
 from ..cache import KeyValueCache
@@ -10,6 +13,7 @@ from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, UnlaidBeam, UnlaidNodes
+from ..models.graphed import GraphedModel, as_loaded
 from ..models.recycling import RecyclingHead
 from ..models.whole_head import TargetStates
 from .block import BlockDrafter
@@ -23,10 +27,14 @@ from .recycling import RecyclingDrafter
 class HeadDrafter(FeatureDrafter):
     """Runs a head over its own cache, beside a target that keeps features; see `tapped_for`."""
 
-    def __init__(self, head: EagleHead, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
+    def __init__(
+        self, head: EagleHead | GraphedModel, *, slots: int, capacity: int, on_device: bool | None = None
+    ) -> None:
         """Allocate the head's cache as a `ModelDrafter` does; `attach` comes before the first text."""
-        super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=on_device)
-        self._head = head
+        own = as_loaded(head)
+        assert isinstance(own, EagleHead), "a head, or one whose forwards are captured"
+        super().__init__(head, own.reads, slots=slots, capacity=capacity, on_device=on_device)
+        self._head = own
 
     def attach(self, cache: KeyValueCache) -> None:
         """Take the target's cache; load what drafts beside it.
@@ -36,15 +44,31 @@ class HeadDrafter(FeatureDrafter):
         """
         super().attach(cache)
         self._finds = None
+        if self._captured is not None:
+            self._captured.read_by(self._reading())
+        if isinstance(self._model, GraphedModel):
+            self._model.forget(self._cache)  # it has read what another target kept
         beside = None if self._on_device else self.target_states()
         if beside is not None and self._head.can_draft(self._cache, beside):
             self._finds = _Beside(self._head, beside)
 
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text with the target's features; return its logits."""
-        features = self.features_of(step)
         self.forwards += 1
-        return self._head.read(features, step, self._cache)
+        if isinstance(self._model, GraphedModel):
+            return self._model.other(self._reading(), step, self._cache)
+        return self._head.read(self.features_of(step), step, self._cache)
+
+    def _reading(self) -> Callable[[ForwardInput], torch.Tensor]:
+        """Return the forward over committed text; it does not hold the head's cache, since captured work holds it."""
+        head, given, held = self._head, self.given, ref(self._cache)
+
+        def read(step: ForwardInput) -> torch.Tensor:
+            cache = held()
+            assert cache is not None, "whoever runs a forward holds its cache"
+            return head.read(given.before(step), step, cache)
+
+        return read
 
 
 class _Beside:
@@ -69,7 +93,8 @@ class _Beside:
 
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:
     """Return the drafter of a model, a head, a block drafter, an exit, or of recycled successors."""
-    if isinstance(model, EagleHead):
+    if isinstance(as_loaded(model), EagleHead):
+        assert isinstance(model, EagleHead | GraphedModel)
         return HeadDrafter(model, slots=slots, capacity=capacity)
     if isinstance(model, BlockHead):
         return BlockDrafter(model, slots=slots, capacity=capacity)

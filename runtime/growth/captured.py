@@ -69,7 +69,17 @@ class CapturedGrowth:
         """
         self._model, self._cache, self._seen_in = model, cache, seen_in
         self._captured: dict[tuple[object, ...], _Captured] = {}
+        self._read: Callable[[ForwardInput], Tensor] | None = None
         self.vocabulary = model.vocabulary
+
+    def read_by(self, read: Callable[[ForwardInput], Tensor]) -> None:
+        """Let committed text be read by another forward than the model's own, in whatever is captured from now on.
+
+        Args:
+            read: returns logits; it must hold none who holds this, so that memory is let go as soon as it may be.
+        """
+        self._read = read
+        self._captured.clear()
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
@@ -136,7 +146,7 @@ class CapturedGrowth:
 
         def run() -> Tensor:
             step = read()
-            logits = feed(step)
+            logits = feed(step) if self._read is None else self._read(step)
             if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, logits.dtype):
                 numbers, widths[:] = grow_eagle2_by_kernels(policy, step, logits, feed, seen)
                 return land(numbers)

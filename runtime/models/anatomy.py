@@ -99,6 +99,7 @@ class Anatomy:
     attention_cap: float | None  # scores are squashed into (-cap, cap)
     logit_cap: float | None
     gallery: Gallery | None = None  # images shown to it; None of a model that sees none
+    hides_first: bool = False  # whether a text's first token is seen by itself alone, where trees tell what is seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

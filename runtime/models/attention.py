@@ -47,6 +47,7 @@ def attend_by_tree(
     return attend_tree(
         qkv, states[place.slots], tree.starts, tree.bits, place.columns, view.positions, view.table, weight,
         heads=anatomy.heads, kv_heads=anatomy.kv_heads, scale=layer.scale, eps=eps, window=view.window,
+        hides_first=anatomy.hides_first,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from .exit import ExitModel
 from .exit_shape import exit_shape, is_exit, require_exit_of
 from .fitted import FittedModel
 from .forward import CausalModel
+from .graphed import as_loaded
 from .loading import load_model, require_one_vocabulary
 from .medusa import MedusaHeads
 from .recycling import RecyclingHead
@@ -103,11 +104,17 @@ def draft_role(folder: Path) -> Role:
 
 def role_of(model: CausalModel) -> Role:
     """Return in which role the forwards of a loaded drafter are timed."""
-    if isinstance(model, RoundHead):
+    own = as_loaded(model)
+    if isinstance(own, RoundHead):
         return "block"
-    if isinstance(model, ExitModel):
+    if isinstance(own, ExitModel):
         return "self"
-    return "head" if isinstance(model, EagleHead) else "draft"
+    return "head" if isinstance(own, EagleHead) else "draft"
+
+
+def can_be_captured(role: Role) -> bool:
+    """Return whether drafts in a role are captured where forwards are: those of models and of heads."""
+    return role in ("draft", "head")
 
 
 def require_drafter_of(folder: Path, target: ModelIdentity) -> None:

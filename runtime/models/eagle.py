@@ -28,7 +28,7 @@ from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import LAYER, HeadShape, as_numbers
-from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
+from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
 from .lean import LeanModel, taken
 from .norm import Norm
 from .places import rows_of
@@ -71,6 +71,7 @@ class EagleHead:
         self._joins = Projection(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors.get("embed_tokens.weight")
         self._body = LeanModel(_anatomy(tensors, shape, target))
+        self.reads_trees = self._body.reads_trees
         self._token_norm, self._feature_norm = _input_norms(tensors, shape)
         self._drafted = _drafted_ids(tensors, shape, target.vocabulary)
         _require_fit(tensors, shape, target, len(self.reads))
@@ -96,6 +97,7 @@ class EagleHead:
         Every token takes the feature that lies at its parent, which is the last one before it that it sees.
         """
         assert isinstance(cache, FeatureCache)
+        step = self._as_read(step)
         parents = parents_of(step)
         if self._whole is not None:
             logits = self._whole(step, cache, None, parents.numpy())
@@ -114,7 +116,7 @@ class EagleHead:
             cache: from `new_cache`.
         """
         assert isinstance(cache, FeatureCache)
-        flat = features.flatten(0, 1)
+        step, flat = self._as_read(step), features.flatten(0, 1)
         if self._whole is not None:
             logits = self._whole(step, cache, flat, NO_PARENTS)
             if logits is not None:
@@ -156,6 +158,12 @@ class EagleHead:
         cache.write_features(rows_of(step, cache), own)
         return self._logits(taken(step, own)).view(len(step.tokens), -1, self.vocabulary)
 
+    def _as_read(self, step: ForwardInput) -> ForwardInput:
+        """Return a forward's input with a mask where no kernel reads its tree."""
+        if step.tree is None or self.reads_trees:
+            return step
+        return replace(step, bias=step.tree.bias(step.seen, self.dtype), tree=None)
+
     def _embed(self, tokens: Tensor) -> Tensor:
         if self._embedding is None:
             return self._target.embed(tokens)
@@ -180,6 +188,8 @@ class EagleHead:
 
 def parents_of(step: ForwardInput) -> Tensor:
     """Return (batch, n): the cache column of the last token before each that it sees; 0 where there is none."""
+    if step.tree is not None:
+        return _parents_in(step.tree, step.columns)
     if step.bias is None:
         return (step.columns - 1).clamp(min=0)
     columns = torch.arange(step.seen, device=step.columns.device)
@@ -187,8 +197,17 @@ def parents_of(step: ForwardInput) -> Tensor:
     return torch.where(is_before, columns, 0).amax(dim=-1)
 
 
+def _parents_in(tree: TreeMask, columns: Tensor) -> Tensor:
+    """Return what `parents_of` does of tokens whose sight is told by a tree."""
+    starts, lanes = tree.starts.unsqueeze(1), torch.arange(WORD, device=columns.device)
+    is_seen = ((tree.bits.unsqueeze(3) >> lanes) & 1).flatten(2).bool()
+    places = torch.arange(is_seen.shape[2], device=columns.device)
+    is_before = is_seen & (places < (columns - starts).unsqueeze(2))
+    return (starts + torch.where(is_before, places, -1).amax(dim=2)).clamp(min=0)  # -1: the last of the text before it
+
+
 def _without_first(step: ForwardInput) -> ForwardInput:
-    """Hide column 0, but from tokens that see nothing else."""
+    """Hide column 0, but from tokens that see nothing else; kernels that read a tree do so themselves."""
     if step.bias is None:
         return step
     bias = step.bias.clone()
@@ -231,6 +250,7 @@ def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
         head=own.head if is_first else Projection(tensors["lm_head.weight"]),
         attention_cap=None,
         logit_cap=None,
+        hides_first=True,
     )
 
 

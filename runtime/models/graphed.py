@@ -25,7 +25,7 @@ from .kernels.best_tokens import best_of
 from .kernels.jitted import launch_errors
 from .static_input import StaticInput
 
-LOGITS, BEST = range(2)  # what is wanted of a forward
+LOGITS, BEST, OTHERS = range(3)  # what is wanted of a forward; the last is another one's logits
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 UNCAPTURED = "work cannot be captured as a CUDA graph and runs slowly, as it comes; profile with --regime eager"
 
@@ -106,6 +106,10 @@ class GraphedModel:
         self._recorder = recorder or CudaRecorder(self.device)
         self._failed = 0  # captures in a row, of work that is done as it comes
 
+    def captured_alike(self, model: CausalModel) -> GraphedModel:
+        """Return another model whose forwards are captured as this one's are, in the same pool of memory."""
+        return GraphedModel(model, self._recorder)
+
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
         return self.model.new_cache(slots, capacity)
@@ -116,6 +120,21 @@ class GraphedModel:
         if step.tree is None:
             return self.model.forward(step, cache)
         return self._replayed(LOGITS, step, cache)
+
+    @torch.inference_mode()
+    def other(self, forward: Callable[[ForwardInput], Tensor], step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return the logits of another forward than the model's own, as `forward` does.
+
+        Args:
+            forward: over the cache, which it must not hold; the same one for that cache until `forget`.
+            step: what it reads.
+            cache: of this model.
+        """
+        return forward(step) if step.tree is None else self._replayed(OTHERS, step, cache, forward)
+
+    def forget(self, cache: KeyValueCache) -> None:
+        """Forget all forwards over a cache."""
+        self._graphs.pop(cache, None)
 
     @torch.inference_mode()
     def best(self, step: ForwardInput, cache: KeyValueCache) -> Ints:
@@ -132,13 +151,20 @@ class GraphedModel:
         best: Ints = found.numpy()
         return best
 
-    def _replayed(self, wanted: int, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+    def _replayed(
+        self,
+        wanted: int,
+        step: ForwardInput,
+        cache: KeyValueCache,
+        forward: Callable[[ForwardInput], Tensor] | None = None,
+    ) -> Tensor:
         """Run a forward from its graph, which is captured first where it is new; return where its result will be."""
         graphs = self._graphs.setdefault(cache, {})
         key = (wanted, step.packed is not None, *step.signature)
         captured = graphs.get(key)
         if captured is None:
-            captured = graphs[key] = self._capture(step, cache, _best_on_host() if wanted == BEST else self._kept)
+            result = _best_on_host() if wanted == BEST else self._kept
+            captured = graphs[key] = self._capture(step, cache, result, forward)
         captured.input.load(step)
         captured.graph.replay()
         return captured.result
@@ -172,7 +198,13 @@ class GraphedModel:
         """Return logits in the memory that all forwards share for them."""
         return self._logits.view(logits.shape).copy_(logits)
 
-    def _capture(self, step: ForwardInput, cache: KeyValueCache, result: Callable[[Tensor], Tensor]) -> _Captured:
+    def _capture(
+        self,
+        step: ForwardInput,
+        cache: KeyValueCache,
+        result: Callable[[Tensor], Tensor],
+        forward: Callable[[ForwardInput], Tensor] | None,
+    ) -> _Captured:
         """Capture a forward, which writes the same keys every time, and what becomes of its logits."""
         placed, held = StaticInput(step, self.device), ref(cache)  # work that is kept must not keep its cache
 
@@ -180,10 +212,15 @@ class GraphedModel:
             placed.arrive()
             own = held()
             assert own is not None, "whoever runs a forward holds its cache"
-            return result(self.model.forward(placed.step, own))
+            return result(self.model.forward(placed.step, own) if forward is None else forward(placed.step))
 
         graph, found = self.record(run)
         return _Captured(input=placed, graph=graph, result=found)
+
+
+def as_loaded(model: CausalModel) -> CausalModel:
+    """Return the model whose forwards run as they come, of one whose forwards may be captured."""
+    return model.model if isinstance(model, GraphedModel) else model
 
 
 def _best_on_host() -> Callable[[Tensor], Tensor]:

@@ -17,6 +17,7 @@ from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
 from .forward import CausalModel, ForwardInput, LeftStates, UnlaidTrees
+from .graphed import GraphedModel, as_loaded
 from .joined_products import Features
 from .lean import LeanModel
 from .places import rows_of
@@ -46,7 +47,7 @@ class TappedModel:
             model.longest_context,
             model.attention,
         )
-        self.gallery = model.gallery
+        self.gallery, self.reads_trees = model.gallery, model.reads_trees
         self._model, self._after = model, tuple(after)
         self._numbers = np.array(after, dtype=np.int64)
 
@@ -62,6 +63,8 @@ class TappedModel:
         found = None if whole is None else whole(step, cache, self._kept(cache))
         if found is not None:
             return found
+        if step.tree is not None:  # products of captured forwards may write over what a layer has left
+            return self._written_one_by_one(step, cache, None)
         kept: dict[int, Tensor] = {}
         for count, hidden in enumerate(self._model.stream(step, cache)):
             if count in self._after:
@@ -97,8 +100,11 @@ class TappedModel:
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
         """Return what `forward` does, by the layers behind `left` alone; writes their part of the cache."""
         assert isinstance(cache, FeatureCache)
+        return self._written_one_by_one(step, cache, left)
+
+    def _written_one_by_one(self, step: ForwardInput, cache: FeatureCache, left: LeftStates | None) -> Tensor:
         rows = rows_of(step, cache)
-        for count, hidden in enumerate(self._model.stream(step, cache, left), start=left.layers):
+        for count, hidden in enumerate(self._model.stream(step, cache, left), start=0 if left is None else left.layers):
             if count in self._after:
                 cache.write_part(rows, count, hidden)
         return self._model.answer(step, hidden)
@@ -116,17 +122,21 @@ def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Itera
         ModelError: hidden states are wanted of another kind of model than the lean forward knows.
     """
     after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
-    return TappedModel(require_lean(target), after) if after else target
+    if not after:
+        return target
+    tapped = TappedModel(require_lean(target), after)
+    return target.captured_alike(tapped) if isinstance(target, GraphedModel) else tapped
 
 
 def reads_of(drafter: CausalModel) -> tuple[int, ...]:
     """Return how many of the target's layers each hidden state a drafter reads has passed; none of a model."""
-    return drafter.reads if isinstance(drafter, EagleHead | RoundHead) else ()
+    own = as_loaded(drafter)
+    return own.reads if isinstance(own, EagleHead | RoundHead) else ()
 
 
 def is_beside_target(drafter: CausalModel) -> bool:
     """Whether a drafter works on what its target keeps of committed text: then it is in no stack."""
-    return isinstance(drafter, ExitModel) or bool(reads_of(drafter))
+    return isinstance(as_loaded(drafter), ExitModel) or bool(reads_of(drafter))
 
 
 def require_lean(target: CausalModel) -> LeanModel:
@@ -135,9 +145,10 @@ def require_lean(target: CausalModel) -> LeanModel:
     Raises:
         ModelError: it is none whose hidden states can be read.
     """
-    if not isinstance(target, LeanModel):
+    own = as_loaded(target)
+    if not isinstance(own, LeanModel):
         raise ModelError(
             "heads and exits read hidden states, which only the lean forward of the Llama kind shows, and this target "
             f"runs as {target.regime}; leave the drafter out"
         )
-    return target
+    return own

@@ -32,6 +32,7 @@ def reads_trees(anatomy: Anatomy) -> bool:
         size=anatomy.size,
         is_normed=any(layer.head_norm is not None for layer in anatomy.layers),
         windows=frozenset(sight.window and WORD for sight in anatomy.sights),
+        hides_first=anatomy.hides_first,
     )
     return _run(device, dtype, kernels)
 
@@ -45,6 +46,7 @@ class _Kernels:
     size: int
     is_normed: bool  # queries and keys, head by head
     windows: frozenset[int | None]  # of layers: none, or one, whose length they are not compiled for
+    hides_first: bool  # whether a text's first token is seen by itself alone
 
 
 @lru_cache
@@ -80,6 +82,7 @@ def _try(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> None:
             zeros(rows, (heads + 2 * kv_heads) * size), zeros(1, CAPACITY, 2 * kv_heads * size), places[0, :1].clone(),
             bits, places, places, zeros(rows, 2 * size), weight,
             heads=heads, kv_heads=kv_heads, scale=1.0, eps=1.0, window=window, splits=splits,
+            hides_first=kernels.hides_first,
         )  # fmt: skip
 
     for window in kernels.windows:

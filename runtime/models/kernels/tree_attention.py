@@ -51,6 +51,7 @@ def attend_tree(
     scale: float,
     eps: float = 0.0,
     window: int | None = None,
+    hides_first: bool = False,
     splits: int | None = None,
 ) -> Tensor:
     """Store the nodes' keys and values and mix values for them; never reads the device on the host.
@@ -75,6 +76,7 @@ def attend_tree(
         scale: what scores are multiplied by.
         eps: added to the mean square of what is normed.
         window: columns that a node sees at most, all bits of a node or more; None: all.
+        hides_first: whether column 0 is seen by the node that is stored there alone.
         splits: programs that share the keys of a head; None takes as many as fill the device.
 
     Returns:
@@ -108,7 +110,7 @@ def attend_tree(
         count, words, capacity, wide, splits, len(turns),
         heads=heads, kv_heads=kv_heads, size=size, padded=padded, lines=cut.lines, columns=cut.columns,
         nodes=cut.nodes, alone=alone, is_windowed=wide > 0, is_normed=weight is not None,
-        num_warps=cut.warps, num_stages=1, **chained(qkv.device),
+        hides_first=hides_first, num_warps=cut.warps, num_stages=1, **chained(qkv.device),
     )  # fmt: skip
     if not alone:
         _combine[batch * count * heads,](
@@ -196,7 +198,7 @@ def _attend(
     count: tl.tensor, words: tl.tensor, capacity: tl.tensor, window: tl.tensor, splits: tl.tensor, places: tl.tensor,
     heads: tl.constexpr, kv_heads: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, lines: tl.constexpr,
     columns: tl.constexpr, nodes: tl.constexpr, alone: tl.constexpr, is_windowed: tl.constexpr,
-    is_normed: tl.constexpr, is_chained: tl.constexpr,
+    is_normed: tl.constexpr, hides_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write one split's part of the mix of some lines; a line is a node and one of the query heads it has here.
 
@@ -272,6 +274,8 @@ def _attend(
                 scores = tl.where(is_seen & is_here[None, :], scores, float("-inf"))
             if is_windowed:
                 scores = tl.where((column + place)[None, :] >= lowest[:, None], scores, float("-inf"))
+            if hides_first:
+                scores = tl.where((column + place)[None, :] > 0, scores, float("-inf"))
             best, total, mixed = _taken_in(best, total, mixed, scores, value)
         if split == splits - 1:
             for behind in range(0, count, nodes):
@@ -297,6 +301,8 @@ def _attend(
                 scores = tl.dot(asked, key, input_precision="ieee") * factor
                 node_here = (stored - start).to(tl.int32)
                 is_seen = _seen(words_at, node_here, is_line, is_new & (node_here < 64 * words))
+                if hides_first:
+                    is_seen = is_seen & ((stored > 0)[None, :] | (node[:, None] == (behind + near)[None, :]))
                 best, total, mixed = _taken_in(best, total, mixed, tl.where(is_seen, scores, float("-inf")), value)
     out_place = (row * count + node) * heads + asker
     if alone:
