@@ -22,8 +22,8 @@ from spectune.planner.policies import (
     TreePolicy,
 )
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.feed import Feed
 from spectune.runtime.models import choices
 from spectune.runtime.models.blind import BlindModel
@@ -33,6 +33,7 @@ from spectune.runtime.models.kernels import row_products
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
+from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
@@ -40,6 +41,7 @@ from .fused_forward import WIDE_TILES
 from .interpreted import HAS_GPU, launch
 from .pretended.cuda import pretended_gpu
 from .pretended.device import PLACE
+from .tiny_heads import head_weights, tiny_head
 from .tiny_models import perturbed, tiny_llama
 
 pytestmark = [
@@ -53,6 +55,7 @@ WAYS: dict[str, TreePolicy] = {
     "hybrid": HybridPolicy(
         text=SuffixPolicy(length=3, min_match=4), model=Eagle2Policy(verify_tokens=5, depth=2, top_k=2)
     ),
+    "head": Eagle2Policy(verify_tokens=5, depth=2, top_k=2),
     "trees of the text": HybridPolicy(
         text=SuffixTreePolicy(nodes=4, factor=2, offset=1, least_score=0.4), model=ChainPolicy(length=2)
     ),
@@ -69,9 +72,12 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     regime = "cuda-graph" if device.type == "cuda" else "eager"
     models = LeanModel(moved(LLAMA, device)), drafting(device, made_to_fit)
     target, drafter = (in_regime(model, regime) for model in models)
+    if way == "head":
+        drafter = in_regime(head_on(device), regime)
+        target = tapped_for(target, [drafter])
     assert regime == "eager" or target.attention == drafter.attention == TREE_ATTENTION
     setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
-    drafters = {"it": HybridDrafter(ModelDrafter(drafter, slots=2, capacity=32))}
+    drafters = {"it": HybridDrafter(model_drafter(drafter, slots=2, capacity=32))}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
     prompts = [(1, 2, 3), (4, 5, 6, 4, 5), (9,)]
     feed = Feed(
@@ -84,6 +90,11 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
         rounds += 1
         assert not done.faults, done.faults
     return torch.tensor([[*sequence.emitted, rounds] for sequence in feed.sequences])
+
+
+def head_on(device: torch.device) -> CausalModel:
+    weights = {name: tensor.to(device) for name, tensor in head_weights("eagle3", LLAMA).items()}
+    return tiny_head("eagle3", moved(LLAMA, device), weights, reads=(0, 1, 2))
 
 
 def drafting(device: torch.device, made_to_fit: str) -> CausalModel:
@@ -138,7 +149,16 @@ def kernels() -> Iterator[None]:
         yield
 
 
-REST = (("plain", 0.0), ("plain", 0.8), ("chain", 0.8), ("eagle2", 0.0), ("hybrid", 0.0), ("trees of the text", 0.0))
+REST = (
+    ("plain", 0.0),
+    ("plain", 0.8),
+    ("chain", 0.8),
+    ("eagle2", 0.0),
+    ("hybrid", 0.0),
+    ("head", 0.0),
+    ("head", 0.8),
+    ("trees of the text", 0.0),
+)
 
 
 @pytest.mark.parametrize(
