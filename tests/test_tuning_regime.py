@@ -55,13 +55,13 @@ def test_a_family_without_a_gpu_stays_eager_and_says_so() -> None:
 
 def test_block_drafters_and_exits_are_captured_by_nobody() -> None:
     family = load_family(BLOCKED, dtype="float32", device="cpu")
-    with pytest.raises(MeasurementError, match="exit, medusa: exits and block drafters do not run in regime cuda"):
+    with pytest.raises(MeasurementError, match="exit, medusa: exits, block drafters and Token Recycling do not run"):
         family_in(family, "cuda-graph")
 
 
 @pytest.mark.parametrize(
     ("device", "models", "message"),
-    [(DEVICE, SMALL, "need models on a GPU"), (GPU, BLOCKED, "exit, medusa: exits and")],
+    [(DEVICE, SMALL, "need models on a GPU"), (GPU, BLOCKED, "exit, medusa: exits, block")],
 )
 def test_what_cannot_be_captured_is_refused_before_anything_is_measured(
     device: Device, models: Models, message: str

@@ -76,7 +76,7 @@ def load_family(
 def settled_regime(asked: str, device: Device, models: Models) -> str:
     """Return how forwards run: as asked, or for "auto" from CUDA graphs wherever they can.
 
-    Nobody captures what exits and block drafters do: with one of them everything runs eagerly.
+    Nobody captures what exits, block drafters and Token Recycling do: with one of them everything runs eagerly.
     """
     if asked != AUTO_REGIME:
         return asked
@@ -116,7 +116,7 @@ def require_regime(regime: str, device: Device, models: Models) -> None:
 def _require_captured(others: Sequence[str], regime: str) -> None:
     if others:
         raise MeasurementError(
-            f"{', '.join(others)}: exits and block drafters do not run in regime {regime}; use regime eager, or leave "
+            f"{', '.join(others)}: exits, block drafters and Token Recycling do not run in regime {regime}; use regime eager, or leave "
             "them out"
         )
 
