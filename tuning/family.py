@@ -116,8 +116,8 @@ def require_regime(regime: str, device: Device, models: Models) -> None:
 def _require_captured(others: Sequence[str], regime: str) -> None:
     if others:
         raise MeasurementError(
-            f"{', '.join(others)}: exits, block drafters and Token Recycling do not run in regime {regime}; use regime eager, or leave "
-            "them out"
+            f"{', '.join(others)}: exits, block drafters and Token Recycling do not run in regime {regime}; use regime "
+            "eager, or leave them out"
         )
 
 
