@@ -10,7 +10,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_alike
+from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_alike, run_beside
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
@@ -159,9 +159,10 @@ class PlanInputs:
             raise PlanError(
                 f"surfaces of {sorted(devices)}, expected only {self.device.fingerprint}; measure all on one device"
             )
-        surfaces = (self.verify, *(surface for drafter in self.drafters for surface in drafter.surfaces))
-        regimes = sorted({self.overhead.regime, *(surface.regime for surface in surfaces)} - {""})
-        if not run_alike(*regimes):
+        surfaces = [surface for drafter in self.drafters for surface in drafter.surfaces]
+        apart = [one for one in surfaces if not run_beside(one.regime, one.role, self.verify.regime)]
+        regimes = sorted({self.overhead.regime, self.verify.regime, *(one.regime for one in apart)} - {""})
+        if apart or not run_alike(*regimes):
             raise PlanError(
                 f"forwards and host times of the regimes {' and '.join(regimes)}, expected those of one; measure all "
                 "in one regime"

@@ -124,6 +124,24 @@ def test_rounds_with_a_head_are_priced_by_those_that_were_timed_with_one() -> No
     assert both.residuals(2) == pytest.approx([0.0] * len(both.samples), abs=1e-9)
 
 
+def test_what_drafts_eagerly_beside_a_captured_target_is_priced_by_rounds_of_its_own_or_not_at_all() -> None:
+    known, cell = overhead(), Cell(batch=2, context=150)
+    blocks = [replace(s, role="block", drafter="medusa", host_ms=(10.0 + s.host_ms[0],)) for s in known.samples]
+    verify = replace(surface("verify", VERIFY_MS), regime=CAPTURED)
+    drafts = {
+        "small": replace(surface("draft", DRAFT_MS), regime=CAPTURED),
+        "medusa": replace(surface("block", DRAFT_MS), model="medusa"),
+        "exit": surface("self", DRAFT_MS),
+    }
+    found = cell_costs(cell, verify, drafts, replace(known, samples=(*known.samples, *blocks)), device_kind="cuda")
+    assert set(found.drafts) == {"small", "medusa"} and "profile all drafters together" in found.undrafted["exit"]
+    host_ms = {name: float(found.times(one_round(125), "chain", name).host_ms[0]) for name in found.drafts}
+    assert host_ms["medusa"] == pytest.approx(10.0 + host_ms["small"])
+    assert [found.captures(name) for name in (None, "small", "medusa")] == [True, True, False]
+    eager = cell_costs(cell, surface("verify", VERIFY_MS), drafts, known)
+    assert set(eager.drafts) == set(drafts) and not eager.captures("small")
+
+
 def test_a_block_drafter_s_rounds_are_priced_by_its_own_and_without_these_by_another_s() -> None:
     known = overhead()
     blocks = {

@@ -32,6 +32,7 @@ from .pretended.device import PLACE, entered
 from .tiny_family import quick_request
 from .tiny_heads import save_head
 from .tiny_models import tiny_llama
+from .tiny_recycling import save_recycling
 
 __all__ = ["timed_coarsely"]
 
@@ -44,10 +45,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def headed(request: ProfileRequest, place: Path) -> ProfileRequest:
-    """Return the request with a head beside the drafter."""
+    """Return the request with a head beside the drafter, and what is drafted as it comes beside both."""
     target = LlamaForCausalLM.from_pretrained(request.models.target)
     head = save_head(place / "head", "eagle3", target, (0, 1, 2))
-    drafters = {**request.models.drafters, "head": head}
+    drafters = {
+        **request.models.drafters,
+        "head": head,
+        "recycled": save_recycling(place / "recycled", place / "target"),
+    }
     return replace(request, models=replace(request.models, drafters=drafters))
 
 
@@ -64,19 +69,27 @@ def made(place: Path) -> tuple[Profile, Plan]:
 
 def test_forwards_are_timed_as_they_are_captured(made: tuple[Profile, Plan]) -> None:
     found, plan = made
-    surfaces = [found.verify, *found.drafts.values()]
-    assert {surface.regime for surface in surfaces} == {plan.regime} == {CAPTURED}
+    drafts = dict(found.drafts)
+    eager, surfaces = drafts.pop("recycled"), [found.verify, *drafts.values()]
+    assert {surface.regime for surface in surfaces} == {plan.regime} == {CAPTURED} and eager.regime == "eager"
     assert all(one.failure is None and min(one.repeats_ms) > 0 for each in surfaces for one in each.measurements)
     assert found.device.kind == plan.device.kind == "cuda" and found.readings
 
 
-@pytest.mark.parametrize("drafter", ["small", "head"])
-def test_every_cell_is_priced_with_the_drafter(made: tuple[Profile, Plan], drafter: str) -> None:
-    kinds = [{each.policy.kind for each in cell.alternatives if each.drafter == drafter} for cell in made[1].cells]
-    assert kinds and all({"chain", "eagle2", "cast", "hybrid"} <= of_cell for of_cell in kinds)
+@pytest.mark.parametrize(
+    ("drafter", "kinds"),
+    [
+        ("small", {"chain", "eagle2", "cast", "hybrid"}),
+        ("head", {"chain", "eagle2", "cast", "hybrid"}),
+        ("recycled", {"chain", "eagle2"}),
+    ],
+)
+def test_every_cell_is_priced_with_the_drafter(made: tuple[Profile, Plan], drafter: str, kinds: set[str]) -> None:
+    found = [{each.policy.kind for each in cell.alternatives if each.drafter == drafter} for cell in made[1].cells]
+    assert found and all(kinds <= of_cell for of_cell in found)
 
 
-@pytest.mark.parametrize("drafter", [None, "small", "head"])
+@pytest.mark.parametrize("drafter", [None, "small", "head", "recycled"])
 def test_a_session_emits_what_plain_decoding_on_the_cpu_does(
     place: Path, made: tuple[Profile, Plan], drafter: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

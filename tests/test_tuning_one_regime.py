@@ -14,7 +14,7 @@ from spectune.db.imports import Records
 from spectune.errors import PlanError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.profiler.records.acceptance import AcceptanceTrace
-from spectune.profiler.records.role import CAPTURED, run_alike, running_of
+from spectune.profiler.records.role import CAPTURED, run_alike, run_beside, running_of
 from spectune.profiler.records.surface import LatencySurface
 from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.request import PlanRequest
@@ -83,6 +83,20 @@ def test_a_drafter_that_was_timed_in_another_regime_does_not_compete_and_is_name
         "small was timed in the regime cuda-graph, the target in eager, and does not compete; profile all drafters "
         "together, or run: spectune plan --regime cuda-graph",
     )
+
+
+@pytest.mark.parametrize("role", ["block", "self"])
+def test_what_nobody_captures_goes_with_a_captured_target(store: Store, role: str) -> None:
+    profile(store, CAPTURED, "small")
+    store.add_model(model("beside"))
+    store.add_trace(recorded("beside"))
+    for kept_role in (role, "resume", "read"):
+        keep(store, timed("beside", kept_role, "eager", 1.0))
+    found = inputs_from_store(REQUEST, store)
+    by_name = {drafter.name: drafter.surface.regime for drafter in found.drafters}
+    assert by_name == {"small": CAPTURED, "beside": "eager"} and not found.notes
+    assert [surface.regime for surface in found.readings.values()] == ["eager"]
+    assert run_beside("eager", "head", CAPTURED) is False is run_beside(CAPTURED, role, CAPTURED)
 
 
 def test_the_regime_that_was_profiled_last_counts_though_it_was_begun_first(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,8 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import LlamaForCausalLM
 
+from spectune.profiler.identity import identify
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead
+from spectune.runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
+from spectune.training.cards import save_weights
 
 from .tiny_models import tiny_llama
 
@@ -54,3 +58,11 @@ def counting(vocabulary: int) -> LlamaForCausalLM:
         model.model.embed_tokens.weight.copy_(embedded)
         model.lm_head.weight.copy_(9.0 * embedded.roll(1, dims=0))
     return model
+
+
+def save_recycling(folder: Path, target: Path, successors: int = 4) -> Path:
+    """Write the folder of what recycles a target's tokens, and return it."""
+    shape = RecyclingShape(successors=successors, target=identify(target).weights_hash)
+    folder.mkdir()
+    save_weights(folder, recycling_tensors(shape), recycling_config(shape))
+    return folder

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import DeviceError, MeasurementError, RequestError
+from ..errors import DeviceError, RequestError
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..runtime.models.drafter import can_be_captured, draft_role, load_drafter, require_drafter_of, role_of
+from ..runtime.models.drafter import load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
@@ -73,15 +73,14 @@ def load_family(
     return family_in(family, regime)
 
 
-def settled_regime(asked: str, device: Device, models: Models) -> str:
+def settled_regime(asked: str, device: Device) -> str:
     """Return how forwards run: as asked, or for "auto" from CUDA graphs wherever they can.
 
-    Nobody captures what exits, block drafters and Token Recycling do: with one of them everything runs eagerly.
+    Exits, block drafters and Token Recycling run as they come beside a captured target.
     """
     if asked != AUTO_REGIME:
         return asked
-    are_all = all(can_be_captured(draft_role(path)) for path in models.drafters.values())
-    return CAPTURED if device.kind == "cuda" and are_all else "eager"
+    return CAPTURED if device.kind == "cuda" else "eager"
 
 
 def family_in(family: Family, regime: str) -> Family:
@@ -93,32 +92,18 @@ def family_in(family: Family, regime: str) -> Family:
     """
     if regime == "eager":
         return family
-    _require_captured([name for name, model in family.drafters.items() if not can_be_captured(role_of(model))], regime)
     drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
     return replace(family, target=in_regime(family.target, regime), drafters=drafters)
 
 
-def require_regime(regime: str, device: Device, models: Models) -> None:
+def require_regime(regime: str, device: Device) -> None:
     """Refuse to capture what cannot be, before a model is loaded or anything is measured.
 
     Raises:
-        MeasurementError: a drafter is of a kind that is not captured.
         DeviceError: CUDA graphs are asked of a device that is no GPU.
     """
-    if regime != CAPTURED:
-        return
-    if device.kind != "cuda":
+    if regime == CAPTURED and device.kind != "cuda":
         raise DeviceError(f"CUDA graphs need models on a GPU and these are to run on {device.label}; use regime eager")
-    others = [name for name, path in models.drafters.items() if not can_be_captured(draft_role(path))]
-    _require_captured(others, regime)
-
-
-def _require_captured(others: Sequence[str], regime: str) -> None:
-    if others:
-        raise MeasurementError(
-            f"{', '.join(others)}: exits, block drafters and Token Recycling do not run in regime {regime}; use regime "
-            "eager, or leave them out"
-        )
 
 
 def torch_device(device: Device) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..planner.inputs import DrafterInputs
 from ..profiler.records.overhead import RoundOverhead, beside
+from ..profiler.records.role import CAPTURED, EAGER, running_of
 
 
 def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ...]:
@@ -21,7 +22,12 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 
 
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
-    """Return a note where drafters are priced by rounds that another drafted, as older profiles have it."""
+    """Return a note where drafters are priced by rounds that another drafted, as older profiles have it.
+
+    What drafts eagerly beside a captured target is not, see `planner.pricing.cost.cell_costs`.
+    """
+    if overhead.regime == CAPTURED:
+        drafters = [d for d in drafters if running_of(d.surface.regime) != EAGER]
     if len({d.surface.role for d in drafters}) < 2:
         return ()
     strangers = [d for d in drafters if not all(_tells_of(d, overhead, batch) for batch in overhead.timed_batches)]

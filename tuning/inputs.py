@@ -14,7 +14,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead, joined
-from ..profiler.records.role import CAPTURED, DRAFT_ROLES, READ, RESUME, SELF, run_alike, running_of
+from ..profiler.records.role import CAPTURED, DRAFT_ROLES, EAGER, READ, RESUME, SELF, run_alike, run_beside, running_of
 from ..profiler.records.surface import LatencySurface
 from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
@@ -211,7 +211,7 @@ def _drafters(
     for trace in traces:
         model = recorded_model(trace, request, timed.store)
         rows = [row for role in DRAFT_ROLES for row in timed.of(model.key, role, request.dtype)]
-        alike = [row for row in rows if run_alike(row.regime, verify.regime)]
+        alike = [row for row in rows if run_beside(row.regime, row.role, verify.regime)]
         if alike:
             surface = timed.surface(_runnable(alike)[0])
             resume = _resume(surface, verify.batches, timed)
@@ -262,6 +262,8 @@ def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Ti
     for model in models:
         rows = timed.of(model.key, READ, verify.dtype)
         alike = [row for row in rows if run_alike(row.regime, verify.regime)]
+        if running_of(verify.regime) == CAPTURED:  # prompts are read as they come there, too
+            alike = alike or [row for row in rows if running_of(row.regime) == EAGER]
         found += [timed.surface(row) for row in alike[:1]]
     return found
 

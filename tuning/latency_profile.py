@@ -103,7 +103,7 @@ def profile_latency(
     """
     start = time.monotonic()
     device = detect(request.device)
-    regime = settled_regime(request.regime, device, request.models)
+    regime = settled_regime(request.regime, device)
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
     identities = _identities(request.models)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:

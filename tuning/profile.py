@@ -93,9 +93,9 @@ def profile(
     """
     start = time.monotonic()
     device = detect(request.device)
-    regime = settled_regime(request.regime, device, request.models)
+    regime = settled_regime(request.regime, device)
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
-    require_regime(regime, device, request.models)
+    require_regime(regime, device)
     identities = identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])

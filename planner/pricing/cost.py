@@ -23,7 +23,7 @@ from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TREE, HostLine
 from ...profiler.records.overhead import MODEL, RoundOverhead
-from ...profiler.records.role import CAPTURED
+from ...profiler.records.role import BLOCK, CAPTURED, SELF
 from ...profiler.records.surface import LatencySurface
 from ..growth.draft import Bools, Ints
 from ..kernels.rounds import Table, price
@@ -36,6 +36,7 @@ from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
+UNKNOWN = "no rounds with it beside a target in {regime} were timed at batch {batch}; profile all drafters together"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,6 +53,7 @@ class CellCosts:
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
         captures_drafts: whether whole drafts are captured work there, as greedy ones are, and rounds run ahead of the
             host.
+        eager: the drafters whose drafts are not: exits and block drafters.
         undrafted: by the name of a drafter that does not run here, why.
     """
 
@@ -63,6 +65,7 @@ class CellCosts:
     resumed: dict[str, Verification] = field(default_factory=dict)
     device_kind: str = "cpu"
     captures_drafts: bool = False
+    eager: frozenset[str] = frozenset()
     undrafted: dict[str, str] = field(default_factory=dict)
     host_beside: dict[str, dict[str, HostLine]] = field(default_factory=dict)
 
@@ -174,6 +177,10 @@ class CellCosts:
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 
+    def captures(self, drafter: str | None) -> bool:
+        """Return whether the drafts of a model, or of the text where there is none, are captured work."""
+        return self.captures_drafts and drafter not in self.eager
+
     def kind_of(self, policy: TreePolicy, drafter: str | None = None) -> str:
         """Return as which kind a policy's rounds are timed: a hybrid's by what model and text draft, where known."""
         if not isinstance(policy, HybridPolicy):
@@ -237,16 +244,21 @@ def cell_costs(
     host, beside = overhead.lines(cell.batch), dict[str, dict[str, HostLine]]()
     roles = overhead.roles(cell.batch)
     apart = set(roles) - ({MODEL} if MODEL in roles else set(roles[:1]))  # of which `host` is not
+    eager = {name for name, surface in drafts.items() if surface.role in (BLOCK, SELF)}
+    unknown = dict[str, str]()
     for name, surface in drafts.items():
         role = overhead.role_beside(cell.batch, surface.role, surface.model)
-        if role in apart:
+        if role is None and name in eager and verify.regime == CAPTURED:
+            unknown[name] = UNKNOWN.format(regime=CAPTURED, batch=cell.batch)
+        elif role in apart:
             beside[name] = overhead.lines(cell.batch, role)
     if resumes and CHAIN in host:  # older profiles timed an exit's rounds only where it was the one to draft
         host = {RESUMED: host[CHAIN], **host}
     context = nearest_context(verify, cell.batch, cell.context)
     run_tokens = verified_tokens(verify, cell.batch, context)
     excess = mean_over_median(verify)  # of drafters, too, that were timed too seldom to tell theirs
-    drafted, undrafted = _drafted(drafts, cell, excess)
+    known = {name: surface for name, surface in drafts.items() if name not in unknown}
+    drafted, undrafted = _drafted(known, cell, excess)
     return CellCosts(
         cell=cell,
         verify=cost_table(verify, cell.batch, context, run_tokens, excess),
@@ -260,7 +272,8 @@ def cell_costs(
         },
         device_kind=device_kind,
         captures_drafts=verify.regime == CAPTURED and is_greedy,
-        undrafted=undrafted,
+        eager=frozenset(eager),
+        undrafted=undrafted | unknown,
         host_beside=beside,
     )
 

@@ -76,15 +76,15 @@ def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: Cel
         PlanError: a forward is larger than what was measured, or the kind has no host time.
     """
     model = model_of(drafter)
-    return costs.times(_as_run(policy, replay, costs), costs.kind_of(policy, model), model)
+    return costs.times(_as_run(policy, model, replay, costs), costs.kind_of(policy, model), model)
 
 
-def _as_run(policy: TreePolicy, replay: Replay, costs: CellCosts) -> Replay:
+def _as_run(policy: TreePolicy, model: str | None, replay: Replay, costs: CellCosts) -> Replay:
     """Return rounds with the forwards that the device runs: a GPU's hang on no score that the host would wait for."""
     if costs.device_kind == "cpu":
         return replay
-    if not costs.captures_drafts or copied_on_gpu(policy) is None:
-        return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures_drafts))
+    if not costs.captures(model) or copied_on_gpu(policy) is None:
+        return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures(model)))
     largest = np.full_like(replay.nodes, policy.max_verify_tokens)
     if not isinstance(policy, HybridPolicy):
         return replace(replay, nodes=largest)

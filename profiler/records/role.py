@@ -79,6 +79,21 @@ def running_of(regime: str) -> str:
     return ran if ran in (EAGER, COMPILED, CAPTURED) else ""
 
 
+def run_beside(regime: str, role: str, target_regime: str) -> bool:
+    """Say whether forwards of a role can be of one process with a target's, as far as is known.
+
+    What exits and block drafters do is captured by nobody: they run eagerly beside captured targets, too.
+
+    Args:
+        regime: of the forwards.
+        role: see above.
+        target_regime: of the target's.
+    """
+    if role in (BLOCK, SELF, RESUME) and running_of(target_regime) == CAPTURED:
+        return running_of(regime) in (EAGER, "")
+    return run_alike(regime, target_regime)
+
+
 def run_alike(*regimes: str) -> bool:
     """Say whether forwards of these regimes can be of one process, as far as is known."""
     return len({running_of(regime) for regime in regimes} - {""}) <= 1

@@ -112,11 +112,6 @@ def role_of(model: CausalModel) -> Role:
     return "head" if isinstance(own, EagleHead) else "draft"
 
 
-def can_be_captured(role: Role) -> bool:
-    """Return whether drafts in a role are captured where forwards are: those of models and of heads."""
-    return role in ("draft", "head")
-
-
 def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
     """Raise ModelError where a drafter does not fit a target: another vocabulary, or trained for other weights.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ...errors import MeasurementError
 from ...profiler.records.role import CAPTURED
+from .block import RoundHead
 from .compiled import CompiledModel
+from .exit import ExitModel
 from .forward import CausalModel
 from .graphed import GraphedModel
 from .lean import LeanModel
@@ -27,6 +29,8 @@ def plain_regime(model: CausalModel) -> str:
 def in_regime(model: CausalModel, regime: str) -> CausalModel:
     """Return the model with its forwards run in a regime; itself where they do already.
 
+    Exits and block drafters run as they come beside captured targets, too: nobody captures what they do.
+
     Args:
         model: as it was loaded, or in that regime already.
         regime: "eager", "cuda-graph" or "compiled"; "eager" leaves transformers' own forwards what they are.
@@ -37,13 +41,14 @@ def in_regime(model: CausalModel, regime: str) -> CausalModel:
     """
     if model.regime == regime or (regime == "eager" and model.regime == "eager-transformers"):
         return model
+    runs_as_it_comes = isinstance(model, RoundHead | ExitModel)
     if regime == CAPTURED:
-        return GraphedModel(model)
-    if regime == "compiled" and isinstance(model, LeanModel):
+        return model if runs_as_it_comes else GraphedModel(model)
+    if regime == "compiled" and isinstance(model, LeanModel) and not runs_as_it_comes:
         return CompiledModel(model)
     if regime == "compiled":
         raise MeasurementError(
             "only the lean forward itself can be compiled: not transformers' own, nor one whose tokens are made to fit "
-            "its target's; use eager or cuda-graph"
+            "its target's, nor what reads hidden states of that; use eager or cuda-graph"
         )
     raise MeasurementError(f"a forward of regime {model.regime} cannot run as {regime!r}; use the model as loaded")

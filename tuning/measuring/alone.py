@@ -12,7 +12,7 @@ from ...profiler.repeats import SETTLED, SHORT_RUN
 from ...runtime.decoder import Round
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
-from ...runtime.models.forward import CausalModel
+from ...runtime.models.forward import CausalModel, Resuming
 from ...runtime.shapes import ForwardShapes, ResumedShapes, ShapeCaches
 from ...runtime.transfer import wait_for
 from .decoding import Family
@@ -49,14 +49,15 @@ class Alone:
             model = family.drafters[drafter]
             self._shapes["draft"] = draft = _shapes(model, "draft", batch, room)
             self._shapes["read"] = _shapes(model, "verify", batch, room, draft.caches)
-            if isinstance(model, ExitModel):
+            is_of_target = isinstance(model, ExitModel) and model.target is family.target
+            if isinstance(model, ExitModel) and isinstance(family.target, Resuming):
                 self._shapes[RESUME] = ResumedShapes(
                     model,
                     identity=RESUME,
                     dtype=str(model.dtype),
                     slots=batch,
                     capacity=room,
-                    caches=verify.caches if model.target is family.target else None,
+                    caches=verify.caches if is_of_target else None,
                 )
         self._usual_ms: dict[_Fed, float] = {}
 

@@ -33,6 +33,7 @@ from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
+from ...runtime.models.forward import Resuming
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup, always
@@ -111,11 +112,13 @@ def tells_forwards(family: Family) -> bool:
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
-    """Whether a drafter drafts a policy: in stacks are models alone, and exits alone leave states."""
+    """Whether a drafter drafts a policy: in stacks are models alone, and exits alone leave states, for some targets."""
     model = None if drafter is None else family.drafters[drafter]
     if isinstance(policy, StackPolicy):
         return model is not None and not is_beside_target(model)
-    return not isinstance(policy, ResumedPolicy) or isinstance(model, ExitModel)
+    return not isinstance(policy, ResumedPolicy) or (
+        isinstance(model, ExitModel) and isinstance(family.target, Resuming)
+    )
 
 
 def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:

@@ -18,7 +18,7 @@ from ...profiler.protocols import MeasurementSink, ShapeRunner
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
-from ...profiler.records.role import RESUME
+from ...profiler.records.role import CAPTURED, RESUME
 from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role, role_of
 from ...runtime.models.forward import CausalModel
@@ -66,7 +66,9 @@ def resumed_domain(batches: tuple[int, ...], contexts: tuple[int, ...], tile_row
 
 
 def resuming(request: ProfileRequest) -> list[str]:
-    """Return the names of the drafters whose states a verification goes on from: exits, which run eagerly alone."""
+    """Return the names of the drafters whose states a verification goes on from: exits, beside targets that can."""
+    if request.regime == CAPTURED:
+        return []
     return [name for name, path in request.models.drafters.items() if draft_role(path) == SELF]
 
 
