@@ -92,18 +92,11 @@ class WarmUp:
             fresh *= 2
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
-        """Verify chains of every size that trees of a setup may be run with.
-
-        A hybrid's are verified in two ways: its model, which is asked before, drafts behind them, or it does not.
-        """
-        asked, most = drafting(setup.policy), setup.policy.max_verify_tokens
+        """Verify chains of every size that trees of a setup may be run with."""
+        most = setup.policy.max_verify_tokens
         sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
             self._fill(batch)
-            if isinstance(asked, HybridPolicy):
-                self._verify(tokens, batch, replace(setup, policy=asked.text))
-                self._fill(batch)
-                self._decoder.draft(replace(setup, policy=asked.model), 1)
             self._verify(tokens, batch, setup)
 
     def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:

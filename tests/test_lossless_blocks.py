@@ -18,6 +18,7 @@ from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
+from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.models.block import Levels
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel
@@ -103,9 +104,8 @@ def test_a_block_that_says_the_target_s_own_text_is_taken_whole() -> None:
 class Liar(BlockDrafter):
     """Drafts on features of other texts."""
 
-    def attach(self, cache: KeyValueCache) -> None:
-        super().attach(cache)
-        self._given = features_of_others(cache)
+    def features_in(self, cache: KeyValueCache) -> GivenFeatures:
+        return features_of_others(cache)
 
 
 @pytest.mark.parametrize("kind", KINDS)

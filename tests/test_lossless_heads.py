@@ -14,6 +14,7 @@ from spectune.planner.replay.recorded import RecordedScorer, recording_of
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form
@@ -62,9 +63,8 @@ def test_trees_on_heads_change_no_output(form: Form, kind: str, temperature: flo
 class Liar(HeadDrafter):
     """Drafts on features of other texts."""
 
-    def attach(self, cache: KeyValueCache) -> None:
-        super().attach(cache)
-        self._given = features_of_others(cache)
+    def features_in(self, cache: KeyValueCache) -> GivenFeatures:
+        return features_of_others(cache)
 
 
 def test_a_head_on_wrong_features_changes_no_output_but_drafts_otherwise() -> None:

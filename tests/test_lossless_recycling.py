@@ -18,6 +18,7 @@ from spectune.planner.replay.replay import replay_results
 from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
+from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead, SuccessorCache, Successors
@@ -103,9 +104,8 @@ def _behind(context: int) -> bool:
 class Liar(RecyclingDrafter):
     """Keeps the successors of other texts."""
 
-    def attach(self, cache: KeyValueCache) -> None:
-        super().attach(cache)
-        self._given = features_of_others(cache)
+    def features_in(self, cache: KeyValueCache) -> GivenFeatures:
+        return features_of_others(cache)
 
 
 def test_wrong_features_change_no_output_but_the_drafts() -> None:

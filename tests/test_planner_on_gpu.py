@@ -217,3 +217,15 @@ def test_hybrids_over_suffix_trees_compete(regime: str) -> None:
     (contest,) = price_all(Rehearsal(on("cuda", regime)), [Cell(batch=1, context=30)], SearchOptions())
     texts = {one.policy.text.kind for one in contest.priced if isinstance(one.policy, HybridPolicy)}
     assert texts == {"suffix", "suffix-tree"}
+
+
+def test_hybrids_over_suffix_trees_do_not_where_the_host_searches_for_one_drafter_alone() -> None:
+    known = on("cuda", "cuda-graph")
+    (drafter,) = known.drafters
+    block = replace(drafter, surface=replace(drafter.surface, role="block", regime="eager"))
+    samples = [replace(one, role="block", drafter=drafter.model.key) for one in known.overhead.samples]
+    timed = replace(known.overhead, samples=(*known.overhead.samples, *samples))
+    rehearsal = Rehearsal(replace(known, drafters=(block,), overhead=timed))
+    (contest,) = price_all(rehearsal, [Cell(batch=1, context=30)], SearchOptions())
+    texts = {one.policy.text.kind for one in contest.priced if isinstance(one.policy, HybridPolicy)}
+    assert texts == {"suffix"} and any(isinstance(one.policy, SuffixTreePolicy) for one in contest.priced)

@@ -62,6 +62,7 @@ WAYS: dict[str, TreePolicy] = {
 }
 FEW_ROWS = ("chain", 0.0)  # rounds are captured whole, and their forwards have few rows: these products are measured
 TOKENS = 4
+LOOPING = [(1, 2, 1, 2, 1), (4, 5, 6, 4, 5), (9, 9)]
 LLAMA = tiny_llama(layers=2, seed=0, hidden=64)
 SKETCH = perturbed(LLAMA, 0.06)
 ROWS = {"narrower": 19, "wider": 32}  # of a drafter's table of tokens; its target's has 24
@@ -79,7 +80,7 @@ def texts(device: torch.device, way: str, temperature: float, made_to_fit: str =
     setup = RoundSetup(policy=WAYS[way], drafter=None if way == "plain" else "it")
     drafters = {"it": HybridDrafter(model_drafter(drafter, slots=2, capacity=32))}
     decoder = Decoder(target, drafters, always(setup), slots=2, capacity=32)
-    prompts = [(1, 2, 3), (4, 5, 6, 4, 5), (9,)]
+    prompts = LOOPING if way == "trees of the text" else [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]
     feed = Feed(
         decoder,
         [Request(prompt=prompt, max_new_tokens=TOKENS, temperature=temperature, seed=7) for prompt in prompts],

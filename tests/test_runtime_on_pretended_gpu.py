@@ -247,7 +247,7 @@ def decoded(case: Case, device: torch.device) -> Done:
         if not feed.refill():
             of_one_size = case.regime == "cuda-graph" and case.sampling == "greedy" and copied_on_gpu(setup.policy)
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
-            if case.head in READERS and case.sampling == "mixed":
+            if case.head in READERS and case.sampling == "mixed" and case.regime == "cuda-graph":
                 told = []  # of tokens that a request leaves out, and a drafter that has no other drafts, any is one
             return Done([s.emitted for s in feed.sequences], told)
         waiting(device, "error")

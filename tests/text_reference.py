@@ -18,7 +18,7 @@ from spectune.runtime.models.kernels.text_trees import Growing
 def policy_of(growing: Growing) -> SuffixTreePolicy:
     """Return the policy that grows so."""
     return SuffixTreePolicy(
-        nodes=growing.drafts + 1,
+        nodes=growing.nodes,
         factor=growing.factor,
         offset=growing.offset,
         least_chance=growing.least_chance,
@@ -62,8 +62,8 @@ def let_the_cpu_grow_trees(patch: pytest.MonkeyPatch) -> None:
     """Let the CPU, where it stands for a GPU, have trees as if it ran the kernels."""
     is_supported, grow_behind = text_trees.is_supported, text_trees.grow_behind
 
-    def on_either(device: torch.device, drafts: int) -> bool:
-        return device.type == "cpu" or is_supported(device, drafts)
+    def on_either(device: torch.device) -> bool:
+        return device.type == "cpu" or is_supported(device)
 
     def grown(
         growing: Growing, texts: HeldTexts, state: Tensor, is_live: Tensor, drafted: Tensor | None, nodes: int

@@ -26,6 +26,7 @@ from ..policies import (
 from .draft import Ints
 
 LATE = 1  # forwards that draft for nobody, since word of the end is still on its way
+MOST_GROWN = 64  # nodes of a suffix tree that a GPU grows by itself; larger ones are the host's
 MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
 
 
@@ -42,7 +43,9 @@ def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | SuffixTreePolicy | Looku
     copies = policy.text if isinstance(policy, HybridPolicy) else policy
     if isinstance(copies, LookupPolicy):
         return copies if copies.occurrence != "mapped" else None
-    return copies if isinstance(copies, SuffixPolicy | SuffixTreePolicy) else None
+    if isinstance(copies, SuffixTreePolicy):
+        return copies if copies.nodes <= MOST_GROWN else None
+    return copies if isinstance(copies, SuffixPolicy) else None
 
 
 def fixed_widths(policy: ChainPolicy | StaticPolicy | Eagle2Policy) -> tuple[int, ...]:

@@ -76,10 +76,14 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
 
 
 def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
-    """Enter into every cell the hybrids of what is a drafter's fastest there."""
+    """Enter into every cell the hybrids of what is a drafter's fastest there.
+
+    Those over suffix trees do not compete where the host searches the text for one drafter alone: no round tells of it.
+    """
     own = {contest: _else_policies(contest, drafter) for contest in contests}
     models = sorted({model for found in own.values() for model in found}, key=repr)  # whatever cells they come from
-    for policy, results in hybrids(recording, models, most_tokens):
+    over_trees = all(contest.costs.captures(drafter) for contest in contests if contest.costs.captures_drafts)
+    for policy, results in hybrids(recording, models, most_tokens, over_trees=over_trees):
         halves = {contest: found[policy.model] for contest, found in own.items() if policy.model in found}
         _enter_by_half(halves, policy, results, drafter, recording.rows)
 

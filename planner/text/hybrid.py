@@ -39,7 +39,7 @@ def hybrid_results(text: PositionResults, model: PositionResults) -> PositionRes
 
 
 def hybrids(
-    recording: Recording, models: Sequence[ElsePolicy], most_tokens: int
+    recording: Recording, models: Sequence[ElsePolicy], most_tokens: int, *, over_trees: bool = True
 ) -> Iterator[tuple[HybridPolicy, PositionResults]]:
     """Yield every hybrid of some drafted policies with the grid's suffix chains and trees.
 
@@ -47,6 +47,7 @@ def hybrids(
         recording: of the drafter.
         models: what it drafts where the text does not.
         most_tokens: that one verify can feed.
+        over_trees: whether trees are copied, too.
     """
     chains = [
         SuffixPolicy(length=length, min_match=least, factor=factor, offset=offset, occurrence="last")
@@ -59,7 +60,9 @@ def hybrids(
             nodes=nodes, factor=factor, offset=offset, least_chance=TREE_CHANCE, min_match=match, least_score=score
         )
         for nodes, (match, score) in product(TREE_NODES, TREE_STARTS)
-        if nodes <= most_tokens and score < nodes - 1  # which is the most that its probabilities add up to
+        if over_trees
+        and nodes <= most_tokens
+        and score < nodes - 1  # which is the most that its probabilities add up to
     ]
     if not models:
         return

@@ -25,8 +25,8 @@ def end_round(
     state: BatchState,
     cache: KeyValueCache,
     reach: int,
-    sees: Tensor | None = None,
-    may_branch: bool = True,
+    sees: Tensor | None,
+    may_branch: bool,
 ) -> Tensor:
     """Keep the keys of what is accepted, and let the state go on behind it; part of the captured work.
 
@@ -37,7 +37,7 @@ def end_round(
         state: has room for `reach` + 1 tokens of each row at least.
         cache: the target's.
         reach: at least the depth of any node; below n.
-        sees: see `ancestors_of`; None: not known yet.
+        sees: see `ancestors_of`; None where `sight_of` says nothing.
         may_branch: whether accepted nodes may lie apart; those of a chain lie where they belong.
 
     Returns:
@@ -52,7 +52,7 @@ def end_round(
         if may_branch:
             cache.copy_rows(*moves)
         return ends
-    sees = ancestors_of(parents, max(reach, 1)) if sees is None else sees
+    assert sees is not None, "what a device without kernels is told"
     is_accepted = accepted_nodes(tokens, parents, sees, best)
     nodes = path_of(is_accepted, sees.sum(dim=2) - 1, reach)  # as deep as there are nodes above
     counts, drawn = is_accepted.sum(dim=1), best.gather(1, nodes)

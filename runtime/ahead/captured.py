@@ -257,18 +257,18 @@ class CapturedRounds:
     def _nodes(self) -> int:
         """Nodes of every tree as it is drafted, the root included; where texts are searched, with its padding."""
         drafted = self._numbers.shape[1] // 3
-        return drafted if self._copies is None else self.setup.padded(max(drafted, self._copies.nodes))
+        return drafted if self._copies is None else self.setup.padded(max(drafted, self._copies.by.nodes))
 
     @property
-    def _copies_chains_alone(self) -> bool:
-        return self._copies is not None and self._copies.are_chains and self._growth is None
+    def _is_copied_chain(self) -> bool:
+        """Whether a tree is a chain out of the text, of any length."""
+        return self._growth is None and self._copies is not None and self._copies.are_chains
 
     @property
     def _may_branch(self) -> bool:
         """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
-        if self._copies is not None and not self._copies.are_chains:
-            return True
-        return self._growth is not None and not isinstance(self._by_model, ChainPolicy)
+        by_text = self._copies is not None and not self._copies.are_chains
+        return by_text or (self._growth is not None and not isinstance(self._by_model, ChainPolicy))
 
     def _widened(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
@@ -290,9 +290,9 @@ class CapturedRounds:
         """
         if self._sight is not None:
             return self._sight
-        if self._copies_chains_alone:
+        if self._is_copied_chain:
             parents = (self._places_of(parents.shape[1]) - 1).expand_as(parents)
         found = sight_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
-        if self._copies_chains_alone or isinstance(self.setup.policy, RIGID):
+        if self._is_copied_chain or isinstance(self.setup.policy, RIGID):
             self._sight = found
         return found

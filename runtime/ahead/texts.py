@@ -28,7 +28,7 @@ RANKS = 1 << 32  # of places: runs are compared first
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
     copied = copied_on_gpu(policy)
-    if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device, copied.nodes - 1):
+    if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device):
         return None
     return copied
 
@@ -37,7 +37,7 @@ def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copyi
     """Return how a policy copies, as the device does it."""
     if isinstance(policy, SuffixTreePolicy):
         return Growing(
-            drafts=policy.nodes - 1,
+            nodes=policy.nodes,
             factor=policy.factor,
             offset=policy.offset,
             shortest=policy.min_match,
@@ -153,11 +153,6 @@ class Copies:
     def are_chains(self) -> bool:
         """Whether no tree of theirs branches."""
         return isinstance(self.by, Copying)
-
-    @property
-    def nodes(self) -> int:
-        """Of the largest tree, the root included."""
-        return 1 + (self.by.length if isinstance(self.by, Copying) else self.by.drafts)
 
     def drafted(self, state: BatchState, model: Tensor | None, nodes: int) -> Tensor:
         """Return the numbers of trees of so many nodes, (batch, 3 * nodes + 1); part of the captured work.

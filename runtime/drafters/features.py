@@ -15,6 +15,8 @@ from ..models.forward import CausalModel, ForwardInput
 from ..models.whole_head import TargetStates
 from .model import ModelDrafter
 
+NOT_ATTACHED = "a head drafts beside its target; let the decoder attach it, or call attach first"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenFeatures:
@@ -61,6 +63,14 @@ class FeatureDrafter(ModelDrafter):
         Raises:
             ModelError: it does not keep what the drafter reads.
         """
+        self._given = self.features_in(cache)
+
+    def features_in(self, cache: KeyValueCache) -> GivenFeatures:
+        """Return what a target's cache keeps for the drafter.
+
+        Raises:
+            ModelError: it keeps something else.
+        """
         kept = cache.after if isinstance(cache, FeatureCache) else ()
         if not isinstance(cache, FeatureCache) or not set(self._reads) <= set(kept):
             raise ModelError(
@@ -71,7 +81,7 @@ class FeatureDrafter(ModelDrafter):
         places = [kept.index(count) * width + at for count in self._reads for at in range(width)]
         is_all = kept == self._reads
         wanted = None if is_all else torch.tensor(places, device=cache.features.device)
-        self._given = GivenFeatures(features=cache.features, wanted=wanted)
+        return GivenFeatures(features=cache.features, wanted=wanted)
 
     def target_states(self) -> TargetStates | None:
         """Return what the attached cache keeps as kernels read it; None where they do not take it."""
@@ -86,7 +96,7 @@ class FeatureDrafter(ModelDrafter):
     def given(self) -> GivenFeatures:
         """What the target keeps, once attached."""
         if self._given is None:
-            raise ModelError("a head drafts beside its target; let the decoder attach it, or call attach first")
+            raise ModelError(NOT_ATTACHED)
         return self._given
 
     def features_of(self, step: ForwardInput) -> torch.Tensor:

@@ -7,6 +7,7 @@ from weakref import ref
 
 import torch
 
+from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..layout import Ints
 from ..models.block import BlockHead
@@ -18,7 +19,7 @@ from ..models.recycling import RecyclingHead
 from ..models.whole_head import TargetStates
 from .block import BlockDrafter
 from .exit import ExitDrafter
-from .features import FeatureDrafter
+from .features import NOT_ATTACHED, FeatureDrafter, GivenFeatures
 from .host_pass import Found
 from .model import ModelDrafter
 from .recycling import RecyclingDrafter
@@ -35,6 +36,7 @@ class HeadDrafter(FeatureDrafter):
         assert isinstance(own, EagleHead), "a head, or one whose forwards are captured"
         super().__init__(head, own.reads, slots=slots, capacity=capacity, on_device=on_device)
         self._head = own
+        self._reads_text: Callable[[ForwardInput], torch.Tensor] | None = None  # once attached
 
     def attach(self, cache: KeyValueCache) -> None:
         """Take the target's cache; load what drafts beside it.
@@ -44,8 +46,9 @@ class HeadDrafter(FeatureDrafter):
         """
         super().attach(cache)
         self._finds = None
+        self._reads_text = reads = _reading(self._head, self.given, self._cache)
         if self._captured is not None:
-            self._captured.read_by(self._reading())
+            self._captured.read_by(reads)
         if isinstance(self._model, GraphedModel):
             self._model.forget(self._cache)  # it has read what another target kept
         beside = None if self._on_device else self.target_states()
@@ -54,21 +57,24 @@ class HeadDrafter(FeatureDrafter):
 
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text with the target's features; return its logits."""
+        if self._reads_text is None:
+            raise ModelError(NOT_ATTACHED)
         self.forwards += 1
         if isinstance(self._model, GraphedModel):
-            return self._model.other(self._reading(), step, self._cache)
-        return self._head.read(self.features_of(step), step, self._cache)
+            return self._model.other(self._reads_text, step, self._cache)
+        return self._reads_text(step)
 
-    def _reading(self) -> Callable[[ForwardInput], torch.Tensor]:
-        """Return the forward over committed text; it does not hold the head's cache, since captured work holds it."""
-        head, given, held = self._head, self.given, ref(self._cache)
 
-        def read(step: ForwardInput) -> torch.Tensor:
-            cache = held()
-            assert cache is not None, "whoever runs a forward holds its cache"
-            return head.read(given.before(step), step, cache)
+def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Callable[[ForwardInput], torch.Tensor]:
+    """Return a head's forward over committed text; it does not hold the cache, since captured work holds it."""
+    held = ref(cache)
 
-        return read
+    def read(step: ForwardInput) -> torch.Tensor:
+        own = held()
+        assert own is not None, "whoever runs a forward holds its cache"
+        return head.read(given.before(step), step, own)
+
+    return read
 
 
 class _Beside:

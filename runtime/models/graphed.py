@@ -25,7 +25,7 @@ from .kernels.best_tokens import best_of
 from .kernels.jitted import launch_errors
 from .static_input import StaticInput
 
-LOGITS, BEST, OTHERS = range(3)  # what is wanted of a forward; the last is another one's logits
+LOGITS, BEST = range(2)  # what is wanted of a forward
 WARM_UPS = 2  # forwards before a capture: libraries set themselves up in the first
 UNCAPTURED = "work cannot be captured as a CUDA graph and runs slowly, as it comes; profile with --regime eager"
 
@@ -104,11 +104,19 @@ class GraphedModel:
         self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[int, ...], _Captured]] = WeakKeyDictionary()
         self._logits = Arena(self.dtype, self.device)
         self._recorder = recorder or CudaRecorder(self.device)
+        self._keeping: dict[tuple[int, ...], GraphedModel] = {}
         self._failed = 0  # captures in a row, of work that is done as it comes
 
-    def captured_alike(self, model: CausalModel) -> GraphedModel:
-        """Return another model whose forwards are captured as this one's are, in the same pool of memory."""
-        return GraphedModel(model, self._recorder)
+    def keeping(self, after: tuple[int, ...], tap: Callable[[], CausalModel]) -> GraphedModel:
+        """Return the model that keeps hidden states after so many layers each, captured in the same pool of memory.
+
+        Args:
+            after: layers.
+            tap: makes it, of this one's model.
+        """
+        if after not in self._keeping:
+            self._keeping[after] = GraphedModel(tap(), self._recorder)
+        return self._keeping[after]
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -130,7 +138,7 @@ class GraphedModel:
             step: what it reads.
             cache: of this model.
         """
-        return forward(step) if step.tree is None else self._replayed(OTHERS, step, cache, forward)
+        return forward(step) if step.tree is None else self._replayed(LOGITS, step, cache, forward)
 
     def forget(self, cache: KeyValueCache) -> None:
         """Forget all forwards over a cache."""
@@ -160,7 +168,7 @@ class GraphedModel:
     ) -> Tensor:
         """Run a forward from its graph, which is captured first where it is new; return where its result will be."""
         graphs = self._graphs.setdefault(cache, {})
-        key = (wanted, step.packed is not None, *step.signature)
+        key = (wanted, forward is not None, step.packed is not None, *step.signature)
         captured = graphs.get(key)
         if captured is None:
             result = _best_on_host() if wanted == BEST else self._kept

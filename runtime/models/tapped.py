@@ -103,8 +103,8 @@ class TappedModel:
         return self._written_one_by_one(step, cache, left)
 
     def _written_one_by_one(self, step: ForwardInput, cache: FeatureCache, left: LeftStates | None) -> Tensor:
-        rows = rows_of(step, cache)
-        for count, hidden in enumerate(self._model.stream(step, cache, left), start=0 if left is None else left.layers):
+        rows, passed = rows_of(step, cache), 0 if left is None else left.layers
+        for count, hidden in enumerate(self._model.stream(step, cache, left), start=passed):
             if count in self._after:
                 cache.write_part(rows, count, hidden)
         return self._model.answer(step, hidden)
@@ -124,8 +124,10 @@ def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Itera
     after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
     if not after:
         return target
-    tapped = TappedModel(require_lean(target), after)
-    return target.captured_alike(tapped) if isinstance(target, GraphedModel) else tapped
+    own = require_lean(target)
+    if isinstance(target, GraphedModel):
+        return target.keeping(tuple(after), lambda: TappedModel(own, after))
+    return TappedModel(own, after)
 
 
 def reads_of(drafter: CausalModel) -> tuple[int, ...]:

@@ -43,6 +43,11 @@ class Copying:
     is_first: bool
     goes_on: bool
 
+    @property
+    def nodes(self) -> int:
+        """Of the longest chain, the root included."""
+        return self.length + 1
+
 
 def is_supported(device: torch.device) -> bool:
     """Return whether the kernels run on a device."""

@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ....planner.growth.on_gpu import MOST_GROWN
 from .chain import chained, let_next_begin, take_turn
 from .jitted import on_device, power_of_two, runs_triton
 from .text_copies import FEW_NODES, model_nodes_of, write_tree
-from .text_runs import HeldTexts, room_of, runs_up_to, taken_in, told_in
+from .text_runs import PLACES, HeldTexts, room_of, runs_up_to, taken_in, told_in
+from .tree_nodes import listed, placed, ranked, write_best
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
 LONGEST = 64  # tokens of an end; longer ones count as this long, see `planner.kernels.suffix.LONGEST_MATCH`
 MOST_PLACES = 256  # of one end
-LISTED = 512  # nodes that are weighed for one tree, which are fewer
+LISTED = 512  # nodes that are weighed for one tree: with one more a whole depth is left out
 PROGRAMS = 16  # of one text, which share its ends
 TILE, WARPS, GROWING_WARPS = 16, 4, 8
 LINES = 4  # of what is listed: tokens, parents, depths, ranks
 TOLD = 3  # of a program's best tree: score, match, size
-MOST_NODES = 128  # of a tree, the root included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,14 @@ class Growing:
     """How trees grow behind ends of m tokens; see `planner.policies.SuffixTreePolicy`.
 
     Attributes:
-        drafts: most nodes besides the root; at most factor * m + offset.
+        nodes: most nodes, the root included; at most factor * m + offset besides it.
         factor, offset: see there.
         shortest: m of an end that is looked at, at least.
         least_chance: of a node.
         least_score: of a tree, whose chances add up to its score.
     """
 
-    drafts: int
+    nodes: int
     factor: int
     offset: int
     shortest: int
@@ -54,9 +55,9 @@ class Growing:
     least_score: float
 
 
-def is_supported(device: torch.device, drafts: int) -> bool:
-    """Return whether the kernels run on a device, for trees of so many nodes besides the root."""
-    return drafts < MOST_NODES and runs_triton(device)
+def is_supported(device: torch.device) -> bool:
+    """Return whether the kernels run on a device."""
+    return runs_triton(device)
 
 
 def grow_behind(
@@ -69,8 +70,8 @@ def grow_behind(
     Source: Oliaro et al. 2024, SuffixDecoding, arXiv:2411.04975.
     """
     batch, capacity = texts.tokens.shape
-    room, model_nodes, drafts = room_of(state, batch), model_nodes_of(drafted, nodes), growing.drafts
-    assert drafts < min(nodes, MOST_NODES), "trees that fit"
+    room, model_nodes, drafts = room_of(state, batch), model_nodes_of(drafted, nodes), growing.nodes - 1
+    assert growing.nodes <= min(nodes, MOST_GROWN), "trees that fit"
     numbers, on = state.new_empty((batch, 3 * nodes + 1)), chained(state.device)
     ends = torch.empty((batch, LONGEST), dtype=torch.int32, device=state.device)
     found = torch.empty((batch, PROGRAMS, TOLD), dtype=torch.float64, device=state.device)
@@ -88,7 +89,7 @@ def grow_behind(
     _grow[batch, PROGRAMS](
         state, texts.tokens, texts.runs, ends, *rooms, found, trees,
         capacity, drafts, growing.factor, growing.offset, growing.shortest, *_halves_of(growing.least_chance),
-        longest=LONGEST, programs=PROGRAMS, places=told_in(room)["places"], most_places=MOST_PLACES, most_listed=LISTED,
+        longest=LONGEST, programs=PROGRAMS, places=PLACES, most_places=MOST_PLACES, most_listed=LISTED,
         tile=TILE, num_warps=GROWING_WARPS, **on,
     )  # fmt: skip
     _choose[batch,](
@@ -137,7 +138,7 @@ def _find_ends(
 @on_device("capacity", "drafts", "factor", "offset", "shortest", "least_high", "least_low")
 def _grow(
     state: tl.tensor, texts: tl.tensor, runs: tl.tensor, ends: tl.tensor, keys: tl.tensor, slots: tl.tensor,
-    listed: tl.tensor, chances: tl.tensor, found: tl.tensor, trees: tl.tensor, capacity: tl.tensor, drafts: tl.tensor,
+    lines: tl.tensor, chances: tl.tensor, found: tl.tensor, trees: tl.tensor, capacity: tl.tensor, drafts: tl.tensor,
     factor: tl.tensor, offset: tl.tensor, shortest: tl.tensor, least_high: tl.tensor, least_low: tl.tensor,
     longest: tl.constexpr, programs: tl.constexpr, places: tl.constexpr, most_places: tl.constexpr,
     most_listed: tl.constexpr, tile: tl.constexpr, is_chained: tl.constexpr,
@@ -150,7 +151,7 @@ def _grow(
     text, place_runs, tree = texts + row * capacity, runs + row * capacity, trees + own * 3 * drafts
     mine, slot_room = keys + own * 2 * most_places, slots + own * most_places
     chance_room = chances + own * 2 * most_listed
-    lines, told = listed + own * 4 * most_listed, found + own * 3
+    own_lines, told = lines + own * 4 * most_listed, found + own * 3
     end, least = tl.load(state + row) + 1, _whole(least_high, least_low)
     match_of = longest - tl.arange(0, longest)  # the longest first
     is_end = (tl.load(ends + row * longest + match_of - 1) != 0) & (match_of >= shortest)
@@ -161,143 +162,19 @@ def _grow(
         match = tl.sum(tl.where(is_end & (rank == level), match_of, 0), 0)
         most = tl.minimum(drafts, factor * match + offset)
         if best < most.to(tl.float64):  # no chance is above 1
-            count = _placed(place_runs, mine, match, end, places, most_places)
-            nodes = _listed(
-                text, mine, mine + most_places, slot_room, lines, chance_room, count, most, end, least,
+            count = placed(place_runs, mine, match, end, places, most_places)
+            nodes = listed(
+                text, mine, mine + most_places, slot_room, own_lines, chance_room, count, most, end, least,
                 most_places, most_listed, tile,
             )  # fmt: skip
-            score = _ranked(lines, chance_room, nodes, most, most_listed, tile)
+            score = ranked(own_lines, chance_room, nodes, most, most_listed, tile)
             if score > best:
                 best, best_match, best_size = score, match, tl.minimum(nodes, most)
-                _write(tree, lines, nodes, most, drafts, most_listed, tile)
+                write_best(tree, own_lines, nodes, most, drafts, most_listed, tile)
             tl.debug_barrier()  # all have read what the next end writes over
     tl.store(told + 0, best)
     tl.store(told + 1, best_match.to(tl.float64))
     tl.store(told + 2, best_size.to(tl.float64))
-
-
-@on_device()
-def _placed(
-    runs: tl.tensor, mine: tl.tensor, match: tl.tensor, end: tl.tensor, places: tl.constexpr, most: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Write the newest places where an end of so many tokens occurred, the newest first; return how many there are."""
-    count, chunk = match * 0, end * 0
-    while (chunk * places < end - 1) & (count < most):
-        place = end - 2 - chunk * places - tl.arange(0, places)
-        is_one = (tl.load(runs + place, mask=place >= 0, other=0) >= match) & (place >= 0)
-        at = count + tl.cumsum(is_one.to(tl.int32), 0) - 1
-        tl.store(mine + at, place, mask=is_one & (at < most))
-        count, chunk = tl.minimum(count + tl.sum(is_one.to(tl.int32), 0), most), chunk + 1
-    tl.debug_barrier()  # what other threads of this program have written is read
-    return count
-
-
-@on_device()
-def _listed(
-    text: tl.tensor, mine: tl.tensor, keys: tl.tensor, slots: tl.tensor, lines: tl.tensor, chances: tl.tensor,
-    count: tl.tensor, most: tl.tensor, end: tl.tensor, least: tl.tensor,
-    padded: tl.constexpr, most_listed: tl.constexpr, tile: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """List all nodes that may be of a tree of `most`, depth by depth and in a depth the newest first; return how many.
-
-    Args:
-        text: tokens.
-        mine: (padded,), places where the end occurred, `count` of them.
-        keys, slots: (padded,) each, room to work in.
-        lines: (4, most_listed), written: tokens, parents among the listed, depths.
-        chances: (2, most_listed), written: chances.
-        count: see `mine`.
-        most: nodes of a tree.
-        end: tokens of the text.
-        least: chance of a node.
-        padded, most_listed, tile: sizes.
-    """
-    lane = tl.arange(0, padded)
-    is_alive = lane < count
-    place = tl.load(mine + lane, mask=is_alive, other=0)
-    chance, group, slot = (lane * 0).to(tl.float64) + 1.0, lane * 0, lane * 0 - 1
-    nodes, depth = count * 0, count * 0
-    while (tl.max(is_alive.to(tl.int32), 0) > 0) & (depth < most):
-        at = place + 1 + depth
-        has_next = is_alive & (at < end)
-        token = tl.load(text + at, mask=has_next, other=0)
-        key = tl.where(has_next, (group.to(tl.int64) << 32) | token.to(tl.int64), -1)
-        tl.store(keys + lane, key)
-        tl.debug_barrier()  # all keys are there
-        above, alike, owner = lane * 0, lane * 0, lane * 0 + padded
-        for first in range(0, count, tile):
-            other = first + tl.arange(0, tile)
-            given = tl.load(keys + other)
-            is_like = given[None, :] == key[:, None]
-            above += tl.sum(((given >> 32)[None, :] == group[:, None]).to(tl.int32), 1)  # no group is -1
-            alike += tl.sum(is_like.to(tl.int32), 1)
-            owner = tl.minimum(owner, tl.min(tl.where(is_like, other[None, :], padded), 1))
-        chance = chance * alike.to(tl.float64) / tl.maximum(above, 1).to(tl.float64)
-        is_alive = has_next & (chance >= least)
-        better = lane * 0
-        for first in range(0, tl.where(nodes < most, 0, nodes), tile):
-            other = first + tl.arange(0, tile)
-            given = tl.load(chances + other, mask=other < nodes, other=-1.0)
-            better += tl.sum((given[None, :] >= chance[:, None]).to(tl.int32), 1)
-        is_alive = is_alive & (better < most)
-        is_new = is_alive & (owner == lane)
-        new = tl.sum(is_new.to(tl.int32), 0)
-        new = tl.where(nodes + new <= most_listed, new, 0)
-        is_alive, is_new = is_alive & (lane * 0 + new > 0), is_new & (lane * 0 + new > 0)
-        node = nodes + tl.cumsum(is_new.to(tl.int32), 0) - 1
-        tl.store(chances + node, chance, mask=is_new)
-        tl.store(lines + node, token, mask=is_new)
-        tl.store(lines + most_listed + node, slot, mask=is_new)
-        tl.store(lines + 2 * most_listed + node, lane * 0 + depth + 1, mask=is_new)
-        tl.store(slots + lane, node, mask=is_new)
-        tl.debug_barrier()  # all nodes are there
-        slot = tl.load(slots + owner, mask=is_alive, other=-1)
-        group = tl.where(is_alive, owner, -2)
-        nodes, depth = nodes + new, depth + 1
-    return nodes
-
-
-@on_device()
-def _ranked(
-    lines: tl.tensor, chances: tl.tensor, nodes: tl.tensor, most: tl.tensor,
-    most_listed: tl.constexpr, tile: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Write the rank of every listed node, the likeliest first, of equal ones the first; return the tree's score."""
-    for first in range(0, nodes, tile):
-        node = first + tl.arange(0, tile)
-        chance, rank = tl.load(chances + node, mask=node < nodes, other=-1.0), node * 0
-        for second in range(0, nodes, tile):
-            other = second + tl.arange(0, tile)
-            given = (tl.load(chances + other, mask=other < nodes, other=-1.0))[None, :]
-            is_before = (given > chance[:, None]) | ((given == chance[:, None]) & (other[None, :] < node[:, None]))
-            rank += tl.sum(is_before.to(tl.int32), 1)
-        tl.store(lines + 3 * most_listed + node, rank, mask=node < nodes)
-        tl.store(chances + most_listed + rank, chance, mask=node < nodes)
-    tl.debug_barrier()  # all ranks are there
-    count = tl.minimum(nodes, most)
-    score = (count * 0).to(tl.float64)
-    for first in range(0, count, tile):
-        for place in tl.static_range(tile):  # one by one, as the host does: sums are compared
-            score += tl.load(chances + most_listed + first + place, mask=first + place < count, other=0.0)
-    return score
-
-
-@on_device()
-def _write(
-    tree: tl.tensor, lines: tl.tensor, nodes: tl.tensor, most: tl.tensor, drafts: tl.tensor,
-    most_listed: tl.constexpr, tile: tl.constexpr,
-) -> None:  # fmt: skip
-    """Write the tree of the best of the nodes that are listed, best first: tokens, parents among its nodes, depths."""
-    for first in range(0, nodes, tile):
-        node = first + tl.arange(0, tile)
-        rank = tl.load(lines + 3 * most_listed + node, mask=node < nodes, other=most)
-        is_chosen = (node < nodes) & (rank < most)
-        parent = tl.load(lines + most_listed + node, mask=is_chosen, other=-1)
-        above = tl.load(lines + 3 * most_listed + parent, mask=is_chosen & (parent >= 0), other=-1) + 1
-        tl.store(tree + rank, tl.load(lines + node, mask=is_chosen, other=0).to(tl.int64), mask=is_chosen)
-        tl.store(tree + drafts + rank, above.to(tl.int64), mask=is_chosen)
-        depth = tl.load(lines + 2 * most_listed + node, mask=is_chosen, other=0)
-        tl.store(tree + 2 * drafts + rank, depth.to(tl.int64), mask=is_chosen)
 
 
 @on_device("nodes", "model_nodes", "drafts", "least_high", "least_low")
