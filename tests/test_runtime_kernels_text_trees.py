@@ -18,11 +18,20 @@ POINTERS = {
     "is_live": "*i1",
 }
 TOLD = told_in(48)
-SIZES = {"longest": text_trees.LONGEST, "programs": text_trees.PROGRAMS, "most_places": text_trees.MOST_PLACES}
+SIZES = {
+    **{"longest": text_trees.LONGEST, "programs": text_trees.PROGRAMS, "most_places": text_trees.MOST_PLACES},
+    **{"most_listed": text_trees.LISTED, "deepest": 64, "tile": text_trees.TILE, "places": TOLD["places"]},
+}
 FIXED: dict[str, dict[str, Any]] = {
     "_copy": {**TOLD, "is_first": False, "goes_on": True, "has_model": True, "padded": 64},
     "_find_ends": {**TOLD, "longest": text_trees.LONGEST},
-    "_grow": {**SIZES, "places": TOLD["places"], "most_listed": text_trees.LISTED, "tile": text_trees.TILE},
+    "_grow": {
+        **SIZES,
+        "places": TOLD["places"],
+        "most_listed": text_trees.LISTED,
+        "deepest": 64,
+        "tile": text_trees.TILE,
+    },
     "_choose": {"has_model": True, "programs": text_trees.PROGRAMS, "padded": 64},
 }
 KERNELS: dict[str, tuple[DeviceFunction, int]] = {

@@ -3,8 +3,9 @@
 An end of m tokens occurred where `runs` is m at least, so the numbers that `runs` takes tell all ends that matter.
 Behind one, the places where it occurred are followed token by token, all at once: those that have gone on alike so far
 are one node, told by the newest of them, and how many of those above it they are is its chance. So every depth costs a
-few steps, however many nodes it has. What `planner.kernels.suffix.read_and_grow` finds on the host is found here, node
-for node; of an end that occurred more than `MOST_PLACES` times the newest are looked at.
+few steps, however many nodes it has, and all that the text went on with at every place costs a few together. What
+`planner.kernels.suffix.read_and_grow` finds on the host is found here, node for node; of an end that occurred more than
+`MOST_PLACES` times the newest are looked at.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def grow_behind(
         state, texts.tokens, texts.runs, ends, *rooms, found, trees,
         capacity, drafts, growing.factor, growing.offset, growing.shortest, *_halves_of(growing.least_chance),
         longest=LONGEST, programs=PROGRAMS, places=PLACES, most_places=MOST_PLACES, most_listed=LISTED,
-        tile=TILE, num_warps=GROWING_WARPS, **on,
+        deepest=power_of_two(MOST_GROWN), tile=TILE, num_warps=GROWING_WARPS, **on,
     )  # fmt: skip
     _choose[batch,](
         found, trees, state if drafted is None else drafted, numbers, nodes, model_nodes, drafts,
@@ -141,7 +142,7 @@ def _grow(
     lines: tl.tensor, chances: tl.tensor, found: tl.tensor, trees: tl.tensor, capacity: tl.tensor, drafts: tl.tensor,
     factor: tl.tensor, offset: tl.tensor, shortest: tl.tensor, least_high: tl.tensor, least_low: tl.tensor,
     longest: tl.constexpr, programs: tl.constexpr, places: tl.constexpr, most_places: tl.constexpr,
-    most_listed: tl.constexpr, tile: tl.constexpr, is_chained: tl.constexpr,
+    most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grow a tree behind one in so many ends of a row, the longest first, and write the best of them."""
     let_next_begin(is_chained)
@@ -165,7 +166,7 @@ def _grow(
             count = placed(place_runs, mine, match, end, places, most_places)
             nodes = listed(
                 text, mine, mine + most_places, slot_room, own_lines, chance_room, count, most, end, least,
-                most_places, most_listed, tile,
+                most_places, most_listed, deepest, tile,
             )  # fmt: skip
             score = ranked(own_lines, chance_room, nodes, most, most_listed, tile)
             if score > best:

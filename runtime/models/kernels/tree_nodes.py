@@ -34,9 +34,11 @@ def placed(
 def listed(
     text: tl.tensor, mine: tl.tensor, keys: tl.tensor, slots: tl.tensor, lines: tl.tensor, chances: tl.tensor,
     count: tl.tensor, most: tl.tensor, end: tl.tensor, least: tl.tensor,
-    padded: tl.constexpr, most_listed: tl.constexpr, tile: tl.constexpr,
+    padded: tl.constexpr, most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """List all nodes that may be of a tree of `most`, depth by depth and in a depth the newest first; return how many.
+
+    As far as the text went on alike at all places, nodes are listed at once: behind long ends that often is all.
 
     Args:
         text: tokens.
@@ -49,12 +51,13 @@ def listed(
         end: tokens of the text.
         least: chance of a node.
         padded, most_listed, tile: sizes.
+        deepest: at least `most`.
     """
     lane = tl.arange(0, padded)
     is_alive = lane < count
     place = tl.load(mine + lane, mask=is_alive, other=0)
-    chance, group, slot = (lane * 0).to(tl.float64) + 1.0, lane * 0, lane * 0 - 1
-    nodes, depth = count * 0, count * 0
+    nodes = _alike(text, mine, lines, chances, count, most, end, most_listed, deepest, tile)
+    chance, group, slot, depth = (lane * 0).to(tl.float64) + 1.0, lane * 0, lane * 0 + nodes - 1, nodes
     while (tl.max(is_alive.to(tl.int32), 0) > 0) & (depth < most):
         at = place + 1 + depth
         has_next = is_alive & (at < end)
@@ -92,6 +95,33 @@ def listed(
         slot = tl.load(slots + owner, mask=is_alive, other=-1)
         group = tl.where(is_alive, owner, -2)
         nodes, depth = nodes + new, depth + 1
+    return nodes
+
+
+@on_device()
+def _alike(
+    text: tl.tensor, mine: tl.tensor, lines: tl.tensor, chances: tl.tensor, count: tl.tensor, most: tl.tensor,
+    end: tl.tensor, most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """List the tokens with which the text went on at all places, which are certain; return how many."""
+    depth, newest = tl.arange(0, deepest), tl.load(mine, mask=count > 0, other=0)
+    nodes = tl.minimum(most.to(tl.int64), end - 1 - newest)
+    token = tl.load(text + newest + 1 + depth, mask=depth < nodes, other=0)
+    first = count * 0 + 1
+    while (first < count) & (nodes > 0):
+        other = first + tl.arange(0, tile)
+        place = tl.load(mine + other, mask=other < count, other=0)
+        is_compared = (other < count)[None, :] & (depth < nodes)[:, None]
+        said = tl.load(text + place[None, :] + 1 + depth[:, None], mask=is_compared, other=0)
+        is_other = is_compared & (said != token[:, None])
+        nodes = tl.minimum(nodes, tl.min(tl.min(tl.where(is_other, depth[:, None], deepest), 1), 0))
+        first += tile
+    nodes = tl.where(count > 0, nodes, 0).to(tl.int32)
+    tl.store(chances + depth, (depth * 0).to(tl.float64) + 1.0, mask=depth < nodes)
+    tl.store(lines + depth, token, mask=depth < nodes)
+    tl.store(lines + most_listed + depth, depth - 1, mask=depth < nodes)
+    tl.store(lines + 2 * most_listed + depth, depth + 1, mask=depth < nodes)
+    tl.debug_barrier()  # all of these are there
     return nodes
 
 
