@@ -21,6 +21,8 @@ from spectune.planner.policies import LookupPolicy
 from spectune.planner.text.texts import load_kernels
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 
+from .fresh_process import exit_of
+
 COUNT = """
 import sys
 from spectune.planner.kernels.compiled import Kernel
@@ -121,35 +123,31 @@ sys.exit(0 if known == loaded() and drafted == {{True, False}} and 2 in kept els
 """
 
 
-def exit_of(code: str) -> int:
-    return subprocess.run([sys.executable, "-c", COUNT + code], check=False, timeout=300).returncode
-
-
 @pytest.mark.parametrize("place", range(6))
 def test_rounds_that_copy_wait_for_no_kernel(place: int) -> None:
-    assert exit_of(TEXTS.format(place=place, is_loaded=True)) == 0
+    assert exit_of(COUNT + TEXTS.format(place=place, is_loaded=True)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
-    assert exit_of(TREES.format(dtype=dtype, is_loaded=True)) == 0
+    assert exit_of(COUNT + TREES.format(dtype=dtype, is_loaded=True)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_wait_for_no_kernel(dtype: str) -> None:
-    assert exit_of(ROUNDS.format(dtype=dtype, hidden=32, vocabulary=9, seed=0)) == 0
+    assert exit_of(COUNT + ROUNDS.format(dtype=dtype, hidden=32, vocabulary=9, seed=0)) == 0
 
 
 @pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
 def test_rounds_of_one_call_wait_for_no_kernel() -> None:
-    assert exit_of(ROUNDS.format(dtype="bfloat16", hidden=64, vocabulary=32, seed=1)) == 0
+    assert exit_of(COUNT + ROUNDS.format(dtype="bfloat16", hidden=64, vocabulary=32, seed=1)) == 0
 
 
 @pytest.mark.parametrize(
     "code", [TEXTS.format(place=1, is_loaded=False), TREES.format(dtype="float32", is_loaded=False)]
 )
 def test_without_loading_them_these_tests_would_fail(code: str) -> None:
-    assert exit_of(code) == 3
+    assert exit_of(COUNT + code) == 3
 
 
 def test_a_policy_of_an_engine_is_nobodys_round_here() -> None:
