@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,18 +91,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in SLOWEST)
 
 
-def pytest_collection_finish() -> None:
-    """Let no later collection of garbage look through modules and tests: there are millions of such objects."""
-    _keep_out_of_collections()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules and tests are collected, nor later among them: there are millions of objects.
+
+    They only grow in number, and what is garbage among them is little.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _lasting_objects_kept_out_of_collections() -> None:
     """Let none look through what earlier files left behind either: caches of theirs live as long as the worker."""
-    _keep_out_of_collections()
-
-
-def _keep_out_of_collections() -> None:
     gc.collect()
     gc.freeze()
 

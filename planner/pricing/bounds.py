@@ -57,14 +57,14 @@ def most_tokens_per_round(results: PositionResults, rows: Rows) -> float:
     """Return a bound on the tokens per sequence and round of a policy, at any batch: of the walks along `reach`."""
     after = np.maximum.accumulate(np.arange(len(rows.left)) + np.minimum(results.accepted + 1, rows.left))
     at, rounds = rows.starts, 0
-    while (is_running := at < rows.ends).any():
-        rounds += int(is_running.sum())
+    while running := int(np.count_nonzero(at < rows.ends)):  # a tenth of what sums of few numbers take
+        rounds += running
         at = after[at]
     return float((rows.ends - rows.starts).sum()) / rounds
 
 
 def _least(of_rows: Ints, rows: Rows) -> Ints:
     """Return (1, columns): the least of the rows (rows, columns) that rounds start at, which no end of a text is."""
-    spans = np.stack([rows.starts, rows.ends], axis=1).ravel()
+    spans = np.array([rows.starts, rows.ends]).T.ravel()
     least: Ints = np.minimum.reduceat(of_rows, spans)[::2].min(axis=0, keepdims=True)
     return least
