@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spectune.runtime.models.kernels.jitted import has_triton
+
 HAS_GPU = torch.cuda.is_available()
 
 
@@ -66,11 +68,43 @@ def answer(message: bytes, device: str) -> bytes:
         return reply.getvalue()
 
 
+def patch_once_a_launch() -> None:
+    """Let Triton replace the words of its language once for all functions of a launch: half of its time is for that.
+
+    It replaces them before a launch, for its end to put them back, and then before every function that a kernel calls,
+    though they stand replaced already.
+    """
+    if not has_triton():
+        return
+    from triton import language
+    from triton.runtime import interpreter
+
+    patch, replaced = interpreter._patch_lang, set[str]()
+
+    def patched(function: Any) -> Any:  # Any: as Triton has no types
+        words = {one.__name__ for one in function.__globals__.values() if one is language or one is language.core}
+        if words <= replaced:
+            return interpreter._LangPatchScope()
+        scope = patch(function)
+        replaced.update(words)
+        put_back = scope.restore
+
+        def restore() -> None:
+            replaced.clear()
+            put_back()
+
+        scope.restore = restore
+        return scope
+
+    interpreter._patch_lang = patched
+
+
 def serve() -> None:
     """Answer messages from standard input until it ends."""
     replies, sys.stdout = sys.stdout.buffer, sys.stderr
     sys.path.append(str(Path(__file__).parents[1]))  # functions of tests are found by the names pytest gives them
     torch.set_num_threads(1)
+    patch_once_a_launch()
     while True:
         try:
             message = pickle.load(sys.stdin.buffer)
