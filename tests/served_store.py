@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from spectune.service.server import Server
 from spectune.service.settings import Settings
 
 WAIT_S = 20.0
+TICK_S = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,15 @@ class ServedStore:
             session.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
 
 
+class PromptServer(Server):
+    """Looks often whether it is told to end: otherwise every test waits for that."""
+
+    async def main_loop(self) -> None:
+        """Run until it is told to end."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(TICK_S)
+
+
 @contextmanager
 def served_store(folder: Path, settings: Settings | None = None, url: str | None = None) -> Iterator[ServedStore]:
     """Serve a store for one block, to whoever asks from this machine: a file in a folder, or what a URL names."""
@@ -52,7 +63,7 @@ def served_store(folder: Path, settings: Settings | None = None, url: str | None
         config = uvicorn.Config(
             app, http=BoundedConnection, log_config=None, access_log=False, timeout_graceful_shutdown=1
         )
-        server = Server(config, app.state.service)
+        server = PromptServer(config, app.state.service)
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
