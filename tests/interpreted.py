@@ -72,13 +72,15 @@ def patch_once_a_launch() -> None:
     """Let Triton replace the words of its language once for all functions of a launch: half of its time is for that.
 
     It replaces them before a launch, for its end to put them back, and then before every function that a kernel calls,
-    though they stand replaced already.
+    though they stand replaced already. A Triton that does so in another way is left as it is.
     """
     if not has_triton():
         return
     from triton import language
     from triton.runtime import interpreter
 
+    if not all(hasattr(interpreter, name) for name in ("_patch_lang", "_LangPatchScope")):
+        return
     patch, replaced = interpreter._patch_lang, set[str]()
 
     def patched(function: Any) -> Any:  # Any: as Triton has no types
