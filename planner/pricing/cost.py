@@ -13,13 +13,13 @@ there are none: what it keeps says what rounds of the cell keep, not what they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import MeasurementError, PlanError
+from ...errors import PlanError
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TREE, HostLine
 from ...profiler.records.overhead import MODEL, RoundOverhead
@@ -31,7 +31,8 @@ from ..policies import HybridPolicy, TreePolicy
 from ..policies.resumed import RESUMED
 from ..replay.replay import Replay
 from .cells import Cell
-from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
+from .drafters import drafted_tables, resumed_verification
+from .fed import nearest_context, verified_tokens
 from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
@@ -258,7 +259,7 @@ def cell_costs(
     run_tokens = verified_tokens(verify, cell.batch, context)
     excess = mean_over_median(verify)  # of drafters, too, that were timed too seldom to tell theirs
     known = {name: surface for name, surface in drafts.items() if name not in unknown}
-    drafted, undrafted = _drafted(known, cell, excess)
+    drafted, undrafted = drafted_tables(known, cell, excess)
     return CellCosts(
         cell=cell,
         verify=cost_table(verify, cell.batch, context, run_tokens, excess),
@@ -268,7 +269,8 @@ def cell_costs(
         resumed={
             name: found
             for name, surface in (resumes or {}).items()
-            if verify.regime != CAPTURED and (found := _resumed(surface, cell, run_tokens, excess)) is not None
+            if verify.regime != CAPTURED
+            and (found := resumed_verification(surface, cell, run_tokens, excess)) is not None
         },
         device_kind=device_kind,
         captures_drafts=verify.regime == CAPTURED and is_greedy,
@@ -276,35 +278,6 @@ def cell_costs(
         undrafted=undrafted | unknown,
         host_beside=beside,
     )
-
-
-def _drafted(
-    drafts: Mapping[str, LatencySurface], cell: Cell, excess: float
-) -> tuple[dict[str, CostTable], dict[str, str]]:
-    """Return the tables of the drafters that run in a cell, and why the others do not."""
-    tables, reasons = dict[str, CostTable](), dict[str, str]()
-    for name, surface in drafts.items():
-        try:
-            context = reached_context(surface, cell.batch, cell.context)
-            fed = drafted_tokens(surface, cell.batch, context)
-            tables[name] = cost_table(surface, cell.batch, context, fed, mean_over_median(surface, excess))
-        except MeasurementError as error:
-            reasons[name] = str(error)
-    return tables, reasons
-
-
-def _resumed(surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float) -> Verification | None:
-    """Return what verifying from an exit's states costs; None where nothing of it runs in the cell.
-
-    A root alone is always verified whole, padded as there.
-    """
-    try:
-        context = reached_context(surface, cell.batch, cell.context)
-        padded = padded_tokens(surface, cell.batch, context)
-    except MeasurementError:
-        return None
-    table = cost_table(surface, cell.batch, context, padded, mean_over_median(surface, excess))
-    return Verification(table=table, run_tokens=(*run_tokens[:2], *padded[2:]))
 
 
 def _require(role: str, tokens: int, table: CostTable) -> None:

@@ -28,9 +28,10 @@ from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import LAYER, HeadShape, as_numbers
-from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
+from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
 from .lean import LeanModel, taken
 from .norm import Norm
+from .parents import parents_of
 from .places import rows_of
 from .projection import Projection
 from .whole_head import TargetStates, WholeHead, whole_head_of
@@ -184,26 +185,6 @@ class EagleHead:
         never = max(NEVER, torch.finfo(logits.dtype).min)
         whole = logits.new_full((*logits.shape[:-1], self.vocabulary), never)
         return whole.index_copy_(-1, self._drafted, logits)
-
-
-def parents_of(step: ForwardInput) -> Tensor:
-    """Return (batch, n): the cache column of the last token before each that it sees; 0 where there is none."""
-    if step.tree is not None:
-        return _parents_in(step.tree, step.columns)
-    if step.bias is None:
-        return (step.columns - 1).clamp(min=0)
-    columns = torch.arange(step.seen, device=step.columns.device)
-    is_before = (step.bias > -torch.inf) & (columns < step.columns.unsqueeze(2))
-    return torch.where(is_before, columns, 0).amax(dim=-1)
-
-
-def _parents_in(tree: TreeMask, columns: Tensor) -> Tensor:
-    """Return what `parents_of` does of tokens whose sight is told by a tree."""
-    starts, lanes = tree.starts.unsqueeze(1), torch.arange(WORD, device=columns.device)
-    is_seen = ((tree.bits.unsqueeze(3) >> lanes) & 1).flatten(2).bool()
-    places = torch.arange(is_seen.shape[2], device=columns.device)
-    is_before = is_seen & (places < (columns - starts).unsqueeze(2))
-    return (starts + torch.where(is_before, places, -1).amax(dim=2)).clamp(min=0)  # -1: the last of the text before it
 
 
 def _without_first(step: ForwardInput) -> ForwardInput:
