@@ -335,6 +335,17 @@ class OnDevice:
         return found
 
 
+def assert_copied(held: OnDevice, policy: CopiedPolicy, texts: Sequence[Sequence[int]], nodes: int) -> int:
+    """Assert that trees are those of the planner's search, in order; return how many nodes they have."""
+    found = batch_of(held.copies(policy, texts, nodes=nodes).numpy(), ())
+    for row, tree in enumerate(TextState().draft(text, policy) for text in texts):
+        size = tree.shape[1]
+        assert found.sizes[row] == size
+        assert [part[row, :size].tolist() for part in (found.tokens, found.parents, found.depths)] == tree.tolist()
+        assert (found.tokens[row, size:] == -1).all()
+    return int(found.sizes.sum()) - len(texts)
+
+
 WAYS = [False, pytest.param(True, marks=pytest.mark.skipif(not has_triton(), reason="needs triton"))]
 
 
@@ -353,13 +364,7 @@ def test_the_device_copies_what_the_planner_s_search_does(kind: str, kinds: int,
             before = held.tokens.clone(), held.runs.clone(), held.lengths.clone()
             held.copies(policy, texts, nodes=policy.length + 1, is_live=False)  # work that is recorded leaves no trace
             assert all(torch.equal(a, b) for a, b in zip(before, (held.tokens, held.runs, held.lengths), strict=True))
-        found = batch_of(held.copies(policy, texts, nodes=policy.length + 1).numpy(), ())
-        expected = [TextState().draft(text, policy) for text in texts]
-        for row, tree in enumerate(expected):
-            size = tree.shape[1]
-            assert found.sizes[row] == size
-            assert [part[row, :size].tolist() for part in (found.tokens, found.parents, found.depths)] == tree.tolist()
-            assert (found.tokens[row, size:] == -1).all()
+        assert_copied(held, policy, texts, policy.length + 1)
         ends = [end + rng.randint(1, ROOM) for end in ends]
     assert held.lengths.tolist() == [len(text) for text in texts]
 
@@ -399,17 +404,6 @@ def repetitive_text(seed: int, length: int, kinds: int) -> list[int]:
     return text[:length]
 
 
-def assert_grown(held: OnDevice, policy: SuffixTreePolicy, texts: Sequence[Sequence[int]], nodes: int) -> int:
-    """Assert that trees are those of the planner's search, in order; return how many nodes they have."""
-    found = batch_of(held.copies(policy, texts, nodes=nodes).numpy(), ())
-    for row, tree in enumerate(TextState().draft(text, policy) for text in texts):
-        size = tree.shape[1]
-        assert found.sizes[row] == size
-        assert [part[row, :size].tolist() for part in (found.tokens, found.parents, found.depths)] == tree.tolist()
-        assert (found.tokens[row, size:] == -1).all()
-    return int(found.sizes.sum()) - len(texts)
-
-
 @pytest.mark.skipif(not has_triton(), reason="needs triton")
 @pytest.mark.parametrize(("policy", "kinds"), [*HERE, *(pytest.param(*case, marks=SLOW_HERE) for case in ELSEWHERE)])
 def test_the_device_grows_the_trees_of_the_planner_s_search(policy: SuffixTreePolicy, kinds: int) -> None:
@@ -420,7 +414,7 @@ def test_the_device_grows_the_trees_of_the_planner_s_search(policy: SuffixTreePo
     held.cut([end - rng.randint(0, ROOM) for end in ends])
     for _ in range(10 if torch.cuda.is_available() else 2):  # an interpreter takes seconds for each
         texts = [text[:end] for text, end in zip(whole, ends, strict=True)]
-        nodes += assert_grown(held, policy, texts, policy.nodes + rng.choice([0, 3]))
+        nodes += assert_copied(held, policy, texts, policy.nodes + rng.choice([0, 3]))
         ends = [end + rng.randint(1, ROOM) for end in ends]
     assert nodes > 0 and held.lengths.tolist() == [len(text) for text in texts]
 
@@ -446,7 +440,7 @@ def test_an_end_longer_than_any_that_is_looked_at_counts_as_the_longest() -> Non
     text = [*said, 20, 21, *said, 20, 22, *said]
     held = OnDevice([text], by_kernel=True)
     held.cut([len(text) - 2])
-    assert assert_grown(held, policy, [text], 12) == 11
+    assert assert_copied(held, policy, [text], 12) == 11
 
 
 @pytest.mark.skipif(not has_triton(), reason="needs triton")

@@ -83,8 +83,9 @@ def _as_run(policy: TreePolicy, model: str | None, replay: Replay, costs: CellCo
     """Return rounds with the forwards that the device runs: a GPU's hang on no score that the host would wait for."""
     if costs.device_kind == "cpu":
         return replay
-    if not costs.captures(model) or copied_on_gpu(policy) is None:
-        return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=costs.captures(model)))
+    is_captured = costs.captures(model)
+    if not is_captured or copied_on_gpu(policy) is None:
+        return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=is_captured))
     largest = np.full_like(replay.nodes, policy.max_verify_tokens)
     if not isinstance(policy, HybridPolicy):
         return replace(replay, nodes=largest)

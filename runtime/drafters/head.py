@@ -61,7 +61,7 @@ class HeadDrafter(FeatureDrafter):
             raise ModelError(NOT_ATTACHED)
         self.forwards += 1
         if isinstance(self._model, GraphedModel):
-            return self._model.other(self._reads_text, step, self._cache)
+            return self._model.forward_by(self._reads_text, step, self._cache)
         return self._reads_text(step)
 
 

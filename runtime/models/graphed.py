@@ -130,7 +130,7 @@ class GraphedModel:
         return self._replayed(LOGITS, step, cache)
 
     @torch.inference_mode()
-    def other(self, forward: Callable[[ForwardInput], Tensor], step: ForwardInput, cache: KeyValueCache) -> Tensor:
+    def forward_by(self, forward: Callable[[ForwardInput], Tensor], step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return the logits of another forward than the model's own, as `forward` does.
 
         Args:

@@ -17,7 +17,6 @@ from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
-from ...runtime.models.graphed import as_loaded
 from ...runtime.requests import Request
 from ...runtime.sampling import processed, with_noise
 from ..parts import kept_or_made
@@ -110,9 +109,8 @@ class _Reader:
     """One model and how far it has read the text."""
 
     def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
-        own = as_loaded(model)  # what is read here has no shape that comes again
-        self._model, self._read = own, 0
-        self._features = own.along(text) if isinstance(own, EagleHead | RoundHead) else None
+        self._model, self._read = model, 0
+        self._features = model.along(text) if isinstance(model, EagleHead | RoundHead) else None
         self._cache: KeyValueCache = model.new_cache(1, longest)
 
     def skip(self, tokens: Sequence[int]) -> None:

@@ -16,7 +16,6 @@ from ...runtime.drafters.host_pass import recorded_children
 from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
-from ...runtime.models.graphed import as_loaded
 from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 from .portion import WHOLE, Portion
@@ -29,7 +28,6 @@ class TextPass:
 
     def __init__(self, drafter: CausalModel, *, longest: int, children: int, portion: Portion = WHOLE) -> None:
         """Allocate for texts of up to `longest` tokens."""
-        drafter = as_loaded(drafter)  # what is read here has no shape that comes again
         self._model, self._children = drafter, children
         self._slots, self._piece_tokens = portion.slots, portion.piece_tokens
         self._cache = drafter.new_cache(1 + self._slots, longest + NODE_ROOM)
