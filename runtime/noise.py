@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 # Steele, Lea, Flood 2014, splitmix64's finaliser, as signed 64-bit integers.
-_MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
-_MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_POSITION_STEP = 0xD1B54A32D192ED03 - 2**64
-_BELOW_ONE = 1.0 - 2.0**-53  # the largest number below 1
+MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
+MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+POSITION_STEP = 0xD1B54A32D192ED03 - 2**64
+BELOW_ONE = 1.0 - 2.0**-53  # the largest number below 1
 
 
 def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
@@ -28,17 +28,17 @@ def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
 
 def gumbel_of(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
     """Return (..., any): the noise of some tokens (..., any) alone, as `gumbel` has it in their places."""
-    key = _mix(_mix(seeds + _GOLDEN) + positions * _POSITION_STEP)
-    bits = _mix(key.unsqueeze(-1) + (tokens + 1) * _GOLDEN)
+    key = _mix(_mix(seeds + GOLDEN) + positions * POSITION_STEP)
+    bits = _mix(key.unsqueeze(-1) + (tokens + 1) * GOLDEN)
     return -torch.log(-torch.log(open_unit(bits))).float()
 
 
 def open_unit(bits: Tensor) -> Tensor:
     """Return numbers in (0, 1), never 0 or 1, from 64 random bits each: the noise is finite, or a mask would leak."""
-    return ((((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53).clamp_(max=_BELOW_ONE)
+    return ((((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53).clamp_(max=BELOW_ONE)
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ ((z >> 30) & (2**34 - 1))) * _MULTIPLIER_1
-    z = (z ^ ((z >> 27) & (2**37 - 1))) * _MULTIPLIER_2
+    z = (z ^ ((z >> 30) & (2**34 - 1))) * MULTIPLIER_1
+    z = (z ^ ((z >> 27) & (2**37 - 1))) * MULTIPLIER_2
     return z ^ ((z >> 31) & (2**33 - 1))

@@ -29,7 +29,7 @@ from .transfer import sent
 NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
 NEVER = -1e30  # a drafter's score of a token that is never drawn: finite, so that scores of whole paths stay numbers
 
-Step = Callable[[Many[float], Tensor], Tensor]  # (settings of some rows, their scores) -> scores
+Step = Callable[[Tensor, Tensor], Tensor]  # (scores of some rows, their settings (rows, 1, 1)) -> scores
 
 
 def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()) -> Tensor:
@@ -53,7 +53,7 @@ def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()
         scores = _penalised(scores, [s.repetition_penalty for s in samplings], seen)
     for values, off, step in _steps(samplings):
         rows = [row for row, s in enumerate(samplings) if s.temperature > 0 and values[row] != off]
-        scores = on_rows(scores, rows, partial(step, [values[row] for row in rows]))
+        scores = on_rows(scores, rows, partial(_by_settings, step, [values[row] for row in rows]))
     return scores
 
 
@@ -141,14 +141,64 @@ def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor])
     return scores.index_copy(0, places, change(scores[places]))
 
 
+def tempered(scores: Tensor, temperatures: Tensor) -> Tensor:
+    """Return scores over a temperature above 0.
+
+    Args:
+        scores: (rows, n, vocabulary); not changed, here and below.
+        temperatures: (rows, 1, 1) of the scores' kind, as the settings below.
+    """
+    return scores / temperatures
+
+
+def with_top_k(scores: Tensor, counts: Tensor, most: int) -> Tensor:
+    """Keep the k best, and what equals the last of them.
+
+    Args:
+        scores: (rows, n, vocabulary).
+        counts: (rows, 1, 1), whole numbers from 1 on.
+        most: no count is greater.
+    """
+    best = scores.topk(min(most, scores.shape[-1]), dim=-1).values
+    last = (counts.long().clamp(max=best.shape[-1]) - 1).expand(-1, scores.shape[1], 1)
+    return scores.masked_fill(scores < best.gather(-1, last), -math.inf)
+
+
+def with_top_p(scores: Tensor, left_out: Tensor) -> Tensor:
+    """Keep the fewest best tokens that hold the probability, 1 less what is left out; of equal ones the last.
+
+    Sorting values is enough, and on a CPU numpy does that many times faster than torch sorts values with their places.
+    """
+    ordered = _ascending(scores)
+    is_kept = ordered.softmax(-1).cumsum(-1) > left_out
+    is_kept[..., -1] = True
+    least = ordered.gather(-1, is_kept.int().argmax(-1, keepdim=True))
+    room = (is_kept & (ordered == least)).sum(-1, keepdim=True)  # how many of those that equal the least are kept
+    is_least = scores == least
+    from_the_right = is_least.flip(-1).cumsum(-1).flip(-1)
+    return scores.masked_fill((scores < least) | (is_least & (from_the_right > room)), -math.inf)
+
+
+def with_min_p(scores: Tensor, shares: Tensor) -> Tensor:
+    """Keep tokens with at least that share of the best one's probability."""
+    probabilities = scores.softmax(-1)
+    least = probabilities.amax(-1, keepdim=True) * shares
+    return scores.masked_fill(probabilities < least, -math.inf)
+
+
 def _steps(samplings: Many[Sampling]) -> list[tuple[list[float], float, Step]]:
     """Return what is done to sampled rows, in order: each row's setting, the setting that does nothing, and how."""
+    most = max((s.top_k for s in samplings if s.temperature > 0), default=0)
     return [
-        ([s.temperature for s in samplings], 1.0, _tempered),
-        ([s.top_k for s in samplings], 0, _with_top_k),
-        ([s.top_p for s in samplings], 1.0, _with_top_p),
-        ([s.min_p for s in samplings], 0.0, _with_min_p),
+        ([s.temperature for s in samplings], 1.0, tempered),
+        ([s.top_k for s in samplings], 0, partial(with_top_k, most=most)),
+        ([1 - s.top_p for s in samplings], 0.0, with_top_p),
+        ([s.min_p for s in samplings], 0.0, with_min_p),
     ]
+
+
+def _by_settings(step: Step, values: Many[float], scores: Tensor) -> Tensor:
+    return step(scores, _column(values, scores))
 
 
 def _penalised(scores: Tensor, penalties: Many[float], seen: Many[Tensor]) -> Tensor:
@@ -162,40 +212,6 @@ def _penalised(scores: Tensor, penalties: Many[float], seen: Many[Tensor]) -> Te
         found = wide.gather(-1, places)
         changed.scatter_(-1, places, torch.where(found < 0, found * penalty, found / penalty))
     return changed[..., :vocabulary]
-
-
-def _tempered(values: Many[float], scores: Tensor) -> Tensor:
-    return scores / _column(values, scores)
-
-
-def _with_top_k(values: Many[float], scores: Tensor) -> Tensor:
-    """Keep the k best, and what equals the last of them."""
-    counts = [min(int(k), scores.shape[-1]) for k in values]
-    best = scores.topk(max(counts), dim=-1).values
-    last = (_column(counts, scores).long() - 1).expand(-1, scores.shape[1], 1)
-    return scores.masked_fill(scores < best.gather(-1, last), -math.inf)
-
-
-def _with_top_p(values: Many[float], scores: Tensor) -> Tensor:
-    """Keep the fewest best tokens that hold the probability; of equal ones the last.
-
-    Sorting values is enough, and on a CPU numpy does that many times faster than torch sorts values with their places.
-    """
-    ordered = _ascending(scores)
-    is_kept = ordered.softmax(-1).cumsum(-1) > _column([1 - p for p in values], scores)
-    is_kept[..., -1] = True
-    least = ordered.gather(-1, is_kept.int().argmax(-1, keepdim=True))
-    room = (is_kept & (ordered == least)).sum(-1, keepdim=True)  # how many of those that equal the least are kept
-    is_least = scores == least
-    from_the_right = is_least.flip(-1).cumsum(-1).flip(-1)
-    return scores.masked_fill((scores < least) | (is_least & (from_the_right > room)), -math.inf)
-
-
-def _with_min_p(values: Many[float], scores: Tensor) -> Tensor:
-    """Keep tokens with at least that share of the best one's probability."""
-    probabilities = scores.softmax(-1)
-    least = probabilities.amax(-1, keepdim=True) * _column(values, scores)
-    return scores.masked_fill(probabilities < least, -math.inf)
 
 
 def _ascending(scores: Tensor) -> Tensor:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
+from ..planner.growth.room import deepest
 from ..planner.kernels.arrays import Ints
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
+from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
 from .draws import best_tokens, drawn_from, scored
@@ -61,6 +63,7 @@ class Verifying:
         self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
+        self._drawings: dict[tuple[DrawKind, int, int], TreeDraws] = {}  # by depth and sequences
         self._at_once = target if isinstance(target, VerifiesTrees) and target.can_verify(cache) else None
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
@@ -120,8 +123,9 @@ class Verifying:
         self._watch.mark(LAID_OUT)
         self.forwards += 1
         left = self._left(batch, draft, fed, setup)
-        if lossy is None and isinstance(self._target, GraphedModel) and is_greedy:
-            return self._verify_captured(self._target, batch, draft, step)
+        may_draw = lossy is None and draws_ahead([s.request for s in batch])
+        if may_draw and isinstance(self._target, GraphedModel):  # whose verification goes on from no states
+            return self._verify_captured(self._target, batch, draft, step, setup)
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
@@ -148,12 +152,29 @@ class Verifying:
         return found
 
     def _verify_captured(
-        self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput
+        self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup
     ) -> Committed:
-        """Verify greedy trees by a captured forward."""
-        best = target.best(step, self._cache)
+        """Verify trees by a captured forward, behind which nothing hangs on the text."""
+        fed = step.tokens.shape[1]
+        best = target.best(step, self._cache, self._drawing(batch, draft, fed, setup))
         self._watch.mark(VERIFIED)
-        return self._kept(batch, draft, accepted_of(best, draft), step.tokens.shape[1])
+        return self._kept(batch, draft, accepted_of(best, draft), fed)
+
+    def _drawing(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> TreeDraws | None:
+        """Return how captured work draws the tokens of a batch; None where all are greedy."""
+        requests = [s.request for s in batch]
+        kind = kind_of(requests)
+        if kind is None:
+            return None
+        most = min(max(deepest(setup.policy), 1), fed - 1)  # 1: of padding
+        if draft.depths.max() > most:  # of trees that come from elsewhere
+            most = fed - 1
+        key = kind, most, len(batch)
+        if key not in self._drawings:
+            draws = DeviceDraws(kind, len(batch), self._target.device)
+            self._drawings[key] = TreeDraws(draws=draws, most=most)
+        self._drawings[key].draws.put(requests)
+        return self._drawings[key]
 
     def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
         """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ..planner.growth.room import READ_TOGETHER
+import numpy as np
+
+from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ..planner.growth.room import READ_TOGETHER, deepest
 from ..planner.policies import HybridPolicy, PlainPolicy, drafting
 from .decoder import Decoder
-from .drafters.lookup import chains
 from .faults import Fault
 from .growth.captured import FIXED
 from .requests import Request
@@ -92,7 +94,7 @@ class WarmUp:
             fresh *= 2
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
-        """Verify chains of every size that trees of a setup may be run with."""
+        """Verify trees of every size that those of a setup may be run with."""
         most = setup.policy.max_verify_tokens
         sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
@@ -100,8 +102,8 @@ class WarmUp:
             self._verify(tokens, batch, setup)
 
     def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
-        """Verify chains of so many tokens."""
-        self._decoder.verify(chains([[0] * (tokens - 1)] * batch), setup)
+        """Verify trees of so many tokens, as deep as those of a setup at most: of deeper ones more is drawn."""
+        self._decoder.verify(_trees(tokens, max(deepest(setup.policy), 1), batch), setup)
         self._note(())
         self.rounds += 1
 
@@ -113,3 +115,16 @@ class WarmUp:
         while len(self._decoder.running) < batch:
             self._decoder.admit(self._request, self._texts)
             self._texts += 1
+
+
+def _trees(nodes: int, most: int, batch: int) -> DraftBatch:
+    """Return trees of so many nodes: a chain as deep as it may be, and what is left below the root."""
+    place = np.arange(nodes)
+    is_deep = place <= most
+    row = (
+        np.where(place > 0, 0, ROOT_TOKEN),
+        np.where(is_deep, place - 1, 0),
+        np.where(is_deep, place, 1),
+    )
+    tokens, parents, depths = (np.tile(part, (batch, 1)) for part in row)
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.full(batch, nodes), widths=())

@@ -222,13 +222,13 @@ def test_setups_may_change_and_rounds_between_need_not_run_ahead() -> None:
     assert {one.setup.policy.kind for one in outputs[0].rounds} >= {"chain", "eagle2", "static", "hybrid", "talon"}
 
 
-def test_a_sampled_request_among_greedy_ones_holds_rounds_back_and_they_go_on_without_it() -> None:
+def test_a_penalty_of_one_request_holds_rounds_back_and_they_go_on_without_it() -> None:
     requests = random_requests(5, tokens=20)
-    requests[1] = replace(requests[1], temperature=0.8, max_new_tokens=9)
+    requests[1] = replace(requests[1], repetition_penalty=1.4, max_new_tokens=9)
     captured = Captured()
     found = captured.run(requests, always(setup_of("chain")))
     assert found.outputs == plainly(requests)
-    assert captured.targets.replays > len(found.rounds) - 9
+    assert captured.targets.replays > len(found.rounds) - 9 and captured.others > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -198,8 +198,16 @@ def test_rounds_of_other_setups_in_between_change_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_where_a_draw_is_asked_for_the_host_searches(kind: str) -> None:
+def test_what_is_copied_behind_sampled_texts_is_verified_ahead_too(kind: str) -> None:
     requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(3, tokens=12))]
+    found, captured = captured_run(requests, kind, 1)
+    assert found.outputs == eager_run(requests, kind, 1).outputs
+    assert len({one.verify_tokens for one in found.rounds}) == 1 and captured.others == 0  # as large as any may be
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_where_a_penalty_is_asked_for_the_host_searches(kind: str) -> None:
+    requests = [replace(one, repetition_penalty=0.8) for one in random_requests(3, tokens=12)]
     found, _ = captured_run(requests, kind, 1)
     assert found.outputs == eager_run(requests, kind, 1).outputs
     assert len({one.verify_tokens for one in found.rounds}) > 1  # as large as what was found

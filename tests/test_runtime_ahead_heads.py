@@ -90,12 +90,15 @@ def test_the_text_and_the_rounds_are_those_of_eager_forwards(form: Form, kind: s
     assert captured.drafts.replays >= len(found.rounds)  # of a hybrid that runs ahead, in vain where the text has one
 
 
-def test_a_draw_of_another_temperature_is_drafted_by_captured_forwards_too() -> None:
-    requests = [replace(one, temperature=0.8) for one in random_requests(5, tokens=12)]
-    captured = CapturedHead("eagle3", 2)
-    found, expected = captured.run(requests, "eagle2"), eagerly(requests, "eagle3", "eagle2", 2)
-    assert found.outputs == expected.outputs and told(found.rounds) == told(expected.rounds)
-    assert captured.others > 0 and captured.drafts.replays > 0
+@crossed(form=FORMS, kind=(*KINDS, "hybrid"), slots=(1, 3))
+def test_sampled_texts_are_drafted_alike(form: Form, kind: str, slots: int) -> None:
+    requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(5, tokens=12))]
+    captured = CapturedHead(form, slots)
+    found, expected = captured.run(requests, kind), eagerly(requests, form, kind, slots)
+    assert found.outputs == expected.outputs == run(TARGET, requests).outputs
+    if kind in AHEAD:
+        assert told(found.rounds) == told(expected.rounds)
+    assert (captured.others == 0) == (kind in (*AHEAD, "hybrid")) and captured.drafts.replays > 0
 
 
 @pytest.mark.parametrize("kind", AHEAD)

@@ -156,6 +156,7 @@ REST = (
     ("chain", 0.8),
     ("eagle2", 0.0),
     ("hybrid", 0.0),
+    ("hybrid", 0.8),
     ("head", 0.0),
     ("head", 0.8),
     ("trees of the text", 0.0),

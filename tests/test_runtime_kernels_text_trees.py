@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,6 +9,8 @@ import pytest
 from spectune.runtime.models.kernels import text_copies, text_trees
 from spectune.runtime.models.kernels.jitted import DeviceFunction, has_triton
 from spectune.runtime.models.kernels.text_runs import told_in
+
+from .compiled_kernels import CAPABILITIES, compiled_for
 
 POINTERS = {
     **dict.fromkeys(("state", "keys", "lengths", "trees", "drafted", "numbers"), "*i64"),
@@ -43,15 +44,8 @@ KERNELS: dict[str, tuple[DeviceFunction, int]] = {
 
 
 @pytest.mark.skipif(not has_triton(), reason="needs triton")
-@pytest.mark.parametrize("capability", [86, 90])
+@pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_they_compile(name: str, capability: int) -> None:
-    compiler: Any = import_module("triton.compiler")  # untyped
-    target = import_module("triton.backends.compiler").GPUTarget("cuda", capability, 32)
-    (kernel, warps), fixed = KERNELS[name], {**FIXED[name], "is_chained": capability >= 90}
-    made = kernel.made()
-    types = {one: POINTERS.get(one, "i32") for one in made.arg_names if one not in fixed}
-    source = compiler.ASTSource(made, {**types, **dict.fromkeys(fixed, "constexpr")}, fixed, {})
-    compiled = compiler.compile(source, target=target, options={"num_warps": warps})
-    waits = compiled.asm["ptx"].count("griddepcontrol.wait")
-    assert compiled.metadata.num_warps == warps and waits == (capability >= 90)
+    kernel, warps = KERNELS[name]
+    compiled_for(capability, kernel, POINTERS, FIXED[name], warps)

@@ -125,19 +125,19 @@ COVERED = (
         {
             "way": tuple(WAYS),
             "slots": (1, 3),
-            "sampling": ("greedy", "mixed"),  # one slot of mixed ones holds sampled requests alone, too
+            "sampling": ("greedy", "sampled", "mixed"),  # mixed ones have a penalty among them
             "regime": ("eager", "cuda-graph"),
             "is_padded": (False, True),
         }
     )
 )
 AHEAD = (  # of the host, where it need not know the tokens of a round to launch the next
-    Case(way=way, slots=slots, sampling="greedy", regime="cuda-graph", is_padded=False)
+    Case(way=way, slots=slots, sampling=sampling, regime="cuda-graph", is_padded=False)
     for way in (
         *(*RUN_AHEAD, "suffix", "lookup", "text, else a chain", "seldom text, else a tree"),
         *("eagle: chain", "eagle3: eagle2", "eagle3: text, else a chain"),
     )
-    for slots in (1, 3)
+    for slots, sampling in ((1, "greedy"), (3, "greedy"), (1, "sampled"))
 )
 CASES = [case for case in dict.fromkeys((*COVERED, *AHEAD)) if case.regime == "eager" or case.way not in UNCAPTURED]
 
@@ -245,9 +245,9 @@ def decoded(case: Case, device: torch.device) -> Done:
     while True:
         waiting(device, "default")
         if not feed.refill():
-            of_one_size = case.regime == "cuda-graph" and case.sampling == "greedy" and copied_on_gpu(setup.policy)
+            of_one_size = case.regime == "cuda-graph" and copied_on_gpu(setup.policy)
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
-            if case.head in READERS and case.sampling == "mixed" and case.regime == "cuda-graph":
+            if case.head in READERS and case.sampling == "mixed":
                 told = []  # of tokens that a request leaves out, and a drafter that has no other drafts, any is one
             return Done([s.emitted for s in feed.sequences], told)
         waiting(device, "error")
@@ -259,6 +259,8 @@ def requests(sampling: str) -> list[Request]:
     """Return what is asked; of mixed requests each is drawn from in a way of its own."""
     if sampling == "greedy":
         return random_requests(5, tokens=8)
+    if sampling == "sampled":
+        return random_requests(5, tokens=8, temperature=0.8)
     ways: tuple[dict[str, Any], ...] = (
         {},
         {"temperature": 0.8, "top_k": 5},

@@ -31,14 +31,14 @@ MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too m
 
 
 def is_captured_whole(policy: TreePolicy) -> bool:
-    """Return whether a greedy draft whose forwards hang on scores is captured work where forwards are."""
+    """Return whether a draft whose forwards hang on scores is captured work where forwards are."""
     return 0 < len(most_widths(policy)) <= MOST_CAPTURED
 
 
 def copied_on_gpu(policy: TreePolicy) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return what of a policy copies out of the text, which a GPU does by itself where rounds are captured.
 
-    Its greedy rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
+    Its rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
     """
     copies = policy.text if isinstance(policy, HybridPolicy) else policy
     if isinstance(copies, LookupPolicy):

@@ -52,8 +52,7 @@ class CellCosts:
         host_beside: likewise, by the name of each drafter in whose rounds it was timed apart.
         resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
         device_kind: "cpu" or "cuda", on which drafts grow in another way.
-        captures_drafts: whether whole drafts are captured work there, as greedy ones are, and rounds run ahead of the
-            host.
+        captures_drafts: whether whole drafts are captured work there, and rounds run ahead of the host.
         eager: the drafters whose drafts are not: exits and block drafters.
         undrafted: by the name of a drafter that does not run here, why.
     """
@@ -224,8 +223,6 @@ def cell_costs(
     overhead: RoundOverhead,
     resumes: Mapping[str, LatencySurface] | None = None,
     device_kind: str = "cpu",
-    *,
-    is_greedy: bool = True,
 ) -> CellCosts:
     """Return the costs of a cell: padded for the target, unpadded for the drafters.
 
@@ -237,7 +234,6 @@ def cell_costs(
         resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
             forward is one.
         device_kind: "cpu" or "cuda".
-        is_greedy: whether texts are decoded at temperature 0.
 
     Raises:
         MeasurementError: the batch was not measured of the target.
@@ -273,7 +269,7 @@ def cell_costs(
             and (found := resumed_verification(surface, cell, run_tokens, excess)) is not None
         },
         device_kind=device_kind,
-        captures_drafts=verify.regime == CAPTURED and is_greedy,
+        captures_drafts=verify.regime == CAPTURED,
         eager=frozenset(eager),
         undrafted=undrafted | unknown,
         host_beside=beside,

@@ -270,9 +270,8 @@ def contest_of(
         MeasurementError: the batch was not measured.
     """
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
-    is_greedy = inputs.temperature == 0.0
     return Contest(
-        costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind, is_greedy=is_greedy),
+        costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind),
         texts=len(inputs.texts),
         needs_bytes=unknown_bytes,
         reading=reading_costs(inputs, cell, new_tokens),

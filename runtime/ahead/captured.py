@@ -1,4 +1,4 @@
-"""Whole greedy rounds as captured work: draft, verification, acceptance, and what the next one begins with."""
+"""Whole rounds as captured work: draft, verification, acceptance, and what the next one begins with."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ...planner.growth.room import deepest
 from ...planner.kernels.arrays import Ints
 from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
+from ..device_draws import DeviceDraws
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.draft import batch_of
 from ..growth.grow import roots_on_device
@@ -88,6 +89,7 @@ class CapturedRounds:
         seen_in: Callable[[int], int],
         growth: CapturedGrowth | None,
         copies: Copies | None,
+        draws: DeviceDraws | None = None,
     ) -> None:
         """Record nothing yet.
 
@@ -99,13 +101,14 @@ class CapturedRounds:
             seen_in: the positions of it in sight where so many are needed.
             growth: the drafter's; None where no model drafts.
             copies: what is copied out of the texts; None where nothing is.
+            draws: how tokens are drawn; None where the best of the logits is.
         """
         self.setup, self.batch = setup, batch
         self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
         self.ends = Ends(self.most_read)
         self.state = BatchState(batch, self.most_read, target.device)
-        self._copies = copies
+        self._copies, self._draws = copies, draws
         self._by_model: TreePolicy = setup.policy.model if isinstance(setup.policy, HybridPolicy) else setup.policy
         self._target, self._cache, self._seen_in, self._growth = target, cache, seen_in, growth
         self._most_fed = max(setup.padded(tokens) for tokens in range(1, setup.policy.max_verify_tokens + 1))
@@ -139,6 +142,8 @@ class CapturedRounds:
             unread = self._copies.texts.begin(batch, fresh, self.most_read)
         if unread is None:
             return False
+        if self._draws is not None:
+            self._draws.put([s.request for s in batch])
         self.state.put([s.context for s in batch], unread)
         return True
 
@@ -193,6 +198,7 @@ class CapturedRounds:
                 longest=context + 1,
                 policy=self._by_model,
                 seen=seen,
+                draws=self._draws,
             )
             self._widths = self._drafts[seen].widths
         return self._drafts[seen]
@@ -232,7 +238,11 @@ class CapturedRounds:
             seen=seen,
             tree=TreeMask(starts=starts, bits=bits),
         )
-        best = best_of(self._target.model.forward(step, self._cache))
+        logits = self._target.model.forward(step, self._cache)
+        if self._draws is None:
+            best = best_of(logits)
+        else:
+            best = self._draws.drawn(logits, starts + 1, depths, max(self.deepest, 1))  # 1: of padding
         ends = end_round(
             (tokens, parents), best, starts,
             state=self.state, cache=self._cache, reach=self.deepest, sees=sees, may_branch=self._may_branch,
@@ -250,7 +260,10 @@ class CapturedRounds:
             seen=seen,
             tree=TreeMask(starts=state.starts, bits=state.text_bits),
         )
-        state.go_on_behind(self._target.model.forward(step, self._cache)[:, 0], self._plain_record)
+        logits, noise = self._target.model.forward(step, self._cache), None
+        if self._draws is not None:
+            logits, noise = self._draws.noisy_parts(logits, state.starts + 1, torch.zeros_like(places), 0)
+        state.go_on_behind(logits[:, 0], self._plain_record, noise)
         return self._plain_record
 
     @property

@@ -1,4 +1,4 @@
-"""Greedy rounds one ahead of the host: while the host reads and commits a round, the device runs the next one.
+"""Rounds one ahead of the host: while the host reads and commits a round, the device runs the next one.
 
 The round in flight is a bet that nothing changes: that the same sequences stand in the same slots, that they emit what
 the device says, and that the next round is of the same setup. Where the host finds otherwise it forgets the round. What
@@ -16,11 +16,12 @@ import torch
 
 from ...planner.policies import HybridPolicy, PlainPolicy
 from ..cache import KeyValueCache
+from ..device_draws import DeviceDraws, DrawKind, draws_ahead, kind_of
 from ..drafters.protocol import DraftsAhead
 from ..faults import Fault, is_out_of_memory, reason_of
 from ..growth.captured import FIXED, CapturedGrowth
 from ..models.graphed import GraphedModel
-from ..requests import Sequence, are_greedy
+from ..requests import Sequence
 from ..setup import RoundSetup
 from .captured import CapturedRounds, Launched, Told
 from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
@@ -71,7 +72,7 @@ class RoundsAhead:
         """
         self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
         load_kernels()
-        self._rounds: dict[tuple[RoundSetup, int], CapturedRounds] = {}
+        self._rounds: dict[tuple[RoundSetup, int, DrawKind | None], CapturedRounds] = {}
         self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
         self._bet: _Bet | None = None
         self._texts: TextsOnDevice | None = None  # from the first round on that copies out of one
@@ -97,7 +98,7 @@ class RoundsAhead:
         if (
             (drafter is None and not needs_no_model(setup, self._target.device))
             or (setup, len(batch)) in self._refused
-            or not are_greedy(s.request for s in batch)
+            or not draws_ahead([s.request for s in batch])
         ):
             return None
         try:
@@ -119,7 +120,8 @@ class RoundsAhead:
             if growth is None:
                 return None
             fresh = drafter.unread(batch)
-        key = setup, len(batch)
+        kind = kind_of([s.request for s in batch])
+        key = setup, len(batch), kind
         rounds = self._rounds.get(key)
         if rounds is None:
             rounds = self._rounds[key] = CapturedRounds(
@@ -130,6 +132,7 @@ class RoundsAhead:
                 seen_in=self._seen_in,
                 growth=growth,
                 copies=self._copies_by(setup),
+                draws=None if kind is None else DeviceDraws(kind, len(batch), self._target.device),
             )
         longest = max(s.context for s in batch)
         most_unread = 0 if fresh is None else max(map(len, fresh))
@@ -184,7 +187,8 @@ class RoundsAhead:
         """Run rounds of a setup over so many sequences as any others from now on, and say so once."""
         self._bet = None
         self._refused.append((setup, batch))
-        self._rounds.pop((setup, batch), None)
+        for key in [key for key in self._rounds if key[:2] == (setup, batch)]:
+            del self._rounds[key]
         what = f"rounds of {setup.policy.label} over {batch} sequences"
         reason = f"{what} do not run ahead of the host any more: {reason_of(error)}"
         self._faults.append(Fault(drafter=None, reason=reason, is_memory=is_out_of_memory(error)))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..growth.layout import tree_bits
 from ..models.forward import ForwardInput, TreeMask
-from ..models.kernels.best_tokens import go_on_behind
+from ..models.kernels.best_tokens import Noise, go_on_behind
 from ..transfer import sent
 
 
@@ -81,14 +81,15 @@ class BatchState:
             tree=TreeMask(starts=cached, bits=self.text_bits),
         )
 
-    def go_on_behind(self, logits: Tensor, record: Tensor) -> None:
+    def go_on_behind(self, logits: Tensor, record: Tensor, noise: Noise | None) -> None:
         """Emit what is best behind one token of each row, and go on; part of the captured work of a plain round.
 
         Args:
             logits: (batch, vocabulary).
             record: (batch, any), of which the last two columns are written; see the kernel.
+            noise: that is added before.
         """
-        go_on_behind(logits, self.numbers, self.is_live, record)
+        go_on_behind(logits, self.numbers, self.is_live, record, noise)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:

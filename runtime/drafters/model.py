@@ -152,7 +152,8 @@ class ModelDrafter:
         return grow_on_device(policy, scorer, len(sequences))
 
     def _draft_captured(self, captured: CapturedGrowth, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        draft = captured.draft(self._catching_up(sequences), max(len(s.tokens) for s in sequences), policy)
+        longest, requests = max(len(s.tokens) for s in sequences), [s.request for s in sequences]
+        draft = captured.draft(self._catching_up(sequences), longest, policy, requests)
         self.note_drafted(sequences, len(draft.widths))
         return draft
 

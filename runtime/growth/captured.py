@@ -1,9 +1,10 @@
 """Whole drafts as CUDA graphs: reading what was committed and growing the tree cost the host one launch.
 
 Growing reads nothing from the device, so all of it can be captured: the host's part of a draft, dozens of small calls
-per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key: that is why
-only greedy drafts are captured, whose scores are the logits. Nobody hears of the end of a tree in captured work, so as
-many layers are drafted as any tree could need: a host that launches each layer takes longer than a few of them do.
+per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key, or lie on the
+device, as what sampled drafts are drawn by. A penalty of repetition hangs on the text, and is neither. Nobody hears of
+the end of a tree in captured work, so as many layers are drafted as any tree could need: a host that launches each
+layer takes longer than a few of them do.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from ...planner.growth.draft import DraftBatch
 from ...planner.growth.on_gpu import is_captured_whole
 from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
+from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..models.forward import ForwardInput
 from ..models.graphed import GraphedModel, Replayed
 from ..models.static_input import StaticInput
-from ..requests import Request, are_greedy
+from ..requests import Request
 from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
@@ -50,6 +52,7 @@ class _Captured:
 
     input: StaticInput
     draft: RecordedDraft
+    draws: DeviceDraws | None
 
 
 class CapturedGrowth:
@@ -84,25 +87,30 @@ class CapturedGrowth:
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
         is_whole = isinstance(policy, FIXED) or is_captured_whole(policy)
-        return is_whole and are_greedy(requests)
+        return is_whole and draws_ahead(requests)
 
     @torch.inference_mode()
-    def draft(self, step: ForwardInput, longest: int, policy: TreePolicy) -> DraftBatch:
+    def draft(self, step: ForwardInput, longest: int, policy: TreePolicy, requests: Many[Request]) -> DraftBatch:
         """Return the trees behind the committed text: one launch and one wait.
 
         Args:
             step: the forward that reads what was committed, as `lay_out` gives it for captured forwards, with `take`.
             longest: most tokens of any row when that is read.
             policy: one that is served.
+            requests: of the rows, which are served.
         """
         ends = longest + columns_of(policy)
         self._cache.require(ends)
         seen = self._seen_in(ends)
-        key = (policy, step.signature, seen)
+        kind = kind_of(requests)
+        key = (policy, step.signature, seen, kind)
         captured = self._captured.get(key)
         if captured is None:
-            captured = self._captured[key] = self._capture(step, longest, policy, seen)
+            draws = None if kind is None else DeviceDraws(kind, len(requests), self._model.device)
+            captured = self._captured[key] = self._capture(step, longest, policy, seen, draws)
         captured.input.load(step)
+        if captured.draws is not None:
+            captured.draws.put(requests)
         captured.draft.graph.replay()
         wait_for(self._model.device)
         return batch_of(captured.draft.numbers.numpy(), captured.draft.widths)
@@ -127,6 +135,7 @@ class CapturedGrowth:
         longest: int,
         policy: TreePolicy,
         seen: int,
+        draws: DeviceDraws | None = None,
     ) -> RecordedDraft:
         """Return the drafting of a policy as captured work.
 
@@ -136,6 +145,7 @@ class CapturedGrowth:
             longest: most tokens of any row when that is read.
             policy: one that is served.
             seen: cache positions in sight.
+            draws: how the target draws, whose noise drafts share; None where the best of the logits is drawn.
         """
         model = self._model.model
         widths: list[int] = []
@@ -146,14 +156,17 @@ class CapturedGrowth:
 
         def run() -> Tensor:
             step = read()
-            logits = feed(step) if self._read is None else self._read(step)
-            if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, logits.dtype):
-                numbers, widths[:] = grow_eagle2_by_kernels(policy, step, logits, feed, seen)
+            logits, scored = feed(step) if self._read is None else self._read(step), _Scoring(draws, step)
+            kind = logits.dtype if draws is None else torch.float32
+            if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, kind):
+                numbers, widths[:] = grow_eagle2_by_kernels(
+                    policy, step, scored(logits), lambda layer: scored(feed(layer)), seen
+                )
                 return land(numbers)
             scorer = DevicePass(
                 catch_up=lambda: logits,
                 feed=feed,
-                scores=lambda found, _: found,
+                scores=lambda found, _: scored(found),
                 layout=self._layout(step, longest, seen, known, compact_of(policy)),
                 device=model.device,
                 is_captured=True,
@@ -167,15 +180,17 @@ class CapturedGrowth:
         held = (known, kept_for(policy, model.device))
         return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=held)
 
-    def _capture(self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int) -> _Captured:
+    def _capture(
+        self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int, draws: DeviceDraws | None
+    ) -> _Captured:
         placed = StaticInput(step, self._model.device)
 
         def read() -> ForwardInput:
             placed.arrive()
             return placed.step
 
-        draft = self.record(read, Landing(host_memory), longest=longest, policy=policy, seen=seen)
-        return _Captured(input=placed, draft=draft)
+        draft = self.record(read, Landing(host_memory), longest=longest, policy=policy, seen=seen, draws=draws)
+        return _Captured(input=placed, draft=draft, draws=draws)
 
     def _layout(
         self,
@@ -198,3 +213,19 @@ class CapturedGrowth:
             placed=lengths,
             known=known,
         )
+
+
+class _Scoring:
+    """What one draft's logits become: the scores that its tokens are the best of, one layer deeper at every call."""
+
+    def __init__(self, draws: DeviceDraws | None, step: ForwardInput) -> None:
+        """Begin behind the text that a forward reads; None: scores are the logits."""
+        assert step.tree is not None and step.take is not None
+        self._draws, self._place = draws, None if draws is None else step.tree.starts + step.take + 1
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return the scores of the next layer."""
+        if self._draws is None or self._place is None:
+            return logits
+        scores, self._place = self._draws.drafted(logits, self._place), self._place + 1
+        return scores

@@ -23,13 +23,13 @@ def is_supported(policy: Eagle2Policy, device: torch.device, dtype: torch.dtype)
 def grow_eagle2_by_kernels(
     policy: Eagle2Policy, read: ForwardInput, logits: Tensor, feed: Callable[[ForwardInput], Tensor], seen: int
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the numbers and widths of the draft that `grow_eagle2` grows where scores are the logits.
+    """Return the numbers and widths of the draft that `grow_eagle2` grows from such scores.
 
     Args:
         policy: one that is supported.
         read: the forward that read what was committed, with `take` and a tree.
-        logits: (batch, 1, vocabulary), what it returned.
-        feed: runs a forward; returns logits (batch, width, vocabulary).
+        logits: (batch, 1, vocabulary), what it returned, or the scores that are drawn from.
+        feed: runs a forward; returns the like of its layer, (batch, width, vocabulary).
         seen: cache positions in sight.
 
     Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.

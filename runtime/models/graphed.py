@@ -37,6 +37,16 @@ class Replayed(Protocol):
         """Do it again, in the same memory."""
 
 
+class Drawing(Protocol):
+    """How captured work draws tokens; it is a part of the key by which that is found again."""
+
+    def __hash__(self) -> int:
+        """Tell it from others."""
+
+    def behind(self, logits: Tensor, step: ForwardInput) -> Tensor:
+        """Return the token (batch, n) that is drawn behind every node, told the logits of a forward and its input."""
+
+
 class Recorder(Protocol):
     """Captures work."""
 
@@ -101,7 +111,7 @@ class GraphedModel:
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.gallery = model.gallery
         self.model = model  # whose forwards these are, run as they come
-        self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[int, ...], _Captured]] = WeakKeyDictionary()
+        self._graphs: WeakKeyDictionary[KeyValueCache, dict[tuple[object, ...], _Captured]] = WeakKeyDictionary()
         self._logits = Arena(self.dtype, self.device)
         self._recorder = recorder or CudaRecorder(self.device)
         self._keeping: dict[tuple[int, ...], GraphedModel] = {}
@@ -145,7 +155,7 @@ class GraphedModel:
         self._graphs.pop(cache, None)
 
     @torch.inference_mode()
-    def best(self, step: ForwardInput, cache: KeyValueCache) -> Ints:
+    def best(self, step: ForwardInput, cache: KeyValueCache, drawing: Drawing | None = None) -> Ints:
         """Return the best token behind every node, (batch, n), on the host: one launch and one wait; writes the cache.
 
         They are valid until the next such forward.
@@ -153,8 +163,9 @@ class GraphedModel:
         Args:
             step: one whose input tells by a tree what its tokens see.
             cache: of this model.
+            drawing: how tokens are drawn instead.
         """
-        found = self._replayed(BEST, step, cache)
+        found = self._replayed(BEST, step, cache, drawing=drawing)
         wait_for(self.device)
         best: Ints = found.numpy()
         return best
@@ -165,13 +176,14 @@ class GraphedModel:
         step: ForwardInput,
         cache: KeyValueCache,
         forward: Callable[[ForwardInput], Tensor] | None = None,
+        drawing: Drawing | None = None,
     ) -> Tensor:
         """Run a forward from its graph, which is captured first where it is new; return where its result will be."""
         graphs = self._graphs.setdefault(cache, {})
-        key = (wanted, forward is not None, step.packed is not None, *step.signature)
+        key = (wanted, forward is not None, drawing, step.packed is not None, *step.signature)
         captured = graphs.get(key)
         if captured is None:
-            result = _best_on_host() if wanted == BEST else self._kept
+            result = _best_on_host(drawing) if wanted == BEST else self._kept
             captured = graphs[key] = self._capture(step, cache, result, forward)
         captured.input.load(step)
         captured.graph.replay()
@@ -202,7 +214,7 @@ class GraphedModel:
         self._failed = 0
         return recorded
 
-    def _kept(self, logits: Tensor) -> Tensor:
+    def _kept(self, logits: Tensor, _: ForwardInput) -> Tensor:
         """Return logits in the memory that all forwards share for them."""
         return self._logits.view(logits.shape).copy_(logits)
 
@@ -210,7 +222,7 @@ class GraphedModel:
         self,
         step: ForwardInput,
         cache: KeyValueCache,
-        result: Callable[[Tensor], Tensor],
+        result: Callable[[Tensor, ForwardInput], Tensor],
         forward: Callable[[ForwardInput], Tensor] | None,
     ) -> _Captured:
         """Capture a forward, which writes the same keys every time, and what becomes of its logits."""
@@ -220,7 +232,8 @@ class GraphedModel:
             placed.arrive()
             own = held()
             assert own is not None, "whoever runs a forward holds its cache"
-            return result(self.model.forward(placed.step, own) if forward is None else forward(placed.step))
+            logits = self.model.forward(placed.step, own) if forward is None else forward(placed.step)
+            return result(logits, placed.step)
 
         graph, found = self.record(run)
         return _Captured(input=placed, graph=graph, result=found)
@@ -231,10 +244,10 @@ def as_loaded(model: CausalModel) -> CausalModel:
     return model.model if isinstance(model, GraphedModel) else model
 
 
-def _best_on_host() -> Callable[[Tensor], Tensor]:
-    """Return what brings the best token of every node to the host, always to the same place."""
+def _best_on_host(drawing: Drawing | None) -> Callable[[Tensor, ForwardInput], Tensor]:
+    """Return what brings the best token of every node to the host, or the drawn one, always to the same place."""
     landing = Landing(host_memory)
-    return lambda logits: landing(best_of(logits))
+    return lambda logits, step: landing(best_of(logits) if drawing is None else drawing.behind(logits, step))
 
 
 class CudaRecorder:

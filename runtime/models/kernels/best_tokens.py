@@ -1,10 +1,11 @@
 """The best token of every row of logits, in two launches: torch reads one row of a large vocabulary in few programs.
 
-What a plain greedy round does behind its forward is the second of them.
+What a plain round does behind its forward is the second of them. A sampled token is the best once noise is added.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,11 +26,31 @@ def is_supported(device: torch.device, dtype: torch.dtype) -> bool:
     return dtype in KINDS and runs_triton(device)
 
 
-def best_of(logits: Tensor) -> Tensor:
-    """Return argmax over the last dimension, int64: the first where several are equal, a NaN where there is one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What is added to logits once they are divided, in float32.
+
+    Attributes:
+        temperatures: (batch,) float64, that logits are divided by.
+        lines: (batch, places, vocabulary) float32.
+        depths: (batch, n) int64, whose line is added behind each node.
+    """
+
+    temperatures: Tensor
+    lines: Tensor
+    depths: Tensor
+
+
+def best_of(logits: Tensor, noise: Noise | None = None) -> Tensor:
+    """Return argmax over the last dimension, int64: the first where several are equal, a NaN where there is one.
+
+    Args:
+        logits: (..., vocabulary); (batch, n, vocabulary) where there is noise.
+        noise: that is added before.
+    """
     if not is_supported(logits.device, logits.dtype):
-        return logits.argmax(-1)
-    greatest, places = _bests_of_chunks(logits.flatten(0, -2))
+        return (logits if noise is None else noisy(logits, noise)).argmax(-1)
+    greatest, places = _bests_of_chunks(logits.flatten(0, -2), noise)
     best = torch.empty(logits.shape[:-1], dtype=torch.int64, device=logits.device)
     chunks = greatest.shape[1]
     _best_of_all[best.numel(),](
@@ -38,16 +59,24 @@ def best_of(logits: Tensor) -> Tensor:
     return best
 
 
-def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor) -> None:
-    """End a plain greedy round on the device: write what it emitted, and where the next one begins.
+def noisy(logits: Tensor, noise: Noise) -> Tensor:
+    """Return (batch, n, vocabulary): logits over their temperatures, with noise; float64 ones stay so."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    rows = torch.arange(len(wide), device=wide.device).unsqueeze(1)
+    return wide / noise.temperatures.to(wide.dtype).view(-1, 1, 1) + noise.lines[rows, noise.depths]
+
+
+def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor, noise: Noise | None = None) -> None:
+    """End a plain round on the device: write what it emitted, and where the next one begins.
 
     Args:
         logits: (batch, vocabulary), of a kind that is supported.
         state: (3 * batch,) int64, one behind the other: tokens in each row's cache, how many are new, the newest.
         is_live: () bool; where it is false the state stays as it is.
         record: (batch, any) int64; its last two columns are written: the best token, and tokens in the cache then.
+        noise: that is added before, of one node for each row.
     """
-    greatest, places = _bests_of_chunks(logits)
+    greatest, places = _bests_of_chunks(logits, noise)
     batch, chunks = greatest.shape
     assert state.shape == (3 * batch,) and len(record) == batch and record.is_contiguous(), "a line per row"
     _go_on[batch,](
@@ -56,14 +85,24 @@ def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor)
     )  # fmt: skip
 
 
-def _bests_of_chunks(logits: Tensor) -> tuple[Tensor, Tensor]:
+def _bests_of_chunks(logits: Tensor, noise: Noise | None) -> tuple[Tensor, Tensor]:
     """Return (rows, chunks) greatest numbers in float32, and where they stand, of (rows, vocabulary)."""
     assert logits.stride(1) == 1, "rows that lie together"
     (rows, width), chunks = logits.shape, -(-logits.shape[1] // CHUNK)
     greatest = logits.new_empty((rows, chunks), dtype=torch.float32)
     places = logits.new_empty((rows, chunks), dtype=torch.int64)
-    _best_of_chunk[chunks, rows](
-        logits, greatest, places, width, logits.stride(0), chunks,
+    if noise is None:
+        _best_of_chunk[chunks, rows](
+            logits, greatest, places, width, logits.stride(0), chunks,
+            chunk=CHUNK, num_warps=WARPS, **chained(logits.device),
+        )  # fmt: skip
+        return greatest, places
+    assert noise.depths.numel() == rows and noise.lines.is_contiguous() and noise.lines.shape[2] == width, (
+        "of its nodes"
+    )
+    _noisy_best_of_chunk[chunks, rows](
+        logits, noise.temperatures, noise.lines, noise.depths.contiguous(), greatest, places, width, logits.stride(0),
+        chunks, rows // len(noise.lines), noise.lines.shape[1],
         chunk=CHUNK, num_warps=WARPS, **chained(logits.device),
     )  # fmt: skip
     return greatest, places
@@ -77,14 +116,41 @@ def _best_of_chunk(
     """Write the greatest number of a part of one row, and where it stands; a NaN is greater than any."""
     let_next_begin(is_chained)
     take_turn(is_chained)
-    row, first = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk
-    column = first + tl.arange(0, chunk)
+    row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk + tl.arange(0, chunk)
     numbers = tl.load(logits + row * stride + column, mask=column < width, other=float("-inf")).to(tl.float32)
+    _note_best(numbers, greatest, places, row, chunks, chunk)
+
+
+@on_device("chunks", "nodes", "line_count", unaligned=("temperatures",))
+def _noisy_best_of_chunk(
+    logits: tl.tensor, temperatures: tl.tensor, lines: tl.tensor, depths: tl.tensor, greatest: tl.tensor,
+    places: tl.tensor, width: tl.tensor, stride: tl.tensor, chunks: tl.tensor, nodes: tl.tensor, line_count: tl.tensor,
+    chunk: tl.constexpr, is_chained: tl.constexpr,
+) -> None:  # fmt: skip
+    """Do the same with logits over a temperature and noise behind one of its nodes."""
+    let_next_begin(is_chained)
+    take_turn(is_chained)
+    row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk + tl.arange(0, chunk)
+    of = row // nodes
+    line, is_there = of * line_count + tl.load(depths + row), column < width
+    numbers = tl.load(logits + row * stride + column, mask=is_there, other=float("-inf")).to(tl.float32)
+    numbers = tl.div_rn(numbers, tl.load(temperatures + of).to(tl.float32)) + tl.load(
+        lines + line * width + column, mask=is_there
+    )
+    _note_best(tl.where(is_there, numbers, float("-inf")), greatest, places, row, chunks, chunk)
+
+
+@on_device()
+def _note_best(
+    numbers: tl.tensor, greatest: tl.tensor, places: tl.tensor, row: tl.tensor, chunks: tl.tensor,
+    chunk: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write the greatest number of a program's part of a row, and where it stands."""
     numbers = tl.where(numbers == numbers, numbers, float("inf"))
     top, place = tl.max(numbers, 0, return_indices=True)
     at = row * chunks + tl.program_id(0)
     tl.store(greatest + at, top)
-    tl.store(places + at, (first + place).to(tl.int64))
+    tl.store(places + at, (tl.program_id(0) * chunk + place).to(tl.int64))
 
 
 @on_device()

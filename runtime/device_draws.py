@@ -1,0 +1,178 @@
+"""How tokens are drawn by captured work: settings and seeds lie on the device, where every replay reads them.
+
+`runtime.sampling` and `runtime.noise` in tensors of fixed shape. What captured work is made for is a `DrawKind`; the
+numbers may be others in every replay. A penalty of repetition hangs on the text, which no kind knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .models.forward import ForwardInput
+from .models.kernels import gumbel as kernels
+from .models.kernels.best_tokens import Noise, best_of
+from .noise import gumbel
+from .requests import Request, Sampling, are_greedy
+from .sampling import NEVER, tempered, with_min_p, with_top_k, with_top_p
+from .transfer import sent
+
+FEW_KEPT = 64  # of top-k: no other work is captured for fewer
+SEED, TEMPERATURE, TOP_K, LEFT_OUT, MIN_P, IS_SAMPLED = range(6)  # what is told of a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawKind:
+    """What is done to the scores of some rows of a batch at least, besides adding noise.
+
+    Attributes:
+        most_kept: at least the k of any row's top-k; 0 where no row asks for that.
+        has_top_p, has_min_p: whether any row does.
+    """
+
+    most_kept: int = 0
+    has_top_p: bool = False
+    has_min_p: bool = False
+
+    @property
+    def masks(self) -> bool:
+        """Whether some tokens are never drawn."""
+        return self.most_kept > 0 or self.has_top_p or self.has_min_p
+
+
+def draws_ahead(samplings: Many[Sampling]) -> bool:
+    """Return whether captured work may draw the tokens of such requests: nothing hangs on what stands in the text."""
+    return not any(s.penalises for s in samplings)
+
+
+def kind_of(samplings: Many[Sampling]) -> DrawKind | None:
+    """Return how captured work draws the tokens of requests that it may draw; None where all are greedy."""
+    if are_greedy(samplings):
+        return None
+    sampled = [s for s in samplings if s.temperature > 0]
+    most_kept = max(s.top_k for s in sampled)
+    return DrawKind(
+        most_kept=max(1 << (most_kept - 1).bit_length(), FEW_KEPT) if most_kept else 0,  # not one kind for every k
+        has_top_p=any(s.top_p < 1 for s in sampled),
+        has_min_p=any(s.min_p > 0 for s in sampled),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeDraws:
+    """How tokens are drawn behind trees that the host lays out; see `GraphedModel.best`."""
+
+    draws: DeviceDraws
+    most: int  # at least the depth of any node
+
+    def behind(self, logits: Tensor, step: ForwardInput) -> Tensor:
+        """Return the token (batch, n) that is drawn behind every node."""
+        assert step.tree is not None, "a captured forward has a tree"
+        starts = step.tree.starts
+        return self.draws.drawn(logits, starts + 1, step.positions - starts.unsqueeze(1), self.most)
+
+
+class DeviceDraws:
+    """How the tokens of a batch are drawn.
+
+    Attributes:
+        kind: of these draws.
+    """
+
+    def __init__(self, kind: DrawKind, batch: int, device: torch.device) -> None:
+        """Have room for the settings of so many sequences; know none yet."""
+        self.kind = kind
+        self._requests: list[Request] = []
+        self._numbers = torch.zeros((IS_SAMPLED + 1, batch), dtype=torch.int64, device=device)
+        self._floats = self._numbers.view(torch.float64)
+        self._floats[TEMPERATURE] = 1.0
+
+    @classmethod
+    def of(cls, requests: Many[Request], device: torch.device) -> DeviceDraws | None:
+        """Return how the tokens of requests are drawn that captured work may draw; None where all are greedy."""
+        kind = kind_of(requests)
+        if kind is None:
+            return None
+        draws = cls(kind, len(requests), device)
+        draws.put(requests)
+        return draws
+
+    def put(self, requests: Many[Request]) -> None:
+        """Let the next replays draw for requests of this kind, one per row; the host waits for nothing."""
+        if len(requests) == len(self._requests) and all(a is b for a, b in zip(requests, self._requests, strict=True)):
+            return
+        self._requests = list(requests)
+        numbers = np.empty(self._numbers.shape, dtype=np.int64)
+        settings = numbers.view(np.float64)
+        for row, each in enumerate(requests):
+            settings[:, row] = _settings_of(each)
+            numbers[SEED, row], numbers[IS_SAMPLED, row] = each.seed, each.temperature > 0
+        self._numbers.copy_(sent(numbers, self._numbers.device))
+
+    def drawn(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> Tensor:
+        """Return the target's draw behind every node, (batch, n) int64; part of the captured work.
+
+        Args:
+            logits: (batch, n, vocabulary), the target's.
+            first: (batch,) int64, place in the text of the token behind each root.
+            depths: (batch, n) int64.
+            most: at least every depth.
+        """
+        return best_of(*self.noisy_parts(logits, first, depths, most))
+
+    def noisy_parts(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> tuple[Tensor, Noise]:
+        """Return scores, and what is added to them before the best is drawn; the arguments are those of `drawn`."""
+        lines = self._noise(first, most + 1, logits.shape[2])
+        temperatures = self._floats[TEMPERATURE]
+        if self.kind.masks or logits.dtype == torch.float64:  # only scores over their temperatures are masked
+            logits, temperatures = self._scored(logits), torch.ones_like(temperatures)
+        return logits, Noise(temperatures=temperatures, lines=lines, depths=depths)
+
+    def drafted(self, logits: Tensor, places: Tensor) -> Tensor:
+        """Return a drafter's scores behind nodes of one depth as `sampling.draft_scores` does; part of captured work.
+
+        Args:
+            logits: (batch, n, vocabulary), the drafter's.
+            places: (batch,) int64, place in the text of the token that is drawn behind each.
+        """
+        lines = self._noise(places, 1, logits.shape[2])
+        scores = self._scored(logits.float()) + lines
+        return scores.clamp(min=NEVER) if self.kind.masks else scores
+
+    def _scored(self, logits: Tensor) -> Tensor:
+        """Return the scores (batch, n, vocabulary) that noise is added to, as `sampling.processed` does."""
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        scores = tempered(scores, self._column(TEMPERATURE, scores))
+        if self.kind.most_kept:
+            counts = self._column(TOP_K, scores)
+            kept = with_top_k(scores, counts.clamp(min=1), self.kind.most_kept)
+            scores = torch.where(counts > 0, kept, scores)
+        if self.kind.has_top_p:
+            left_out = self._column(LEFT_OUT, scores)
+            scores = torch.where(left_out > 0, with_top_p(scores, left_out), scores)
+        if self.kind.has_min_p:
+            least = self._column(MIN_P, scores)
+            scores = torch.where(least > 0, with_min_p(scores, least), scores)
+        return scores
+
+    def _noise(self, first: Tensor, places: int, vocabulary: int) -> Tensor:
+        """Return (batch, places, vocabulary) noise from a place in each text on; 0 of rows that are not sampled."""
+        seeds, is_sampled = self._numbers[SEED], self._numbers[IS_SAMPLED]
+        if kernels.is_supported(first.device):
+            return kernels.noise_from(seeds, is_sampled, first.contiguous(), places, vocabulary)
+        each = first.unsqueeze(1) + torch.arange(places, device=first.device)
+        return torch.where(is_sampled.view(-1, 1, 1) > 0, gumbel(seeds.unsqueeze(1), each, vocabulary), 0.0)
+
+    def _column(self, setting: int, like: Tensor) -> Tensor:
+        return self._floats[setting].to(like.dtype).view(-1, 1, 1)
+
+
+def _settings_of(request: Request) -> tuple[float, ...]:
+    """Return the numbers of one row in their order; a greedy one is masked by none."""
+    if request.temperature == 0.0:
+        return 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
+    return 0.0, request.temperature, request.top_k, 1 - request.top_p, request.min_p, 0.0
