@@ -18,7 +18,7 @@ from .models.kernels import gumbel as kernels
 from .models.kernels.best_tokens import Noise, best_of
 from .noise import gumbel
 from .requests import Request, Sampling, are_greedy
-from .sampling import NEVER, tempered, with_min_p, with_top_k, with_top_p
+from .sampling import NEVER, kept_by_top_k, tempered, with_min_p, with_top_k, with_top_p
 from .transfer import sent
 
 FEW_KEPT = 64  # of top-k: no other work is captured for fewer
@@ -53,8 +53,7 @@ def kind_of(samplings: Many[Sampling]) -> DrawKind | None:
     """Return how captured work draws the tokens of requests that it may draw; None where all are greedy."""
     if are_greedy(samplings):
         return None
-    sampled = [s for s in samplings if s.temperature > 0]
-    most_kept = max(s.top_k for s in sampled)
+    sampled, most_kept = [s for s in samplings if s.temperature > 0], max(kept_by_top_k(s) for s in samplings)
     return DrawKind(
         most_kept=max(1 << (most_kept - 1).bit_length(), FEW_KEPT) if most_kept else 0,  # not one kind for every k
         has_top_p=any(s.top_p < 1 for s in sampled),
@@ -91,27 +90,17 @@ class DeviceDraws:
         self._floats = self._numbers.view(torch.float64)
         self._floats[TEMPERATURE] = 1.0
 
-    @classmethod
-    def of(cls, requests: Many[Request], device: torch.device) -> DeviceDraws | None:
-        """Return how the tokens of requests are drawn that captured work may draw; None where all are greedy."""
-        kind = kind_of(requests)
-        if kind is None:
-            return None
-        draws = cls(kind, len(requests), device)
-        draws.put(requests)
-        return draws
-
     def put(self, requests: Many[Request]) -> None:
         """Let the next replays draw for requests of this kind, one per row; the host waits for nothing."""
         if len(requests) == len(self._requests) and all(a is b for a, b in zip(requests, self._requests, strict=True)):
             return
-        self._requests = list(requests)
         numbers = np.empty(self._numbers.shape, dtype=np.int64)
         settings = numbers.view(np.float64)
         for row, each in enumerate(requests):
             settings[:, row] = _settings_of(each)
             numbers[SEED, row], numbers[IS_SAMPLED, row] = each.seed, each.temperature > 0
         self._numbers.copy_(sent(numbers, self._numbers.device))
+        self._requests = list(requests)  # where memory was short it holds none of them
 
     def drawn(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> Tensor:
         """Return the target's draw behind every node, (batch, n) int64; part of the captured work.
@@ -126,7 +115,8 @@ class DeviceDraws:
 
     def noisy_parts(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> tuple[Tensor, Noise]:
         """Return scores, and what is added to them before the best is drawn; the arguments are those of `drawn`."""
-        lines = self._noise(first, most + 1, logits.shape[2])
+        depths = depths.contiguous()
+        lines = self._noise(first, depths, most + 1, logits.shape[2])
         temperatures = self._floats[TEMPERATURE]
         if self.kind.masks or logits.dtype == torch.float64:  # only scores over their temperatures are masked
             logits, temperatures = self._scored(logits), torch.ones_like(temperatures)
@@ -139,7 +129,7 @@ class DeviceDraws:
             logits: (batch, n, vocabulary), the drafter's.
             places: (batch,) int64, place in the text of the token that is drawn behind each.
         """
-        lines = self._noise(places, 1, logits.shape[2])
+        lines = self._noise(places, torch.zeros_like(places).unsqueeze(1), 1, logits.shape[2])
         scores = self._scored(logits.float()) + lines
         return scores.clamp(min=NEVER) if self.kind.masks else scores
 
@@ -159,11 +149,12 @@ class DeviceDraws:
             scores = torch.where(least > 0, with_min_p(scores, least), scores)
         return scores
 
-    def _noise(self, first: Tensor, places: int, vocabulary: int) -> Tensor:
-        """Return (batch, places, vocabulary) noise from a place in each text on; 0 of rows that are not sampled."""
+    def _noise(self, first: Tensor, depths: Tensor, places: int, vocabulary: int) -> Tensor:
+        """Return (batch, places, vocabulary) noise from a place in each text on, where nodes stand at such depths."""
         seeds, is_sampled = self._numbers[SEED], self._numbers[IS_SAMPLED]
         if kernels.is_supported(first.device):
-            return kernels.noise_from(seeds, is_sampled, first.contiguous(), places, vocabulary)
+            numbers = depths, seeds, is_sampled, first.contiguous()
+            return kernels.noise_behind(*numbers, places=places, vocabulary=vocabulary)
         each = first.unsqueeze(1) + torch.arange(places, device=first.device)
         return torch.where(is_sampled.view(-1, 1, 1) > 0, gumbel(seeds.unsqueeze(1), each, vocabulary), 0.0)
 
@@ -175,4 +166,4 @@ def _settings_of(request: Request) -> tuple[float, ...]:
     """Return the numbers of one row in their order; a greedy one is masked by none."""
     if request.temperature == 0.0:
         return 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
-    return 0.0, request.temperature, request.top_k, 1 - request.top_p, request.min_p, 0.0
+    return 0.0, request.temperature, kept_by_top_k(request), 1 - request.top_p, request.min_p, 0.0

@@ -27,6 +27,7 @@ from .requests import Request, Sampling, Sequence
 from .transfer import sent
 
 NOTHING = -1  # stands where a list of tokens is shorter than its neighbours
+MOST_KEPT = 1 << 20  # by top-k, where more are asked for: more than any vocabulary has, and a float has it exactly
 NEVER = -1e30  # a drafter's score of a token that is never drawn: finite, so that scores of whole paths stay numbers
 
 Step = Callable[[Tensor, Tensor], Tensor]  # (scores of some rows, their settings (rows, 1, 1)) -> scores
@@ -186,12 +187,17 @@ def with_min_p(scores: Tensor, shares: Tensor) -> Tensor:
     return scores.masked_fill(probabilities < least, -math.inf)
 
 
-def _steps(samplings: Many[Sampling]) -> list[tuple[list[float], float, Step]]:
+def kept_by_top_k(sampling: Sampling) -> int:
+    """Return how many scores stay by top-k; 0 where all do."""
+    return min(sampling.top_k, MOST_KEPT) if sampling.temperature > 0 else 0
+
+
+def _steps(samplings: Many[Sampling]) -> list[tuple[Many[float], float, Step]]:
     """Return what is done to sampled rows, in order: each row's setting, the setting that does nothing, and how."""
-    most = max((s.top_k for s in samplings if s.temperature > 0), default=0)
+    counts = [kept_by_top_k(s) for s in samplings]
     return [
         ([s.temperature for s in samplings], 1.0, tempered),
-        ([s.top_k for s in samplings], 0, partial(with_top_k, most=most)),
+        (counts, 0, partial(with_top_k, most=max(counts, default=0))),
         ([1 - s.top_p for s in samplings], 0.0, with_top_p),
         ([s.min_p for s in samplings], 0.0, with_min_p),
     ]

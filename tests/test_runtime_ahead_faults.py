@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,6 +59,18 @@ def test_rounds_of_fewer_sequences_run_ahead_where_those_of_more_find_no_room() 
     captured, found = failing("plain", spoil)
     alone = [one for one in found.rounds if len(one.kept) == 1]
     assert alone and captured.others == 1 and len(captured.targets.recorded) > 1
+
+
+def test_greedy_rounds_run_ahead_where_sampled_ones_find_no_room() -> None:
+    captured = Captured(slots=1)
+    captured.targets.fails = once(2)  # behind both of a greedy round
+    mixed = [REQUESTS[0], replace(REQUESTS[1], temperature=0.8), *REQUESTS[2:]]
+    found = captured.run(mixed, always(setup_of("chain")), may_fail=True)
+    (reason,) = reasons(found.rounds)
+    assert found.outputs == plainly(mixed) and reason.startswith("sampled rounds of ")
+    assert captured.others > 0 and captured.targets.replays > len(found.rounds) / 2
+    behind = [one for one in found.rounds if one.sequences[0] > 1]
+    assert captured.others == 1 and len(behind) > 5  # of the sampled rounds alone
 
 
 @pytest.mark.parametrize("kind", ["chain", "eagle2"])

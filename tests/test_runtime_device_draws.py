@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from spectune.runtime import device_draws
 from spectune.runtime.device_draws import FEW_KEPT, DeviceDraws, DrawKind, draws_ahead, kind_of
 from spectune.runtime.draws import draw
 from spectune.runtime.requests import Request, Sequence
-from spectune.runtime.sampling import draft_scores
+from spectune.runtime.sampling import MOST_KEPT, draft_scores
 
 pytestmark = pytest.mark.lossless
 CPU, VOCABULARY, NODES = torch.device("cpu"), 300, 5
@@ -23,7 +25,7 @@ WAYS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 0.8},
     {"temperature": 0.7, "top_k": 5},
-    {"temperature": 1.0, "top_k": 1000},
+    {"temperature": 1.0, "top_k": 2**63},
     {"temperature": 1.3, "top_p": 0.9},
     {"temperature": 1.0, "min_p": 0.1},
     {"temperature": 0.6, "top_k": 40, "top_p": 0.8, "min_p": 0.05},
@@ -44,8 +46,11 @@ def logits_of(rows: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
 
 
 def draws_of(sequences: Many[Sequence]) -> DeviceDraws:
-    found = DeviceDraws.of([s.request for s in sequences], CPU)
-    assert found is not None
+    requests = [s.request for s in sequences]
+    kind = kind_of(requests)
+    assert kind is not None
+    found = DeviceDraws(kind, len(requests), CPU)
+    found.put(requests)
     return found
 
 
@@ -90,6 +95,19 @@ def test_seeds_are_64_bits_wide() -> None:
         assert found.tolist() == draw(logits, sequences, depths)
 
 
+def test_settings_that_could_not_be_sent_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequences, logits, depths = sequences_of([{"temperature": 2.0}], seed=5), logits_of(1, torch.float32), DEPTHS[None]
+    requests = [s.request for s in sequences]
+    draws = DeviceDraws(DrawKind(), 1, CPU)
+    with monkeypatch.context() as spoilt:
+        spoilt.setattr(device_draws, "sent", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            draws.put(requests)
+    draws.put(requests)
+    found = draws.drawn(logits, first_of(sequences), torch.from_numpy(depths), 3)
+    assert found.tolist() == draw(logits, sequences, depths)
+
+
 def test_a_penalty_hangs_on_the_text_and_is_no_work_of_any_kind() -> None:
     some = [Request(prompt=(1,), max_new_tokens=1, **way) for way in WAYS]
     penalised = Request(prompt=(1,), max_new_tokens=1, repetition_penalty=1.2)
@@ -104,3 +122,4 @@ def test_kinds_are_few() -> None:
     assert kind(temperature=0.1) == kind(temperature=2.0) == DrawKind()
     assert kind(temperature=1.0, top_k=1) == kind(temperature=1.0, top_k=FEW_KEPT) == DrawKind(most_kept=FEW_KEPT)
     assert kind(temperature=1.0, top_k=FEW_KEPT + 1) == DrawKind(most_kept=2 * FEW_KEPT)
+    assert kind(temperature=1.0, top_k=2**63) == kind(temperature=1.0, top_k=10**400) == DrawKind(most_kept=MOST_KEPT)

@@ -1,1 +1,1 @@
-"""Greedy rounds as captured work, launched one ahead of the host."""
+"""Rounds as captured work, launched one ahead of the host."""

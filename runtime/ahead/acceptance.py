@@ -1,4 +1,4 @@
-"""Which drafts stay, told on the device: `runtime.walk` for greedy rounds, in tensors of fixed shape.
+"""Which drafts stay, told on the device: `runtime.walk` in tensors of fixed shape.
 
 Children of a node are different tokens, and a node stays where all nodes above it do: so one node of a depth stays, or
 none. The host walks the same tree again once it has read it; both find the same path.

@@ -15,7 +15,7 @@ from ...planner.growth.room import deepest
 from ...planner.kernels.arrays import Ints
 from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws
+from ..device_draws import DeviceDraws, DrawKind
 from ..growth.captured import CapturedGrowth, RecordedDraft
 from ..growth.draft import batch_of
 from ..growth.grow import roots_on_device
@@ -34,6 +34,7 @@ from .texts import Copies
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
+Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +123,11 @@ class CapturedRounds:
         self._plain_record = F.pad(self._numbers, (0, 2))  # of a round in which nobody drafts
         self._moments = [[Moment(target.device) for _ in range(DONE + 1)] for _ in range(IN_FLIGHT)]
         self._launches = 0
+
+    @property
+    def key(self) -> Key:
+        """What tells these rounds from others."""
+        return self.setup, self.batch, None if self._draws is None else self._draws.kind
 
     def has_room(self, context: int) -> bool:
         """Whether no cache ends before a round does at whose begin no row has more than `context` tokens cached."""

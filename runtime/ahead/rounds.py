@@ -16,14 +16,14 @@ import torch
 
 from ...planner.policies import HybridPolicy, PlainPolicy
 from ..cache import KeyValueCache
-from ..device_draws import DeviceDraws, DrawKind, draws_ahead, kind_of
+from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..drafters.protocol import DraftsAhead
 from ..faults import Fault, is_out_of_memory, reason_of
 from ..growth.captured import FIXED, CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..setup import RoundSetup
-from .captured import CapturedRounds, Launched, Told
+from .captured import CapturedRounds, Key, Launched, Told
 from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
 
 
@@ -72,8 +72,8 @@ class RoundsAhead:
         """
         self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
         load_kernels()
-        self._rounds: dict[tuple[RoundSetup, int, DrawKind | None], CapturedRounds] = {}
-        self._refused: list[tuple[RoundSetup, int]] = []  # that failed once, with so many sequences
+        self._rounds: dict[Key, CapturedRounds] = {}
+        self._refused: list[Key] = []  # that failed once
         self._bet: _Bet | None = None
         self._texts: TextsOnDevice | None = None  # from the first round on that copies out of one
 
@@ -95,22 +95,29 @@ class RoundsAhead:
             drafter: the model that drafts by it; None where none does, or none that may draft ahead.
         """
         bet, self._bet = self._bet, None
-        if (
-            (drafter is None and not needs_no_model(setup, self._target.device))
-            or (setup, len(batch)) in self._refused
-            or not draws_ahead([s.request for s in batch])
-        ):
+        current = bet.round if bet is not None and bet.holds(batch, setup) else None
+        key = self._key_of(batch, setup, drafter) if current is None else current.rounds.key
+        if key is None:
             return None
         try:
-            is_there = bet is not None and bet.holds(batch, setup)
-            current = bet.round if bet is not None and is_there else self._begun(batch, setup, drafter)
+            current = current or self._begun(batch, key, drafter)
             return None if current is None else self._read(current, batch)
         except Exception as error:  # whatever is wrong with it, nothing is committed: the round can run as any other
-            self._refuse(setup, len(batch), error)
+            self._refuse(key, error)
             return None
 
-    def _begun(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Launched | None:
+    def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Key | None:
+        """Return which rounds such a one is among; None where it does not run ahead."""
+        requests = [s.request for s in batch]
+        is_known = drafter is not None or needs_no_model(setup, self._target.device)
+        if not is_known or not draws_ahead(requests):
+            return None
+        key = setup, len(batch), kind_of(requests)
+        return None if key in self._refused else key
+
+    def _begun(self, batch: Many[Sequence], key: Key, drafter: DraftsAhead | None) -> Launched | None:
         """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
+        setup, _, kind = key
         growth: CapturedGrowth | None = None
         fresh: list[list[int]] | None = None
         if drafter is not None:
@@ -120,8 +127,6 @@ class RoundsAhead:
             if growth is None:
                 return None
             fresh = drafter.unread(batch)
-        kind = kind_of([s.request for s in batch])
-        key = setup, len(batch), kind
         rounds = self._rounds.get(key)
         if rounds is None:
             rounds = self._rounds[key] = CapturedRounds(
@@ -155,8 +160,7 @@ class RoundsAhead:
         following = self._following(rounds, batch)
         told = current.told()
         kept = [end - s.context for end, s in zip(told.ends, batch, strict=True)]
-        is_refused = (rounds.setup, rounds.batch) in self._refused
-        if following is None and not is_refused and not may_end(batch, kept, told):
+        if following is None and rounds.key not in self._refused and not may_end(batch, kept, told):
             following = self._launched(rounds, max(told.ends), batch)
         if following is not None:
             rounds.note_ahead(told.ends)
@@ -180,15 +184,15 @@ class RoundsAhead:
         try:
             return rounds.launch(context)
         except Exception as error:  # the round in flight is none the worse for it
-            self._refuse(rounds.setup, len(batch), error)
+            self._refuse(rounds.key, error)
             return None
 
-    def _refuse(self, setup: RoundSetup, batch: int, error: Exception) -> None:
-        """Run rounds of a setup over so many sequences as any others from now on, and say so once."""
+    def _refuse(self, key: Key, error: Exception) -> None:
+        """Run rounds of a setup over so many sequences, drawn so, as any others from now on, and say so once."""
         self._bet = None
-        self._refused.append((setup, batch))
-        for key in [key for key in self._rounds if key[:2] == (setup, batch)]:
-            del self._rounds[key]
-        what = f"rounds of {setup.policy.label} over {batch} sequences"
+        self._refused.append(key)
+        self._rounds.pop(key, None)
+        setup, batch, kind = key
+        what = f"{'rounds' if kind is None else 'sampled rounds'} of {setup.policy.label} over {batch} sequences"
         reason = f"{what} do not run ahead of the host any more: {reason_of(error)}"
         self._faults.append(Fault(drafter=None, reason=reason, is_memory=is_out_of_memory(error)))

@@ -59,7 +59,7 @@ class DevicePass:
         """Feed the chosen nodes of the layer before and return their children."""
         slots = parents.clamp(min=0)
         tokens = self._tokens.flatten(1).gather(1, slots * self._tokens.shape[2] + ranks)
-        if self._news is not None:  # what is captured is greedy and asks for no path
+        if self._news is not None:  # what is captured knows no penalty, and asks for no path
             above = self._paths.gather(1, slots.unsqueeze(2).expand(-1, -1, self._paths.shape[2]))
             self._paths = torch.cat((above, tokens.unsqueeze(2)), dim=2)
         return self._answer(self._feed(self._layout.layer(tokens, parents)), children)

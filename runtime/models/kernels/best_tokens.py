@@ -33,7 +33,7 @@ class Noise:
     Attributes:
         temperatures: (batch,) float64, that logits are divided by.
         lines: (batch, places, vocabulary) float32.
-        depths: (batch, n) int64, whose line is added behind each node.
+        depths: (batch, n) int64, contiguous, which line is added behind each node.
     """
 
     temperatures: Tensor
@@ -101,7 +101,7 @@ def _bests_of_chunks(logits: Tensor, noise: Noise | None) -> tuple[Tensor, Tenso
         "of its nodes"
     )
     _noisy_best_of_chunk[chunks, rows](
-        logits, noise.temperatures, noise.lines, noise.depths.contiguous(), greatest, places, width, logits.stride(0),
+        logits, noise.temperatures, noise.lines, noise.depths, greatest, places, width, logits.stride(0),
         chunks, rows // len(noise.lines), noise.lines.shape[1],
         chunk=CHUNK, num_warps=WARPS, **chained(logits.device),
     )  # fmt: skip

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ...noise import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from .chain import chained, let_next_begin, take_turn
-from .jitted import on_device, runs_triton
+from .jitted import on_device, power_of_two, runs_triton
 
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
 CHUNK, WARPS = 512, 4  # tokens whose noise a program draws
+FEW_NODES = 16  # of a tree: no code is made for fewer
 
 
 def is_supported(device: torch.device) -> bool:
@@ -25,13 +26,17 @@ def is_supported(device: torch.device) -> bool:
     return runs_triton(device)
 
 
-def noise_from(seeds: Tensor, is_sampled: Tensor, first: Tensor, places: int, vocabulary: int) -> Tensor:
+def noise_behind(
+    depths: Tensor, seeds: Tensor, is_sampled: Tensor, first: Tensor, *, places: int, vocabulary: int
+) -> Tensor:
     """Return standard Gumbel noise, (batch, places, vocabulary) float32; 0 where a row is not sampled.
 
     Args:
+        depths: (batch, n) int64, contiguous, below `places`. Where no node stands at a depth there may be any numbers:
+            trees might be far deeper than they are.
         seeds: (batch,) int64.
         is_sampled: (batch,) int64, 0 or 1.
-        first: (batch,) int64, place in the text that the first noise of each row is of; the next is of the next.
+        first: (batch,) int64, place in the text that the noise of depth 0 is of; the next is of the next.
         places: of each row.
         vocabulary: tokens.
 
@@ -39,10 +44,13 @@ def noise_from(seeds: Tensor, is_sampled: Tensor, first: Tensor, places: int, vo
     """
     noise = torch.empty((len(seeds), places, vocabulary), dtype=torch.float32, device=seeds.device)
     assert seeds.is_contiguous() and is_sampled.is_contiguous() and first.is_contiguous(), "a number per row"
+    assert depths.is_contiguous() and len(depths) == len(seeds), "a row of nodes per row"
+    nodes = depths.shape[1]
     _draw[-(-vocabulary // CHUNK), places, len(seeds)](
-        seeds, is_sampled, first, noise, places, vocabulary,
-        golden=GOLDEN, position_step=POSITION_STEP, multiplier_1=MULTIPLIER_1, multiplier_2=MULTIPLIER_2,
-        below_one=BELOW_ONE, chunk=CHUNK, num_warps=WARPS, **chained(seeds.device),
+        depths, seeds, is_sampled, first, noise, nodes, places, vocabulary,
+        padded=max(power_of_two(nodes), FEW_NODES), chunk=CHUNK, golden=GOLDEN, position_step=POSITION_STEP,
+        multiplier_1=MULTIPLIER_1, multiplier_2=MULTIPLIER_2, below_one=BELOW_ONE,
+        num_warps=WARPS, **chained(seeds.device),
     )  # fmt: skip
     return noise
 
@@ -58,17 +66,20 @@ def _mixed(
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-@on_device("places", "vocabulary", unaligned=("seeds", "is_sampled", "first"))
+@on_device("nodes", "places", "vocabulary", unaligned=("depths", "seeds", "is_sampled", "first"))
 def _draw(
-    seeds: tl.tensor, is_sampled: tl.tensor, first: tl.tensor, noise: tl.tensor, places: tl.tensor,
-    vocabulary: tl.tensor,
-    golden: tl.constexpr, position_step: tl.constexpr, multiplier_1: tl.constexpr, multiplier_2: tl.constexpr,
-    below_one: tl.constexpr, chunk: tl.constexpr, is_chained: tl.constexpr,
+    depths: tl.tensor, seeds: tl.tensor, is_sampled: tl.tensor, first: tl.tensor, noise: tl.tensor, nodes: tl.tensor,
+    places: tl.tensor, vocabulary: tl.tensor,
+    padded: tl.constexpr, chunk: tl.constexpr, golden: tl.constexpr, position_step: tl.constexpr,
+    multiplier_1: tl.constexpr, multiplier_2: tl.constexpr, below_one: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the noise of some tokens at one place of one text."""
+    """Write the noise of some tokens at one place of one text, where a node stands there."""
     let_next_begin(is_chained)
     take_turn(is_chained)
-    row, ahead = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    row, ahead, node = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.arange(0, padded)
+    depth = tl.load(depths + row * nodes + node, mask=node < nodes, other=-1)
+    if tl.min(tl.where(depth == ahead, 0, 1), 0) > 0:
+        return
     token = (tl.program_id(0) * chunk + tl.arange(0, chunk)).to(tl.int64)
     seed, place = token * 0 + tl.load(seeds + row), token * 0 + tl.load(first + row) + ahead
     key = _mixed(_mixed(seed + golden, multiplier_1, multiplier_2) + place * position_step, multiplier_1, multiplier_2)
