@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .layout import Bools, Ints
+from .models.kernels.nucleus import is_supported, nucleus_of
 from .noise import gumbel
 from .requests import Request, Sampling, Sequence
 from .transfer import sent
@@ -168,8 +169,11 @@ def with_top_k(scores: Tensor, counts: Tensor, most: int) -> Tensor:
 def with_top_p(scores: Tensor, left_out: Tensor) -> Tensor:
     """Keep the fewest best tokens that hold the probability, 1 less what is left out; of equal ones the last.
 
-    Sorting values is enough, and on a CPU numpy does that many times faster than torch sorts values with their places.
+    Where no kernel runs, values are sorted. That is enough, and on a CPU numpy does it many times faster than torch
+    sorts values with their places.
     """
+    if is_supported(scores.device, scores.dtype):
+        return nucleus_of(scores, left_out)
     ordered = _ascending(scores)
     is_kept = ordered.softmax(-1).cumsum(-1) > left_out
     is_kept[..., -1] = True
