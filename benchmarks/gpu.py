@@ -94,7 +94,11 @@ COMMON = {
 BATCHES, CONTEXT, ROUNDS, WARM_UP, ALONE = (1, 8), 512, 100, 10, 20
 PROFILE_PROMPTS, PROFILE_TOKENS, NEW_TOKENS, TURNS = 12, 256, 256, 8
 PROMPTS = {1: 6, 8: 24}  # of a race, by batch
-SAMPLED = 0.8  # temperature of rounds that are told beside greedy ones; their noise counts as the host's
+DRAWN: dict[str, dict[str, Any]] = {  # sampled rounds are told beside greedy ones; their noise counts as the host's
+    "plain": {},
+    "plain, temperature 0.8": {"temperature": 0.8},
+    "plain, temperature 0.8 and top-p 0.9": {"temperature": 0.8, "top_p": 0.9},
+}
 KERNEL_SHAPES = ((1, 512, 1), (1, 512, 16), (1, 512, 64), (8, 512, 8), (1, 4096, 1), (1, 4096, 32))
 PRODUCT_ROWS = (1, 2, 4)
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
@@ -239,10 +243,10 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
     """Yield plain decoding of a shape with random weights, at every batch."""
     loaded, architecture = random_model(name, device)
     model = in_regime(loaded, REGIME)
-    for batch, temperature in product(BATCHES, (0.0, SAMPLED)):
+    for batch, (way, settings) in product(BATCHES, DRAWN.items()):
         decoder = Decoder(model, {}, always(PLAIN), slots=batch, capacity=CONTEXT + 4 * ROUNDS)
         prompt = tuple(range(1, CONTEXT + 1))
-        asked = Request(prompt=prompt, max_new_tokens=3 * ROUNDS, temperature=temperature)
+        asked = Request(prompt=prompt, max_new_tokens=3 * ROUNDS, **settings)
         for index in range(batch):
             decoder.admit(asked, index)
         rounds, round_ms = watched(decoder)
@@ -252,7 +256,7 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
             "part": "plain",
             "model": name,
             "batch": batch,
-            "decoder": "plain" if temperature == 0.0 else f"plain at temperature {temperature}",
+            "decoder": way,
             "tokens_per_s": 1000.0 * batch / round_ms,
             "round_ms": round_ms,
             "forwards_ms": forward_ms,
@@ -260,7 +264,7 @@ def plain_rows(name: str, device: str, bytes_per_s: float) -> Iterator[Json]:
             "limit_ms": 1000.0 * least / bytes_per_s,
             "of_the_limit": 1000.0 * least / bytes_per_s / round_ms,
         }
-        print(f"{name} batch {batch}, {row['decoder']}: {round_ms:.3f} ms a round, {forward_ms:.3f} forwards", end="")
+        print(f"{name} batch {batch}, {way}: {round_ms:.3f} ms a round, {forward_ms:.3f} forwards", end="")
         print(f", {row['of_the_limit']:.1%} of the limit", flush=True)
         yield row
 
