@@ -100,7 +100,7 @@ class DeviceDraws:
             settings[:, row] = _settings_of(each)
             numbers[SEED, row], numbers[IS_SAMPLED, row] = each.seed, each.temperature > 0
         self._numbers.copy_(sent(numbers, self._numbers.device))
-        self._requests = list(requests)  # where memory was short it holds none of them
+        self._requests = list(requests)  # where memory was short the device has what it had
 
     def drawn(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> Tensor:
         """Return the target's draw behind every node, (batch, n) int64; part of the captured work.

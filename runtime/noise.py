@@ -10,19 +10,23 @@ Theorem 1.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-# Steele, Lea, Flood 2014, splitmix64's finaliser, as signed 64-bit integers.
-MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - 2**64
-MULTIPLIER_2 = 0x94D049BB133111EB - 2**64
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-POSITION_STEP = 0xD1B54A32D192ED03 - 2**64
-BELOW_ONE = 1.0 - 2.0**-53  # the largest number below 1
+from .models.kernels.hashes import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
+from .models.kernels.host_noise import draw_noise
+from .models.kernels.threads import shared_by
 
 
 def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
     """Return (..., vocabulary) standard Gumbel noise, the same on every device; the arguments are broadcast."""
+    if seeds.is_cpu and positions.is_cpu:
+        own, places = np.broadcast_arrays(seeds.numpy(), positions.numpy())
+        noise = np.empty((*own.shape, vocabulary), dtype=np.float32)
+        rows = noise.reshape(own.size, vocabulary)
+        draw_noise(own.ravel(), places.ravel(), rows, shared_by(torch.get_num_threads()))
+        return torch.from_numpy(noise)
     return gumbel_of(seeds, positions, torch.arange(vocabulary, device=seeds.device))
 
 

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .layout import Bools, Ints
+from .models.bits import bits
+from .models.kernels.host_masks import mask_rows
 from .models.kernels.nucleus import is_supported, nucleus_of
 from .noise import gumbel
 from .requests import Request, Sampling, Sequence
@@ -53,6 +55,8 @@ def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if any(s.penalises for s in samplings):
         scores = _penalised(scores, [s.repetition_penalty for s in samplings], seen)
+    if scores.is_cpu and scores.dtype == torch.float32:
+        return _kept_here(scores, samplings)
     for values, off, step in _steps(samplings):
         rows = [row for row, s in enumerate(samplings) if s.temperature > 0 and values[row] != off]
         scores = on_rows(scores, rows, partial(_by_settings, step, [values[row] for row in rows]))
@@ -191,6 +195,11 @@ def with_min_p(scores: Tensor, shares: Tensor) -> Tensor:
     return scores.masked_fill(probabilities < least, -math.inf)
 
 
+def masks_of(sampling: Sampling) -> tuple[float, float, float]:
+    """Return the temperature, what top-p leaves out, and min-p: all 0 where the best token is drawn."""
+    return (sampling.temperature, 1 - sampling.top_p, sampling.min_p) if sampling.temperature > 0 else (0.0, 0.0, 0.0)
+
+
 def kept_by_top_k(sampling: Sampling) -> int:
     """Return how many scores stay by top-k; 0 where all do."""
     return min(sampling.top_k, MOST_KEPT) if sampling.temperature > 0 else 0
@@ -205,6 +214,17 @@ def _steps(samplings: Many[Sampling]) -> list[tuple[Many[float], float, Step]]:
         ([1 - s.top_p for s in samplings], 0.0, with_top_p),
         ([s.min_p for s in samplings], 0.0, with_min_p),
     ]
+
+
+def _kept_here(scores: Tensor, samplings: Many[Sampling]) -> Tensor:
+    """Do all of these by compiled loops."""
+    temperatures, left_out, min_p = np.array([masks_of(s) for s in samplings], dtype=np.float32).T.copy()
+    counts = np.array([kept_by_top_k(s) for s in samplings], dtype=np.int64)
+    temperatures[temperatures == 0.0] = 1.0
+    kept = tempered(scores, torch.from_numpy(temperatures).view(-1, 1, 1)).contiguous()
+    if counts.any() or left_out.any() or min_p.any():
+        mask_rows(bits(kept), kept.numpy(), counts, left_out, min_p)
+    return kept
 
 
 def _by_settings(step: Step, values: Many[float], scores: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ..planner.growth.room import deepest
 from ..planner.kernels.arrays import Ints
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
-from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
+from .committed import Accepted, Committed, accepted, accepted_by, accepted_drawing, accepted_of, commit, commit_drawn
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
@@ -123,15 +123,16 @@ class Verifying:
         self._watch.mark(LAID_OUT)
         self.forwards += 1
         left = self._left(batch, draft, fed, setup)
-        may_draw = lossy is None and draws_ahead([s.request for s in batch])
+        may_draw = lossy is None and draws_ahead([s.request for s in batch])  # which nothing but scores and place tell
         if may_draw and isinstance(self._target, GraphedModel):  # whose verification goes on from no states
             return self._verify_captured(self._target, batch, draft, step, setup)
         logits = logits_of(self._target, step, self._cache, left)
         if self._is_here:
             self._watch.mark(VERIFIED)
-        numbers = bits_for_kernels(logits) if lossy is None and is_greedy else None
+        numbers = bits_for_kernels(logits) if may_draw else None
         if numbers is not None:
-            return self._kept(batch, draft, accepted_by(numbers, draft), fed)
+            stands = accepted_by(numbers, draft) if is_greedy else accepted_drawing(numbers, batch, draft)
+            return self._kept(batch, draft, stands, fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
         if not self._is_here:  # a GPU's forward ends behind its call; the draws tell that it has

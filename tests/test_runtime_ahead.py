@@ -14,8 +14,9 @@ from spectune.planner.growth.room import deepest, most_drafted
 from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
-from spectune.runtime.ahead.captured import CapturedRounds, Told
+from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.ahead.ends import Ends
+from spectune.runtime.ahead.told import Told
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter

@@ -10,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ...planner.growth.draft import ROOT_TOKEN
 from ...planner.growth.room import deepest
-from ...planner.kernels.arrays import Ints
 from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, DrawKind
 from ..growth.captured import CapturedGrowth, RecordedDraft
-from ..growth.draft import batch_of
 from ..growth.grow import roots_on_device
 from ..models.forward import ForwardInput, TreeMask
 from ..models.graphed import GraphedModel, Replayed
@@ -30,22 +28,11 @@ from .acceptance import end_round, sight_of
 from .ends import Ends
 from .state import BatchState
 from .texts import Copies
+from .told import DONE, DRAFTED, LAUNCHED, Told, told_of
 
 RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
-LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
 Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What the host reads of a round."""
-
-    draft: DraftBatch
-    best: Ints  # (batch, n), the target's token behind each node and behind padding
-    ends: list[int]  # (batch,), tokens that were in the target's cache behind it
-    draft_ms: float  # on the device
-    verify_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +167,7 @@ class CapturedRounds:
 
     def told(self, record: Tensor, moments: Many[Moment]) -> Told:
         """Return what a round said that is over."""
-        numbers, drafted = record.numpy(), 3 * self._nodes + 1
-        drafting = LAUNCHED if self._growth is None else DRAFTED  # the moment at which it is over
-        return Told(
-            draft=batch_of(numbers[:, :drafted], self._widths),
-            best=numbers[:, drafted:-1],
-            ends=numbers[:, -1].tolist(),
-            draft_ms=0.0 if drafting == LAUNCHED else moments[LAUNCHED].ms_until(moments[DRAFTED]),
-            verify_ms=moments[drafting].ms_until(moments[DONE]),
-        )
+        return told_of(record, moments, nodes=self._nodes, widths=self._widths, drafts=self._growth is not None)
 
     def _sight_of(self, growth: CapturedGrowth, context: int) -> int | None:
         """Return the drafter's cache positions in sight, None where there are too few."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...noise import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from .chain import chained, let_next_begin, take_turn
+from .hashes import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from .jitted import on_device, power_of_two, runs_triton
 
 if TYPE_CHECKING:
