@@ -23,10 +23,10 @@ def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
     """Return (..., vocabulary) standard Gumbel noise, the same on every device; the arguments are broadcast."""
     if seeds.is_cpu and positions.is_cpu:
         own, places = np.broadcast_arrays(seeds.numpy(), positions.numpy())
-        noise = np.empty((*own.shape, vocabulary), dtype=np.float32)
-        rows = noise.reshape(own.size, vocabulary)
+        noise = torch.empty((*own.shape, vocabulary))
+        rows = noise.view(own.size, vocabulary).numpy()
         draw_noise(own.ravel(), places.ravel(), rows, shared_by(torch.get_num_threads()))
-        return torch.from_numpy(noise)
+        return noise
     return gumbel_of(seeds, positions, torch.arange(vocabulary, device=seeds.device))
 
 

@@ -9,12 +9,11 @@ from .load import Load
 
 PIECE = 512  # most tokens of a prompt that are read at once
 DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
-NOISE = 24  # bytes alive at once for each number of noise that is made: three of 64 bits
+NOISE = {"cpu": DRAWN, "cuda": 24}  # bytes alive at once for each number of noise: by torch three of 64 bits
 
 
 def drafting_bytes(model: Footprint, load: Load, *, device_kind: str, is_sampled: bool) -> int:
     """Return what the largest forward of a drafter has alive at once, the choice among its scores included."""
-    in_place = are_read_in_place(model, device_kind)
     beside = model.beside or Beside()
     if beside.looked_up is not None:
         return _looking(beside, beside.looked_up, load)
@@ -30,11 +29,11 @@ def drafting_bytes(model: Footprint, load: Load, *, device_kind: str, is_sampled
         rows = load.slots * load.layer_tokens
         pairs = rows * load.capacity
         forwards += [inside(model, rows, pairs), pairs * beside.sight_bytes]
-        return max(*forwards, answering(model, rows), _scoring(model, load, is_sampled, in_place))
+        return max(*forwards, answering(model, rows), _scoring(model, load, device_kind, is_sampled))
     forwards += [
         piece * beside.carried_bytes + _saying(model, beside.said, 1, load),
         unread * beside.carried_bytes + _saying(model, beside.said, load.slots, load),
-        _asking(model, beside.said, load, is_sampled, in_place),
+        _asking(model, beside.said, load, device_kind, is_sampled),
     ]
     return max(forwards)
 
@@ -88,15 +87,18 @@ def unread_tokens(model: Footprint, load: Load) -> int:
     return load.unread_tokens if has_own_text else min(1, load.unread_tokens)
 
 
-def _scoring(model: Footprint, load: Load, is_sampled: bool, in_place: bool) -> int:
+def _scoring(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what scoring a drafter's widest forward takes, its logits included."""
+    in_place, noise = are_read_in_place(model, device_kind), NOISE[device_kind]
     copied = DRAWN if model.number_bytes < DRAWN else 0
     logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
-    if not load.is_ranked:
-        scored_from = DRAWN if is_sampled else 0 if in_place else copied
-        return logits * (model.number_bytes + scored_from + (0 if in_place else DRAWN))
-    chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
-    return logits * model.number_bytes + chosen + (max(NOISE * scored, 3 * DRAWN * scored) if is_sampled else 0)
+    if load.is_ranked:
+        chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
+        return logits * model.number_bytes + chosen + (max(noise * scored, 3 * DRAWN * scored) if is_sampled else 0)
+    if in_place and is_sampled:  # over the temperature, and with noise, which is made once for a text
+        return logits * (model.number_bytes + 2 * DRAWN) + load.slots * model.vocabulary * noise
+    scored_from = DRAWN if is_sampled else 0 if in_place else copied
+    return logits * (model.number_bytes + scored_from + (0 if in_place else DRAWN))
 
 
 def _saying(model: Footprint, said: Said, slots: int, load: Load) -> int:
@@ -117,17 +119,17 @@ def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
     )
 
 
-def _asking(model: Footprint, said: Said, load: Load, is_sampled: bool, in_place: bool) -> int:
+def _asking(model: Footprint, said: Said, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what growing a layer of a tree takes on what was said, which stays until the tree is complete."""
     kept = load.slots * said.places * said.kept_bytes
     rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))
     scores = rows * model.vocabulary
     is_apart = said.asked_bytes or model.number_bytes < DRAWN or not is_sampled
     copied = DRAWN if is_apart else 0  # the scores of one layer, in float32, taken out of what was said
-    if in_place and not (said.asked_bytes or is_sampled):
+    if are_read_in_place(model, device_kind) and not (said.asked_bytes or is_sampled):
         return kept + 2 * scores * model.number_bytes  # taken out of what was said, and laid side by side
     chosen = scores * (copied + DRAWN)
     if is_sampled:
         made = load.slots * model.vocabulary
-        chosen = scores * (copied + DRAWN) + max(NOISE * made, DRAWN * scores)
+        chosen = scores * (copied + DRAWN) + max(NOISE[device_kind] * made, DRAWN * scores)
     return kept + max(rows * said.asked_bytes, chosen)

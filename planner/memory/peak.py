@@ -22,7 +22,7 @@ from ..growth.room import masked_tokens
 from ..policies import StackPolicy, TreePolicy, drafting
 from ..policies.stack import LOOKUP
 from ..pricing.cells import Cell
-from .drafting import DRAWN, NOISE, PIECE, answering, drafting_bytes, fed_pairs, inside
+from .drafting import DRAWN, NOISE, PIECE, answering, are_read_in_place, drafting_bytes, fed_pairs, inside
 from .footprint import Footprint
 from .load import Load, load_of
 
@@ -154,10 +154,11 @@ def _cached(model: Footprint, capacity: int) -> int:
 def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what drawing from the target's logits takes, themselves included.
 
-    Noise is made once per place in the text and spread over the tokens that stand there.
+    Compiled calls draw from logits as they lie. Elsewhere noise is made once per place in the text, and spread over the
+    tokens that stand there.
     """
     logits = load.slots * load.verify_tokens * model.vocabulary
-    if not is_sampled:
+    if not is_sampled or are_read_in_place(model, device_kind):
         return logits * model.number_bytes
     made = load.slots * load.verify_depths * model.vocabulary
-    return logits * (model.number_bytes + DRAWN) + max(NOISE * made, DRAWN * (made + 2 * logits))
+    return logits * (model.number_bytes + DRAWN) + max(NOISE[device_kind] * made, DRAWN * (made + 2 * logits))
