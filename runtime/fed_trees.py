@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
-from .committed import accepted_by, accepted_of
+from .committed import accepted_by, accepted_drawing, accepted_of
+from .draws import draw
 from .faults import require_sound
 from .kernels.rows import move_rows
 from .kernels.trees import whole
@@ -45,7 +46,11 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     if device.type == "cpu":
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:
-            accepted_by(bits(torch.zeros((1, 2, 1), dtype=dtype)), draft)
+            scores = torch.zeros((1, 2, 1), dtype=dtype)
+            accepted_by(bits(scores), draft)
+            sampled = Sequence(Request(prompt=(0,), max_new_tokens=1, temperature=1.0, top_k=1), 0)
+            accepted_drawing(bits(scores), [sampled], draft)
+            draw(scores, [sampled], depths)
 
 
 class FedTrees:
