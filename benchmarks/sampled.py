@@ -33,6 +33,7 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.draws import draws_of
 from spectune.runtime.models.bits import bits
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
@@ -88,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=12, help="of every way of decoding")
     asked = parser.parse_args()
-    family = load_family(family_models(family_folder()), dtype=DTYPE, device=torch.device("cpu"))
+    family = load_family(family_models(family_folder()), dtype=DTYPE, device="cpu")
     rows = [row for batch in BATCHES for row in decoded(family, batch, asked.turns)]
     draws = [drawn(way) for way in WAYS if way != "greedy"]
     checks = verdicts(rows)
@@ -138,8 +139,8 @@ def drawn(way: str) -> Json:
     logits = scores.bfloat16()
     text = Sequence(Request(prompt=(1, 2, 3), max_new_tokens=NODES, **WAYS[way]), 0)
     tree = chains([[7, 7, *([9] * (NODES - 3))]])
-    found = accepted_drawing(bits(logits), [text], tree).paths[0].drawn
-    ms = milliseconds(lambda: accepted_drawing(bits(logits), [text], tree))
+    found = accepted_drawing(bits(logits), draws_of([text]), tree).paths[0].drawn
+    ms = milliseconds(lambda: accepted_drawing(bits(logits), draws_of([text]), tree))
     print(f"{way}: {len(found)} draws of {VOCABULARY} tokens take {ms:.2f} ms")
     return {"way": way, "vocabulary": VOCABULARY, "nodes": NODES, "draws": len(found), "ms": ms}
 

@@ -15,10 +15,10 @@ from .cache import Kept
 from .kernels.trees import walk, whole
 from .lossy import Gates
 from .lossy_round import LossyRound
+from .models.forward import Draws
 from .models.kernels.host_draws import follow_drawn
 from .models.kernels.host_scores import follow
 from .requests import Sequence
-from .sampling import kept_by_top_k, masks_of
 from .walk import Acceptance, accept
 
 
@@ -88,21 +88,18 @@ def accepted_by(scores: NDArray[Any], draft: DraftBatch) -> Accepted:
     return _accepted_along(paths)
 
 
-def accepted_drawing(scores: NDArray[Any], batch: Many[Sequence], draft: DraftBatch) -> Accepted:
-    """Return what `accepted` does of tokens that are drawn behind accepted nodes alone; no request penalises any.
+def accepted_drawing(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> Accepted:
+    """Return what `accepted` does of tokens that are drawn behind accepted nodes alone.
 
     Args:
         scores: (batch, at least nodes, vocabulary), by their bits; see `bits_for_kernels`.
-        batch: of the round.
+        draws: how, of every sequence.
         draft: a tree of every sequence.
     """
-    rows, nodes = draft.tokens.shape
-    paths = np.empty((rows, 2, nodes + 1), dtype=np.int64)
-    asked = [(s.request, len(s.tokens)) for s in batch]
-    places = np.array([(each.seed, place, kept_by_top_k(each)) for each, place in asked], dtype=np.int64)
-    settings = np.array([masks_of(each) for each, _ in asked], dtype=np.float32)
+    batch, nodes = draft.tokens.shape
+    paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
     trees = whole(draft.tokens), whole(draft.parents), whole(draft.sizes)
-    follow_drawn(scores, *trees, places, settings, paths)
+    follow_drawn(scores, *trees, *draws, paths)
     return _accepted_along(paths)
 
 

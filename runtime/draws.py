@@ -11,15 +11,17 @@ Source: see noise.py.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .layout import Ints
+from .models.forward import Draws
 from .noise import gumbel
-from .requests import Sequence
-from .sampling import on_rows, processed, seen_tokens
+from .requests import Sequence, shared_temperature
+from .sampling import kept_by_top_k, masks_of, on_rows, processed, seen_tokens
 from .transfer import fetched, sent
 
 
@@ -36,6 +38,21 @@ def draw(
             them; read only where a request penalises repetition. None: every node stands right behind that text.
     """
     return drawn_from(scored(logits, sequences, paths), sequences, depths)
+
+
+def draws_of(batch: Many[Sequence]) -> Draws:
+    """Return how kernels draw for the sequences of a round; no request penalises what stands in the text."""
+    if shared_temperature(batch) == 0.0:
+        return greedy_draws(len(batch))
+    asked = [(s.request, len(s.tokens)) for s in batch]
+    places = np.array([(each.seed, place, kept_by_top_k(each)) for each, place in asked], dtype=np.int64)
+    return Draws(places, np.array([masks_of(each) for each, _ in asked], dtype=np.float32))
+
+
+@lru_cache(maxsize=256)
+def greedy_draws(batch: int) -> Draws:
+    """Return how kernels find the best tokens; nobody writes to it."""
+    return Draws(np.zeros((batch, 3), dtype=np.int64), np.zeros((batch, 3), dtype=np.float32))
 
 
 def scored(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None = None) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by, accepted_drawing, accepted_of
-from .draws import draw
+from .draws import draw, draws_of
 from .faults import require_sound
 from .kernels.rows import move_rows
 from .kernels.trees import whole
@@ -49,7 +49,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
             scores = torch.zeros((1, 2, 1), dtype=dtype)
             accepted_by(bits(scores), draft)
             sampled = Sequence(Request(prompt=(0,), max_new_tokens=1, temperature=1.0, top_k=1), 0)
-            accepted_drawing(bits(scores), [sampled], draft)
+            accepted_drawing(bits(scores), draws_of([sampled]), draft)
             draw(scores, [sampled], depths)
 
 
@@ -132,6 +132,7 @@ class FedTrees:
             ends=self._ends,
             fed=self._fed,
             seen=self._seen,
+            draws=draws_of(self._batch),
         )
 
     @property

@@ -14,7 +14,7 @@ from .committed import Accepted, Committed, accepted, accepted_by, accepted_draw
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
-from .draws import best_tokens, drawn_from, scored
+from .draws import best_tokens, drawn_from, draws_of, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
 from .layout import Masks
@@ -115,7 +115,8 @@ class Verifying:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)
         is_greedy = shared_temperature(batch) == 0.0
-        if self._at_once is not None and is_greedy and self._is_usual(setup):
+        may_draw = is_greedy or draws_ahead([s.request for s in batch])  # which nothing but scores and places tell
+        if self._at_once is not None and may_draw and self._is_usual(setup):
             found = self._verified_by(self._at_once, trees)
             if found is not None:
                 return commit_drawn(batch, draft, found, fed)
@@ -123,7 +124,7 @@ class Verifying:
         self._watch.mark(LAID_OUT)
         self.forwards += 1
         left = self._left(batch, draft, fed, setup)
-        may_draw = lossy is None and draws_ahead([s.request for s in batch])  # which nothing but scores and place tell
+        may_draw = may_draw and lossy is None
         if may_draw and isinstance(self._target, GraphedModel):  # whose verification goes on from no states
             return self._verify_captured(self._target, batch, draft, step, setup)
         logits = logits_of(self._target, step, self._cache, left)
@@ -131,7 +132,7 @@ class Verifying:
             self._watch.mark(VERIFIED)
         numbers = bits_for_kernels(logits) if may_draw else None
         if numbers is not None:
-            stands = accepted_by(numbers, draft) if is_greedy else accepted_drawing(numbers, batch, draft)
+            stands = accepted_by(numbers, draft) if is_greedy else accepted_drawing(numbers, draws_of(batch), draft)
             return self._kept(batch, draft, stands, fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
@@ -144,7 +145,7 @@ class Verifying:
         return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
 
     def _verified_by(self, target: VerifiesTrees, trees: FedTrees) -> Ints | None:
-        """Return what `VerifiesTrees.verified` does of the trees of a greedy round."""
+        """Return what `VerifiesTrees.verified` does of the trees of a round."""
         unlaid = trees.unlaid
         self._watch.mark(LAID_OUT)
         found = target.verified(unlaid, self._cache)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from copy import copy
 from dataclasses import replace
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -198,7 +199,10 @@ def test_rounds_of_a_model_that_forwards_in_its_own_way_ask_it() -> None:
     assert model._whole is not None and not model.can_verify(model.new_cache(1, CAPACITY))
 
 
-def test_a_decoder_s_greedy_rounds_are_one_call_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"temperature": 1.2, "top_p": 0.8, "top_k": 9}])
+def test_a_decoder_s_rounds_are_one_call_and_penalised_ones_are_not(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, rounds, read = bfloat16_lean("llama"), list[int](), list[int]()
     verified, forward = model.verified, model.forward
 
@@ -213,12 +217,13 @@ def test_a_decoder_s_greedy_rounds_are_one_call_and_others_are_not(monkeypatch: 
     monkeypatch.setattr(model, "verified", noted)
     monkeypatch.setattr(model, "forward", noted_forward)
     setup = RoundSetup(policy=LookupPolicy(length=3), drafter="lookup")
-    requests = random_requests(4, tokens=30)
+    requests = [replace(one, seed=place, **settings) for place, one in enumerate(random_requests(4, tokens=30))]
     found = run(model, requests, always(setup), {"lookup": LookupDrafter()}, slots=2)
     assert len(rounds) == found.target_forwards and max(rounds) > 1 and len(read) == len(requests)
     assert found.outputs == run(step_by_step(bfloat16_lean("llama")), requests).outputs
     rounds.clear()
-    run(model, [replace(one, temperature=0.7) for one in requests], always(setup), {"lookup": LookupDrafter()}, slots=2)
+    penalised = [replace(one, repetition_penalty=1.2) for one in requests]
+    run(model, penalised, always(setup), {"lookup": LookupDrafter()}, slots=2)
     assert not rounds
 
 

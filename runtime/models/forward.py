@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,6 +77,13 @@ class ForwardInput:
         return batch, count, self.seen, self.first_slot, self.bias is None, self.take is None, words
 
 
+class Draws(NamedTuple):
+    """How tokens are drawn behind trees, as kernels take it; nothing hangs on what stands in the text."""
+
+    places: Ints  # (batch, 3): a seed; the place in the text of the token behind the root; top-k, 0 for all
+    settings: Floats32  # (batch, 3): temperature, 0 where the best token is drawn; 1 less top-p; min-p
+
+
 @dataclass(slots=True, kw_only=True)
 class UnlaidTrees:
     """Trees of a round on the host, of which nothing is written yet that a forward reads; for `VerifiesTrees` alone.
@@ -92,17 +99,18 @@ class UnlaidTrees:
     ends: Ints  # (2, batch), the token of each root, and committed tokens in the cache
     fed: int  # tokens of each row, padding included
     seen: int  # cache positions in sight, new tokens included
+    draws: Draws  # how tokens are drawn
 
 
 @runtime_checkable
 class VerifiesTrees(Protocol):
-    """A model that may verify greedy trees as they were drafted, by one call."""
+    """A model that may verify trees as they were drafted, by one call."""
 
     def can_verify(self, cache: KeyValueCache) -> bool:
         """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Forward trees behind the texts in the first slots, and move the keys of what its best tokens accept together.
+        """Forward trees behind the texts in the first slots, and move the keys of what its draws accept together.
 
         Returns:
             (batch, any): how many tokens each sequence is to emit, and these. None, and nothing is written, where a

@@ -91,7 +91,7 @@ class LeanModel:
         return self._computed(step, cache) if found is None else found
 
     def can_verify(self, cache: KeyValueCache) -> bool:
-        """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
+        """Whether trees are verified over such a cache by one call, which is loaded then."""
         whole = self._whole_over(cache)
         return whole is not None and whole.load_verifying(cache.states)
 

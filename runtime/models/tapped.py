@@ -73,7 +73,7 @@ class TappedModel:
         return self._model.answer(step, hidden)
 
     def can_verify(self, cache: KeyValueCache) -> bool:
-        """Whether greedy trees are verified over such a cache by one call, which is loaded then."""
+        """Whether trees are verified over such a cache by one call, which is loaded then."""
         whole = self._whole_over(cache)
         return whole is not None and whole.load_verifying(cache.states)
 

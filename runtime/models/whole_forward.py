@@ -19,12 +19,12 @@ from ...planner.kernels.arrays import Floats32, Ints
 from .anatomy import Anatomy, LayerWeights
 from .attention import is_by_dots
 from .bits import KNOWN, bits, bits_for_kernels, bits_kept, bits_of_new, is_kernels
-from .forward import ALL, NO_NODES, ForwardInput, UnlaidBeam, UnlaidNodes, UnlaidTrees
+from .forward import ALL, NO_NODES, Draws, ForwardInput, UnlaidBeam, UnlaidNodes, UnlaidTrees
 from .joined_products import NO_FEATURES, Features, fits
 from .kernel_parts import KernelParts
 from .kernels.threads import can_share, shared_by
 from .kernels.whole_draft import NUMBERS, UNKNOWN, draft
-from .kernels.whole_forward import run_forward, run_greedy_round
+from .kernels.whole_forward import run_forward, run_round
 from .places import LayerStates
 
 NO_TREES: Ints = np.empty((3, 0, 0), dtype=np.int64)  # are asked of a draft that is of one layer
@@ -70,22 +70,30 @@ class WholeForward:
             return False
         number = np.zeros((1, 1), dtype=np.int64)
         trees = UnlaidTrees(
-            tokens=number, parents=number, depths=number, sizes=number[0], nodes=1, ends=number, fed=1, seen=1
+            tokens=number,
+            parents=number,
+            depths=number,
+            sizes=number[0],
+            nodes=1,
+            ends=number,
+            fed=1,
+            seen=1,
+            draws=Draws(number, np.zeros((1, 1), dtype=np.float32)),
         )
-        run_greedy_round.load(*self._arguments(trees, states, number, NO_FEATURES))
+        run_round.load(*self._arguments(trees, states, number, NO_FEATURES))
         return True
 
     def verified(self, trees: UnlaidTrees, states: Tensor, kept: Features = NO_FEATURES) -> Ints | None:
-        """Return what the best tokens let stand of trees, as `VerifiesTrees.verified` does; None likewise."""
+        """Return what is drawn along trees, as `VerifiesTrees.verified` does; None likewise."""
         if not self._takes(states, trees.seen):
             return None
         drawn = np.empty((trees.ends.shape[1], 1 + trees.nodes), dtype=np.int64)
-        return drawn if run_greedy_round(*self._arguments(trees, states, drawn, kept)) else None
+        return drawn if run_round(*self._arguments(trees, states, drawn, kept)) else None
 
     def _arguments(self, trees: UnlaidTrees, states: Tensor, drawn: Ints, kept: Features) -> tuple[Any, ...]:
-        """Return those of a greedy round; logits lie in memory of ours: a kernel that fails does not free its own."""
+        """Return those of a round; logits lie in memory of ours: a kernel that fails does not free its own."""
         logits = np.empty((trees.ends.shape[1] * trees.fed, self._vocabulary), dtype=np.uint16)
-        told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed
+        told = trees.tokens, trees.parents, trees.depths, trees.sizes, trees.nodes, trees.ends, trees.fed, *trees.draws
         given = self._embedding, self._sight.turn_bits, bits_kept(states), logits, drawn, *kept
         return *told, *given, trees.seen, shared_by(torch.get_num_threads()), *self._given
 

@@ -8,9 +8,9 @@ from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
 from ...kernels.trees import place, show
 from .bfloat16_rows import normed_product, run_layers
-from .few_rows import Halves
+from .few_rows import Halves, Numbers
+from .host_draws import follow_drawn
 from .host_rows import Bits
-from .host_scores import follow
 
 TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
 OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
@@ -106,8 +106,9 @@ def take(left: Halves, wanted: Ints, count: int) -> None:
 
 
 @compiled
-def run_greedy_round(
+def run_round(
     tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, nodes: int, ends: Ints, fed: int,
+    places: Ints, settings: Numbers,
     embedding: Halves, table: Halves, states: Halves, logits: Halves, drawn: Ints,
     after: Ints, features: Halves, seen: int, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
@@ -115,11 +116,12 @@ def run_greedy_round(
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> bool:  # fmt: skip
-    """Verify trees behind the texts in the first slots: forward them, follow the best tokens, move what is accepted.
+    """Verify trees behind the texts in the first slots: forward them, follow what is drawn, move what is accepted.
 
     Args:
         tokens, parents, depths, sizes, nodes, ends, fed: as `UnlaidTrees` has them.
-        drawn: (batch, 1 + nodes), written: how many nodes are accepted of each tree, and the best token behind each.
+        places, settings: as `Draws` has them.
+        drawn: (batch, 1 + nodes), written: how many nodes are accepted of each tree, and the token behind each.
         embedding and everything behind it: as `run_forward` takes them.
     """
     batch = ends.shape[1]
@@ -138,7 +140,7 @@ def run_greedy_round(
     )  # fmt: skip
     if is_known:
         paths = np.empty((batch, 2, nodes + 1), np.int64)
-        follow(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, paths)
+        follow_drawn(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, places, settings, paths)
         keep(paths, ends[1], states)
         if len(after):
             keep(paths, ends[1], features.reshape(1, features.shape[0], features.shape[1], features.shape[2]))
