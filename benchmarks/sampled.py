@@ -4,11 +4,12 @@
 
 Decodes the demo's prompts plainly, by chains of a drafter and by copies of the text, at batch 1 and 8: greedily, at a
 temperature, and with top-p and top-k besides. All take turns in one run, some rounds each, each behind untimed ones. A
-round's host time is what it takes beyond its forwards. Then the draws behind a tree of 17 nodes are timed alone, from
-random scores of a vocabulary of 128,256.
+round's host time is what it takes beyond its calls of models. Then the draws behind a tree of 17 nodes are timed alone,
+from random scores of a vocabulary of 128,256.
 
-`holds` is true where the host takes at most 10 % of a plain round at batch 1, greedy or at a temperature. The last line
-is one JSON object.
+A whole round is one call where the processor multiplies bf16, so that draws count with the forward there: what sampling
+costs, a round tells over a greedy one. `holds` is true where a plain round at batch 1 takes at most 1.15 of that. The
+last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from sweep import DTYPE, requests  # isort: skip
 
 BATCHES, DRAFTER = (1, 8), "small"
 UNTIMED, TIMED = 4, 8  # rounds of a turn
-MOST_HOST = 0.10
+MOST_OVER_GREEDY = 1.15
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "temperature 0.8": {"temperature": 0.8},
@@ -135,12 +136,13 @@ def decoded(family: Family, batch: int, turns: int) -> list[Json]:
 def drawn(way: str) -> Json:
     """Return what the draws behind an accepted path of a tree take, of scores of a large vocabulary."""
     scores = 2.0 * torch.randn((1, NODES, VOCABULARY), generator=torch.Generator().manual_seed(0))
-    scores[:, :, 7] += 12.0
+    scores[:, :, 7] += 40.0  # accepted where it is drafted
     logits = scores.bfloat16()
     text = Sequence(Request(prompt=(1, 2, 3), max_new_tokens=NODES, **WAYS[way]), 0)
     tree = chains([[7, 7, *([9] * (NODES - 3))]])
     found = accepted_drawing(bits(logits), draws_of([text]), tree).paths[0].drawn
     ms = milliseconds(lambda: accepted_drawing(bits(logits), draws_of([text]), tree))
+    assert len(found) == 3, "the path that is drafted is accepted"
     print(f"{way}: {len(found)} draws of {VOCABULARY} tokens take {ms:.2f} ms")
     return {"way": way, "vocabulary": VOCABULARY, "nodes": NODES, "draws": len(found), "ms": ms}
 
@@ -157,13 +159,12 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 def verdicts(rows: list[Json]) -> dict[str, bool]:
     """Return what must hold, by name."""
+    plain = {row["way"]: row["round_ms"] for row in rows if row["batch"] == 1 and row["decoder"] == "plain"}
     checks = {}
-    for row in rows:
-        if row["batch"] == 1 and row["decoder"] == "plain" and row["way"] in ("greedy", "temperature 0.8"):
-            share = row["host_overhead"]
-            checks[f"{row['way']}: at most {MOST_HOST:.0%} of a plain round is the host's ({share:.1%})"] = (
-                share <= MOST_HOST
-            )
+    for way, round_ms in plain.items():
+        over = round_ms / plain["greedy"]
+        if way != "greedy":
+            checks[f"{way}: at most {MOST_OVER_GREEDY} of a greedy plain round ({over:.3f})"] = over <= MOST_OVER_GREEDY
     return checks
 
 

@@ -31,7 +31,7 @@ def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
 
 
 def gumbel_of(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
-    """Return (..., any): the noise of some tokens (..., any) alone, as `gumbel` has it in their places."""
+    """Return (..., any): the noise of some tokens (..., any) alone, as `gumbel` has it but for last bits."""
     key = _mix(_mix(seeds + GOLDEN) + positions * POSITION_STEP)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * GOLDEN)
     return -torch.log(-torch.log(open_unit(bits))).float()

@@ -128,7 +128,13 @@ def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tenso
     rows = [row for row, r in enumerate(requests) if r.temperature > 0]
     seeds = sent(np.array([[requests[row].seed] for row in rows], dtype=np.int64), scores.device)
     own = places if len(rows) == len(places) else places[sent(np.array(rows, dtype=np.int64), scores.device)]
-    return on_rows(scores, rows, lambda some: some + gumbel(seeds, own, some.shape[-1]))
+    return on_rows(scores, rows, lambda some: _added(gumbel(seeds, own, some.shape[-1]), some))
+
+
+def _added(noise: Tensor, scores: Tensor) -> Tensor:
+    """Return the sum; in the memory of the noise, which nobody else has, where that is as large."""
+    is_alike = noise.shape == scores.shape and noise.dtype == scores.dtype
+    return noise.add_(scores) if is_alike else scores + noise
 
 
 def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -220,6 +226,8 @@ def _kept_here(scores: Tensor, samplings: Many[Sampling]) -> Tensor:
     """Do all of these by compiled loops."""
     temperatures, left_out, min_p = np.array([masks_of(s) for s in samplings], dtype=np.float32).T.copy()
     counts = np.array([kept_by_top_k(s) for s in samplings], dtype=np.int64)
+    if not temperatures.any():
+        return scores
     temperatures[temperatures == 0.0] = 1.0
     kept = tempered(scores, torch.from_numpy(temperatures).view(-1, 1, 1)).contiguous()
     if counts.any() or left_out.any() or min_p.any():

@@ -13,6 +13,7 @@ from transformers import LlamaForCausalLM
 from spectune.errors import PlanError
 from spectune.planner.growth.room import READ_TOGETHER, widest_layer
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.memory.drafting import PIECE
 from spectune.planner.memory.footprint import (
     BEYOND,
@@ -35,6 +36,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.origin import _note_of_memory
@@ -257,3 +259,12 @@ def test_the_peak_is_what_torchs_allocator_hands_out(policy: TreePolicy, batch: 
 def test_a_gpus_libraries_work_in_memory_of_torchs_allocator(capability: str, mib: float) -> None:
     gpu = replace(DEVICE, kind="cuda", compute_capability=capability)
     assert workspace_bytes(gpu) == mib * 2**20 and workspace_bytes(DEVICE) == 0
+
+
+def test_lossy_rules_read_scores_that_lossless_rounds_do_without() -> None:
+    """Compiled calls draw from logits as they lie; a rule that weighs other tokens has them in float32, with noise."""
+    chain = ChainPolicy(length=5)
+    loads = [load_of(Cell(batch=4, context=8), policy) for policy in (chain, FlyPolicy(draft=chain, rule=FlyRule()))]
+    target = Footprint(weight_bytes=1, kv_bytes_per_token=1, vocabulary=50_000, number_bytes=2)
+    lossless, lossy = (peak_bytes(target, [], load, device_kind="cpu", is_sampled=True) for load in loads)
+    assert lossy - lossless > 4 * 6 * 50_000 * 8

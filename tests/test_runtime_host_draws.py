@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as Many
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,15 @@ from torch import Tensor
 
 from spectune.runtime import verifying
 from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.draws import draws_of
 from spectune.runtime.models.bits import bits
+from spectune.runtime.models.forward import Draws
 from spectune.runtime.models.kernels.host_draws import drawn_from
+from spectune.runtime.models.kernels.host_noise import draw_noise
 from spectune.runtime.models.kernels.host_scores import BLOCK
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
-from spectune.runtime.requests import Request
+from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import CAPACITY, Run, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama
@@ -118,3 +122,25 @@ def decoded(kind: str, asked: list[Request], slots: int, dtype: torch.dtype) -> 
     target, model = (LeanModel(each.to(dtype)) for each in models)
     schedule, drafters = drafting(kind, model_drafter(model, slots=slots, capacity=CAPACITY))
     return run(target, asked, schedule, drafters, slots=slots)
+
+
+@pytest.mark.parametrize("width", [3, 4096, 10_001])
+def test_threads_share_noise_and_it_is_the_same(width: int) -> None:
+    seeds, places = np.array(SEEDS, dtype=np.int64), np.arange(len(SEEDS))
+    alone, shared = (np.empty((len(SEEDS), width), dtype=np.float32) for _ in range(2))
+    draw_noise(seeds, places, alone, False)
+    draw_noise(seeds, places, shared, True)
+    assert np.array_equal(alone, shared) and len(np.unique(alone)) > 0.99 * alone.size
+
+
+def test_a_wrong_place_of_the_noise_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the tests above: texts hang on where the kernels are told that a token stands."""
+    asked = [replace(one, seed=3, temperature=1.0) for one in random_requests(4, tokens=20)]
+    right = decoded("chain", asked, 1, torch.float32).outputs
+
+    def one_further(batch: Many[Sequence]) -> Draws:
+        places, settings = draws_of(batch)
+        return Draws(places + np.array([0, 1, 0]), settings)
+
+    monkeypatch.setattr(verifying, "draws_of", one_further)
+    assert decoded("chain", asked, 1, torch.float32).outputs != right

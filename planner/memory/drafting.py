@@ -92,6 +92,8 @@ def _scoring(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -
     in_place, noise = are_read_in_place(model, device_kind), NOISE[device_kind]
     copied = DRAWN if model.number_bytes < DRAWN else 0
     logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
+    if load.is_ranked and in_place and is_sampled:  # taken out of the logits; over the temperature, and noise
+        return logits * model.number_bytes + scored * (model.number_bytes + 2 * DRAWN)
     if load.is_ranked:
         chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
         return logits * model.number_bytes + chosen + (max(noise * scored, 3 * DRAWN * scored) if is_sampled else 0)

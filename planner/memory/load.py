@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..growth.room import deepest, most_drafted, most_unread, widest_layer
-from ..policies import ResumedPolicy, StackPolicy, TreePolicy, drafting
+from ..policies import LossyPolicy, ResumedPolicy, StackPolicy, TreePolicy, drafting
 from ..pricing.cells import Cell
 
 
@@ -23,6 +23,7 @@ class Load:
     scored_tokens: int = 0  # of these, those whose scores are looked at
     is_ranked: bool = False  # those forwards are asked for their best tokens alone, not for probabilities
     unread_tokens: int = 0  # per sequence, committed since the drafter last read, that it reads together
+    is_lossy: bool = False  # another rule than the target's own draws reads its scores
     resumed_tokens: int = 0  # per sequence, of a verification that goes on from states that an exit keeps
 
 
@@ -40,5 +41,6 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else widest_layer(policy),
         is_ranked=isinstance(drafts, StackPolicy),
         unread_tokens=most_unread(policy),
+        is_lossy=isinstance(policy, LossyPolicy),
         resumed_tokens=fed if isinstance(policy, ResumedPolicy) else 0,
     )

@@ -154,11 +154,11 @@ def _cached(model: Footprint, capacity: int) -> int:
 def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what drawing from the target's logits takes, themselves included.
 
-    Compiled calls draw from logits as they lie. Elsewhere noise is made once per place in the text, and spread over the
-    tokens that stand there.
+    Compiled calls draw from logits as they lie; a repetition penalty, which no plan knows of, is not in it. Elsewhere
+    noise is made once per place in the text, and spread over the tokens that stand there.
     """
     logits = load.slots * load.verify_tokens * model.vocabulary
-    if not is_sampled or are_read_in_place(model, device_kind):
+    if not is_sampled or (are_read_in_place(model, device_kind) and not load.is_lossy):
         return logits * model.number_bytes
     made = load.slots * load.verify_depths * model.vocabulary
     return logits * (model.number_bytes + DRAWN) + max(NOISE[device_kind] * made, DRAWN * (made + 2 * logits))

@@ -96,7 +96,7 @@ class LeanModel:
         return whole is not None and whole.load_verifying(cache.states)
 
     def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Forward trees, and move the keys of what its best tokens accept together; see `VerifiesTrees.verified`."""
+        """Forward trees, and move the keys of what its draws accept together; see `VerifiesTrees.verified`."""
         return None if self._whole is None else self._whole.verified(trees, cache.states)
 
     def can_find(self, cache: KeyValueCache) -> bool:

@@ -107,7 +107,10 @@ def measure_overhead(
 
 
 def tells_forwards(family: Family) -> bool:
-    """Whether a round tells what its forwards took, and nothing else: they have ended when their calls come back."""
+    """Whether a round tells what its forwards took: they have ended when their calls come back.
+
+    Where a whole round is one call, the draws behind the target's forward are told with it, as what it loses in rounds.
+    """
     return family.target.device.type == "cpu"
 
 

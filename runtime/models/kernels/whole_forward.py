@@ -155,7 +155,7 @@ def keep(paths: Ints, contexts: Ints, states: Halves) -> None:
     """Move what is kept of accepted nodes together, in every layer: what `KeyValueCache.keep` does.
 
     Args:
-        paths: (batch, 2, any), as `follow` writes them.
+        paths: (batch, 2, any), as `follow_drawn` writes them.
         contexts: (batch,) committed tokens in the first slots.
         states: (layers, slots, capacity, width), written.
     """
