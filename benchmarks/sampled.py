@@ -29,7 +29,7 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.policies import ChainPolicy, SuffixPolicy
 from spectune.profiler.device import detect
-from spectune.runtime.committed import accepted_drawing
+from spectune.runtime.committed import accepted_by
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.lookup import LookupDrafter, chains
 from spectune.runtime.drafters.model import ModelDrafter
@@ -140,8 +140,8 @@ def drawn(way: str) -> Json:
     logits = scores.bfloat16()
     text = Sequence(Request(prompt=(1, 2, 3), max_new_tokens=NODES, **WAYS[way]), 0)
     tree = chains([[7, 7, *([9] * (NODES - 3))]])
-    found = accepted_drawing(bits(logits), draws_of([text]), tree).paths[0].drawn
-    ms = milliseconds(lambda: accepted_drawing(bits(logits), draws_of([text]), tree))
+    found = accepted_by(bits(logits), draws_of([text]), tree).paths[0].drawn
+    ms = milliseconds(lambda: accepted_by(bits(logits), draws_of([text]), tree))
     assert len(found) == 3, "the path that is drafted is accepted"
     print(f"{way}: {len(found)} draws of {VOCABULARY} tokens take {ms:.2f} ms")
     return {"way": way, "vocabulary": VOCABULARY, "nodes": NODES, "draws": len(found), "ms": ms}

@@ -16,8 +16,7 @@ from .kernels.trees import walk, whole
 from .lossy import Gates
 from .lossy_round import LossyRound
 from .models.forward import Draws
-from .models.kernels.host_draws import follow_drawn
-from .models.kernels.host_scores import follow
+from .models.kernels.host_draws import follow
 from .requests import Sequence
 from .walk import Acceptance, accept
 
@@ -75,20 +74,7 @@ def accepted(
     return found
 
 
-def accepted_by(scores: NDArray[Any], draft: DraftBatch) -> Accepted:
-    """Return what `accepted` does of the best tokens, which are found behind accepted nodes alone.
-
-    Args:
-        scores: (batch, at least nodes, vocabulary), by their bits; see `bits_for_kernels`.
-        draft: a tree of every sequence.
-    """
-    batch, nodes = draft.tokens.shape
-    paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
-    follow(scores, whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
-    return _accepted_along(paths)
-
-
-def accepted_drawing(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> Accepted:
+def accepted_by(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> Accepted:
     """Return what `accepted` does of tokens that are drawn behind accepted nodes alone.
 
     Args:
@@ -98,8 +84,7 @@ def accepted_drawing(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> A
     """
     batch, nodes = draft.tokens.shape
     paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
-    trees = whole(draft.tokens), whole(draft.parents), whole(draft.sizes)
-    follow_drawn(scores, *trees, *draws, paths)
+    follow(scores, whole(draft.tokens), whole(draft.parents), whole(draft.sizes), *draws, paths)
     return _accepted_along(paths)
 
 

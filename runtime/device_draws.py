@@ -18,7 +18,7 @@ from .models.kernels import gumbel as kernels
 from .models.kernels.best_tokens import Noise, best_of
 from .noise import gumbel
 from .requests import Request, Sampling, are_greedy
-from .sampling import NEVER, kept_by_top_k, tempered, with_min_p, with_top_k, with_top_p
+from .sampling import NEVER, kept_by_top_k, masks_of, tempered, with_min_p, with_top_k, with_top_p
 from .transfer import sent
 
 FEW_KEPT = 64  # of top-k: no other work is captured for fewer
@@ -163,7 +163,6 @@ class DeviceDraws:
 
 
 def _settings_of(request: Request) -> tuple[float, ...]:
-    """Return the numbers of one row in their order; a greedy one is masked by none."""
-    if request.temperature == 0.0:
-        return 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
-    return 0.0, request.temperature, kept_by_top_k(request), 1 - request.top_p, request.min_p, 0.0
+    """Return the numbers of one row in their order; a greedy one is divided by 1, and masked by none."""
+    temperature, left_out, min_p = masks_of(request)
+    return 0.0, temperature or 1.0, kept_by_top_k(request), left_out, min_p, 0.0

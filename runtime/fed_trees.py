@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
-from .committed import accepted_by, accepted_drawing, accepted_of
+from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound
 from .kernels.rows import move_rows
@@ -47,9 +47,8 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:
             scores = torch.zeros((1, 2, 1), dtype=dtype)
-            accepted_by(bits(scores), draft)
             sampled = Sequence(Request(prompt=(0,), max_new_tokens=1, temperature=1.0, top_k=1), 0)
-            accepted_drawing(bits(scores), draws_of([sampled]), draft)
+            accepted_by(bits(scores), draws_of([sampled]), draft)
             draw(scores, [sampled], depths)
 
 

@@ -10,7 +10,7 @@ from ..planner.growth.room import deepest
 from ..planner.kernels.arrays import Ints
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from .cache import KeyValueCache
-from .committed import Accepted, Committed, accepted, accepted_by, accepted_drawing, accepted_of, commit, commit_drawn
+from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
@@ -132,8 +132,7 @@ class Verifying:
             self._watch.mark(VERIFIED)
         numbers = bits_for_kernels(logits) if may_draw else None
         if numbers is not None:
-            stands = accepted_by(numbers, draft) if is_greedy else accepted_drawing(numbers, draws_of(batch), draft)
-            return self._kept(batch, draft, stands, fed)
+            return self._kept(batch, draft, accepted_by(numbers, draws_of(batch), draft), fed)
         scores = logits if is_greedy else scored(logits, batch, trees.paths)
         draws = best_tokens(scores) if is_greedy else drawn_from(scores, batch, trees.depths)
         if not self._is_here:  # a GPU's forward ends behind its call; the draws tell that it has

@@ -16,7 +16,7 @@ from spectune.planner.growth.draft import DraftBatch
 from spectune.runtime import verifying
 from spectune.runtime.committed import accepted, accepted_by
 from spectune.runtime.drafters import host_pass
-from spectune.runtime.draws import best_tokens
+from spectune.runtime.draws import best_tokens, greedy_draws
 from spectune.runtime.growth import draft as growth_draft
 from spectune.runtime.growth.draft import children_of
 from spectune.runtime.models.bits import bits
@@ -67,7 +67,7 @@ def test_the_path_of_the_best_tokens_is_that_of_all_draws(dtype: torch.dtype) ->
     draft, scores = trees(80, 12, 3), torch.randn(80, 15, 3).to(dtype)  # three behind the trees are padding
     batch = [Sequence(Request(prompt=(0,), max_new_tokens=1), 0)] * 80
     expected = accepted(batch, draft, best_tokens(scores))
-    assert accepted_by(bits(scores.contiguous()), draft) == expected
+    assert accepted_by(bits(scores.contiguous()), greedy_draws(len(scores)), draft) == expected
     assert {len(path.nodes) for path in expected.paths} >= {1, 2, 3, 4}
 
 

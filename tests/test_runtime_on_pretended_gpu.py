@@ -247,7 +247,8 @@ def decoded(case: Case, device: torch.device) -> Done:
         if not feed.refill():
             of_one_size = case.regime == "cuda-graph" and copied_on_gpu(setup.policy)
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
-            if case.head in READERS and case.sampling == "mixed":
+            is_chain = "chain" in case.way and case.regime == "eager"  # its best token is never one that is left out
+            if case.head in READERS and case.sampling == "mixed" and not is_chain:
                 told = []  # of tokens that a request leaves out, and a drafter that has no other drafts, any is one
             return Done([s.emitted for s in feed.sequences], told)
         waiting(device, "error")

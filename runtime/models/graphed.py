@@ -40,9 +40,6 @@ class Replayed(Protocol):
 class Drawing(Protocol):
     """How captured work draws tokens; it is a part of the key by which that is found again."""
 
-    def __hash__(self) -> int:
-        """Tell it from others."""
-
     def behind(self, logits: Tensor, step: ForwardInput) -> Tensor:
         """Return the token (batch, n) that is drawn behind every node, told the logits of a forward and its input."""
 

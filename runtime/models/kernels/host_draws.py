@@ -15,10 +15,11 @@ from .few_rows import Numbers
 from .host_masks import mask_line
 from .host_noise import HALF_STEP, Hashes, hash_of, key_of, noise_of
 from .host_rows import Bits, number_of, unused_bits
-from .host_scores import BLOCK, GREATEST, NONE, Orders, best_of, greatest_of_blocks
+from .host_scores import BLOCK, GREATEST, Orders, best_of, greatest_of_blocks
 
 MOST_NOISE = 37.0  # more than any is: 36.8 is that of the last number below 1
 LEAST_NOISE = -3.0  # few have less
+NONE = -1  # of the nodes of a tree
 SLACK, RELATIVE_SLACK = 1e-3, 1e-6  # by which noise may be less than what is missing: sums are rounded to float32
 
 
@@ -91,7 +92,7 @@ def temper(line: Bits, temperature: np.float32, scores: Numbers) -> None:
 
 
 @compiled
-def follow_drawn(
+def follow(
     scores: Bits, tokens: Ints, parents: Ints, sizes: Ints, places: Ints, settings: Numbers, paths: Ints
 ) -> None:
     """Do what `accept` does in every row's tree, drawing behind the nodes of the path alone.

@@ -1,4 +1,4 @@
-"""What a round reads of scores on a CPU: the path of a tree that the best tokens take.
+"""What a round reads of scores on a CPU: the best tokens, and how likely they are.
 
 The rows of a vocabulary are long and few of them are asked for, so nothing is computed of the others. Numbers come as
 their bits, in two bytes for bfloat16 and in four for float32.
@@ -22,7 +22,6 @@ Orders = NDArray[np.int32]
 BLOCK = 128  # numbers whose greatest is found together
 FEW = 8  # numbers that are looked for by blocks as large
 SMALL_BLOCK = 16  # by which more are
-NONE = -1
 SIGN, INFINITY = np.uint32(0x80000000), np.int32(0x7F800000)  # as a float32 holds them
 GREATEST = np.int32(0x7FFFFFFF)
 prange = range  # compiled, it is numba's, which splits a loop among threads
@@ -58,30 +57,6 @@ def best_of(line: Bits) -> int:
     while order_of(block[place], unused) != greatest:
         place += 1
     return start + place
-
-
-@compiled
-def follow(scores: Bits, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> None:
-    """Do what `accept` does in every row's tree, drawing the best token behind the nodes of the path alone.
-
-    Args:
-        scores: (batch, at least nodes, vocabulary).
-        tokens, parents: (batch, nodes), the root's column included, parents before children.
-        sizes: (batch,), nodes of each row that are no padding.
-        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each.
-    """
-    for row in range(len(sizes)):
-        node = length = 0
-        while node != NONE:
-            token = best_of(scores[row, node])
-            paths[row, 0, length + 1], paths[row, 1, length] = node, token
-            length += 1
-            child = NONE
-            for other in range(node + 1, sizes[row]):
-                if parents[row, other] == node and tokens[row, other] == token:
-                    child = other
-            node = child
-        paths[row, 0, 0] = length
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)

@@ -9,7 +9,7 @@ from ....planner.kernels.compiled import compiled
 from ...kernels.trees import place, show
 from .bfloat16_rows import normed_product, run_layers
 from .few_rows import Halves, Numbers
-from .host_draws import follow_drawn
+from .host_draws import follow
 from .host_rows import Bits
 
 TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
@@ -140,7 +140,7 @@ def run_round(
     )  # fmt: skip
     if is_known:
         paths = np.empty((batch, 2, nodes + 1), np.int64)
-        follow_drawn(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, places, settings, paths)
+        follow(logits.reshape(batch, fed, logits.shape[1]), tokens, parents, sizes, places, settings, paths)
         keep(paths, ends[1], states)
         if len(after):
             keep(paths, ends[1], features.reshape(1, features.shape[0], features.shape[1], features.shape[2]))
@@ -155,7 +155,7 @@ def keep(paths: Ints, contexts: Ints, states: Halves) -> None:
     """Move what is kept of accepted nodes together, in every layer: what `KeyValueCache.keep` does.
 
     Args:
-        paths: (batch, 2, any), as `follow_drawn` writes them.
+        paths: (batch, 2, any), as `follow` writes them.
         contexts: (batch,) committed tokens in the first slots.
         states: (layers, slots, capacity, width), written.
     """
