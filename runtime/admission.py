@@ -11,26 +11,27 @@ from .draws import draw
 from .models.forward import CausalModel
 from .prefill import Reading, read_on
 from .requests import Request, Sequence
+from .slots import Slots
 
 BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
 
 
 class Admission:
-    """Lets sequences into the batch of one decoder, at once or piece by piece; slot i belongs to the i-th of them."""
+    """Lets sequences into the batch of one decoder, at once or piece by piece."""
 
     def __init__(
-        self, target: CausalModel, cache: KeyValueCache, running: list[Sequence], drafting: Drafting, *, slots: int
+        self, target: CausalModel, cache: KeyValueCache, batch: Slots, drafting: Drafting, *, slots: int
     ) -> None:
         """Take what belongs to one decoder.
 
         Args:
             target: that reads.
             cache: of the target.
-            running: the batch; grows here.
+            batch: grows here.
             drafting: its drafters, told of who joins.
             slots: sequences at once.
         """
-        self._target, self._cache, self._running, self._drafting, self._slots = target, cache, running, drafting, slots
+        self._target, self._cache, self._batch, self._drafting, self._slots = target, cache, batch, drafting, slots
         self._reading: Reading | None = None  # a prompt on its way into the last slot
         self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
         self._behind = 0  # rounds to come whose time may hold the reading of a prompt
@@ -38,18 +39,18 @@ class Admission:
     @property
     def has_room(self) -> bool:
         """Whether another sequence fits into the batch."""
-        return len(self._running) + (self._reading is not None) < self._slots
+        return len(self._batch.running) + (self._reading is not None) < self._slots
 
     def admit(self, request: Request, index: int) -> Sequence:
         """Do as `Decoder.admit` does."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens)
-        reading = Reading(Sequence(request, index), slot=len(self._running))
+        reading = Reading(Sequence(request, index), slot=self._batch.next)
         self._read_on(reading, reading.left)
         return reading.sequence
 
     def begin(self, request: Request, index: int) -> Reading:
-        """Do as `Decoder.begin` does."""
+        """Do as `Decoder.begin` does; nobody of the batch lies in the last slot."""
         assert self.has_room and self._reading is None
         self._cache.require(len(request.prompt) + request.max_new_tokens)
         self._reading = Reading(Sequence(request, index), slot=self._slots - 1)
@@ -87,15 +88,15 @@ class Admission:
 
     def _join(self, reading: Reading, logits: Tensor) -> None:
         """Draw a sequence's first token and let it into the batch; where anything is raised, it is not in it."""
-        sequence, slot = reading.sequence, len(self._running)
+        sequence, slot = reading.sequence, self._batch.next
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
         if sequence.is_finished:
             return
         if slot != reading.slot:
             self._cache.move_slot(reading.slot, slot, sequence.context)
+        self._batch.join(sequence)
         try:
-            self._running.append(sequence)
             self._drafting.join(reading, slot)
         except BaseException:  # somebody stops it; what drafters raise is a fault
-            del self._running[slot:]
+            self._batch.leave(sequence)
             raise

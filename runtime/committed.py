@@ -40,7 +40,8 @@ class Accepted:
 class Committed:
     """What a round drafted, and what its sequences emitted: of each how many tokens."""
 
-    draft: DraftBatch
+    widths: tuple[int, ...]  # of the draft, as a `DraftBatch` has them
+    levels: tuple[int, ...]
     fed: int  # tokens per sequence, to the target
     kept: list[int]
     fresh: int = 0  # tokens that the drafter had to read first
@@ -102,17 +103,17 @@ def _accepted_along(paths: Ints) -> Accepted:
     return Accepted(paths=found, gates=[])
 
 
-def commit_drawn(batch: Many[Sequence], draft: DraftBatch, drawn: Ints, fed: int) -> Committed:
+def commit_drawn(batch: Many[Sequence], widths: tuple[int, ...], drawn: Ints, fed: int) -> Committed:
     """Let every sequence emit what a model says, (batch, any): how many tokens, and these; their keys have moved."""
     emitted = zip(batch, drawn.tolist(), strict=True)
     kept = [sequence.commit(tokens[1 : 1 + tokens[0]]) for sequence, tokens in emitted]
-    return Committed(draft=draft, fed=fed, kept=kept)
+    return Committed(widths=widths, levels=(), fed=fed, kept=kept)
 
 
 def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
     """Let every sequence emit what was accepted; return what the round made of it."""
     kept = [sequence.commit(path.drawn, path.lossy) for sequence, path in zip(batch, stands.paths, strict=True)]
     if not stands.gates:
-        return Committed(draft=draft, fed=fed, kept=kept)
+        return Committed(widths=draft.widths, levels=draft.levels, fed=fed, kept=kept)
     lossy = [sum(place < most for place in path.lossy) for path, most in zip(stands.paths, kept, strict=True)]
-    return Committed(draft=draft, fed=fed, kept=kept, lossy=lossy, gates=stands.gates)
+    return Committed(widths=draft.widths, levels=draft.levels, fed=fed, kept=kept, lossy=lossy, gates=stands.gates)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
+from functools import partial
 
 import torch
 
@@ -17,7 +18,7 @@ from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
-from .committed import Committed, accepted_of, commit
+from .committed import Committed, accepted_of, commit, commit_drawn
 from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
@@ -31,6 +32,7 @@ from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
+from .slots import Slots
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from .verifying import Verifying
 
@@ -38,7 +40,7 @@ from .verifying import Verifying
 class Decoder:
     """A running batch over one target and its drafters.
 
-    Invariant: slot i of every cache belongs to `running[i]`; the target's cache holds all of its
+    Invariant: while a round runs, slot i of every cache belongs to `running[i]`; the target's cache holds all of its
     tokens but the last.
     """
 
@@ -60,7 +62,7 @@ class Decoder:
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
         says of some why.
         """
-        self.running: list[Sequence] = []
+        self._slots = Slots()
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
         self._target = target
@@ -70,7 +72,7 @@ class Decoder:
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
-        self._admission = Admission(target, self._cache, self.running, self._drafting, slots=slots)
+        self._admission = Admission(target, self._cache, self._slots, self._drafting, slots=slots)
         prepare(target.dtype, target.device)
         self._verifying = Verifying(
             target,
@@ -89,6 +91,11 @@ class Decoder:
         for drafter in drafters.values():
             if isinstance(drafter, ReadsTarget):
                 drafter.attach(self._cache)
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The batch; nobody else changes it."""
+        return self._slots.running
 
     @property
     def forwards(self) -> int:
@@ -136,6 +143,7 @@ class Decoder:
 
         `read_on` reads, and lets the sequence join; `abandon` gives the slot back.
         """
+        self._settle()
         return self._admission.begin(request, index)
 
     def read_on(self, reading: Reading, most: int) -> None:
@@ -170,6 +178,7 @@ class Decoder:
             MemoryError: the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
+        self._settle()
         batch = list(self.running)
         context = max(s.context for s in batch)
         asked = self._schedule(len(batch), context) if setup is None else setup
@@ -180,7 +189,7 @@ class Decoder:
         self._faults.clear()
         self._left = 0
         has_read = self._admission.note_round()
-        is_behind = self._drafting.has_read_late(setup, done.draft) or has_read
+        is_behind = self._drafting.has_read_late(setup, done.widths) or has_read
         self._watch.mark(DONE)
         round_ms = self._watch.ms(BEGUN, DONE)
         draft_ms = min(done.draft_ms, round_ms)
@@ -191,12 +200,12 @@ class Decoder:
             sequences=[s.index for s in batch],
             kept=done.kept,
             verify_tokens=done.fed,
-            widths=done.draft.widths,
+            widths=done.widths,
             fresh=done.fresh,
             finished=finished,
             left=left,
             temperature=shared_temperature(batch),
-            levels=done.draft.levels,
+            levels=done.levels,
             faults=faults,
             lossy=tuple(done.lossy),
             gates=tuple(done.gates),
@@ -208,6 +217,7 @@ class Decoder:
 
     def draft(self, setup: RoundSetup, fresh: int) -> None:
         """Let a setup's drafter draft behind so many tokens that it has to read first; nothing becomes of it."""
+        self._settle()
         drafter = self._drafting.asked(setup)
         if isinstance(drafter, Forgets):
             if drafter.fresh(self.running) > fresh:
@@ -221,6 +231,7 @@ class Decoder:
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
         """
+        self._settle()
         self._verifying.verify(self.running, draft, setup)
         self._let_finished_leave(list(self.running))
 
@@ -250,16 +261,21 @@ class Decoder:
         drafter = asked if asked is not None and isinstance(asked, DraftsAhead) else None
         if drafter is None and asked is not None and not isinstance(asked, LookupDrafter):
             return None
+        fresh = 0 if drafter is None else drafter.fresh(batch)
         told = self._ahead.told(batch, setup, drafter)
         if told is None:
             return None
         self._told += 1
-        fresh, draft = 0, told.draft
         if drafter is not None:
-            fresh = max(map(len, drafter.unread(batch)))
-            drafter.note_drafted(batch, len(draft.widths))
-            fresh, draft = self._drafting.sound(batch, setup, fresh, draft)
-        done = commit(batch, draft, accepted_of(told.best, draft), told.best.shape[1])
+            drafter.note_drafted(batch, len(told.widths))
+        fed, drawn = told.best.shape[1], told.standing(setup.policy.max_verify_tokens, self.vocabulary)
+        if drawn is not None:
+            if drafter is not None:
+                self._drafting.note_sound(setup)
+            done = commit_drawn(batch, told.widths, drawn, fed)
+        else:
+            fresh, draft = self._drafting.sound(batch, setup, fresh, told.draft)
+            done = commit(batch, draft, accepted_of(told.best, draft), fed)
         done.fresh, done.draft_ms, done.verify_ms = fresh, told.draft_ms, told.verify_ms
         return done
 
@@ -268,7 +284,7 @@ class Decoder:
         fresh, draft = self._drafting.draft(batch, setup)
         self._watch.mark(DRAFTED)
         done = self._verifying.verify(batch, draft, setup)
-        done.draft, done.fresh = draft, fresh
+        done.widths, done.levels, done.fresh = draft.widths, draft.levels, fresh
         done.draft_ms, done.verify_ms = self._watch.ms(BEGUN, DRAFTED), self._watch.ms(LAID_OUT, VERIFIED)
         return done
 
@@ -277,14 +293,19 @@ class Decoder:
             self._ahead.note_joined(self.running)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Give the sequence's slot to the last one of the batch."""
-        slot = next(place for place, other in enumerate(self.running) if other is sequence)
-        last = len(self.running) - 1
-        if slot != last:
-            mover = self.running[last]
-            self._cache.move_slot(last, slot, mover.context)
-            self._drafting.keep_up(slot, lambda _, drafter: drafter.move(last, slot))
-            self.running[slot] = mover
-        self.running.pop()
+        """Give up the slot of a sequence."""
+        self._slots.leave(sequence)
         self._left += 1
-        self._drafting.note_left(last)
+        if self._drafting.has_resting:  # who may begin anew, in the slots of the batch
+            self._settle()
+        self._drafting.note_left(len(self.running))
+
+    def _settle(self) -> None:
+        """Let every sequence lie in its own slot of every cache."""
+        for source, target, mover in self._slots.settle():
+            self._cache.move_slot(source, target, mover.context)
+            self._drafting.keep_up(target, partial(_move, source=source, target=target))
+
+
+def _move(_: str, drafter: Drafter, *, source: int, target: int) -> None:
+    drafter.move(source, target)

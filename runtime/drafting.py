@@ -44,6 +44,11 @@ class Drafting:
         """Whether no drafter has failed in its last round or for good."""
         return not any(self._failures.values())
 
+    @property
+    def has_resting(self) -> bool:
+        """Whether a drafter rests that will be asked again when so many texts have left."""
+        return bool(self._resting)
+
     def expect(self, setup: RoundSetup) -> None:
         """Take note of how the next round is likely to be run: who drafts by it alone reads prompts until then."""
         self._latest = setup
@@ -84,7 +89,7 @@ class Drafting:
         except Exception as error:  # numbers of any kind come from a drafter
             self._note_failure(name, error, 1)
             return 0, roots_of(len(batch))
-        self._failures[name] = 0
+        self.note_sound(setup)
         return fresh, draft
 
     def forgive(self) -> None:
@@ -93,10 +98,14 @@ class Drafting:
             if failures < MOST_FAULTS:
                 self._failures[name] = 0
 
-    def has_read_late(self, setup: RoundSetup, draft: DraftBatch) -> bool:
-        """Return whether whoever drafted in a round had prompts to read first; they are read now."""
+    def note_sound(self, setup: RoundSetup) -> None:
+        """Take note that a setup's drafter has handed over trees of known tokens."""
+        self._failures[setup.drafter or ""] = 0
+
+    def has_read_late(self, setup: RoundSetup, widths: tuple[int, ...]) -> bool:
+        """Return whether whoever drafted a round, in forwards so wide, had prompts to read first; it has them now."""
         name = setup.drafter
-        if name not in self._late or not draft.widths:
+        if name not in self._late or not widths:
             return False
         self._late.discard(name)
         return True

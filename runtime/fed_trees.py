@@ -14,7 +14,7 @@ from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound
 from .kernels.rows import move_rows
-from .kernels.trees import whole
+from .kernels.trees import hear, whole
 from .layout import Bools, Ints, Masks, ancestors, widened
 from .models.bits import BITS, bits
 from .models.forward import ForwardInput, UnlaidTrees
@@ -43,6 +43,7 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
     if device.type != "cpu":
         trees.laid_out(masks, seen_in=lambda positions: positions)
         accepted_of(np.zeros((1, 2), dtype=np.int64), draft)
+        hear(np.array([[*numbers.ravel(), 2, 0, 0, 0]]), 2, 2, 1, np.zeros((1, 3), dtype=np.int64))
     if device.type == "cpu":
         move_rows(np.zeros((1, 1, 1), dtype=np.uint8), np.zeros((2, 1), dtype=np.int64))
         if dtype in BITS:

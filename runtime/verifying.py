@@ -119,7 +119,7 @@ class Verifying:
         if self._at_once is not None and may_draw and self._is_usual(setup):
             found = self._verified_by(self._at_once, trees)
             if found is not None:
-                return commit_drawn(batch, draft, found, fed)
+                return commit_drawn(batch, draft.widths, found, fed)
         step = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1

@@ -67,6 +67,12 @@ class Run:
     target_forwards: int = 0
 
 
+def in_slots(decoder: Decoder) -> list[tuple[int, Sequence]]:
+    """Return what is being decoded, each in its own slot of every cache."""
+    decoder._settle()
+    return list(enumerate(decoder.running))
+
+
 def run(
     target: CausalModel,
     requests: Many[Request],

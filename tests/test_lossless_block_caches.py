@@ -21,7 +21,7 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
-from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, Run, random_requests, run
+from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .tiny_blocks import KINDS, block_weights, tiny_block
 from .tiny_models import tiny_llama
@@ -52,7 +52,7 @@ class Watched:
         def watch(decoder: Decoder) -> None:
             kept = decoder._cache
             assert isinstance(kept, FeatureCache)
-            for slot, sequence in enumerate(decoder.running):
+            for slot, sequence in in_slots(decoder):
                 self.states.append((sequence.index, kept.states[:, slot, : sequence.context].clone()))
                 self.features.append((sequence.index, kept.features[slot, : sequence.context].clone()))
                 own = block._cache.states[:, slot, : block._cached[slot]]

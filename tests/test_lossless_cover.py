@@ -21,7 +21,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 
-from .decoded_runs import CAPACITY, PADDED, POLICIES, RecordingDrafter, run
+from .decoded_runs import CAPACITY, PADDED, POLICIES, RecordingDrafter, in_slots, run
 from .fresh_states import worst_difference
 from .pairwise import covering, some_of
 from .tiny_exits import exit_weights, tiny_exit
@@ -138,7 +138,7 @@ def played(case: Case, again: bool = False) -> Played:
         if not decoder.running:
             continue
         rounds.append(decoder.step())
-        cached += [(s.index, decoder._cache.states[:, i, : s.context].clone()) for i, s in enumerate(decoder.running)]
+        cached += [(s.index, decoder._cache.states[:, i, : s.context].clone()) for i, s in in_slots(decoder)]
         if case.joining == "cancelled" and decoder.running and len(rounds) % CANCELS_EVERY == 0:
             cancelled.add(decoder.running[0].index)
             decoder.cancel(decoder.running[0])

@@ -38,7 +38,7 @@ from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
-from .decoded_runs import BUSHY, CAPACITY, PADDED, POLICIES, Run, random_requests, run
+from .decoded_runs import BUSHY, CAPACITY, PADDED, POLICIES, Run, in_slots, random_requests, run
 from .pairwise import crossed
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_models import tiny_llama
@@ -102,7 +102,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill(kind: str) -> Non
     seen: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, sequence in enumerate(decoder.running):
+        for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
     requests = random_requests(7, tokens=12, temperature=0.8)

@@ -26,6 +26,7 @@ from .decoded_runs import (
     RankedDrafter,
     drafter_for,
     drafting,
+    in_slots,
     random_requests,
     run,
 )
@@ -78,7 +79,7 @@ def test_after_every_round_the_targets_cache_is_a_fresh_prefill(family: str, kin
     seen: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, sequence in enumerate(decoder.running):
+        for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
     requests = random_requests(7, tokens=12, temperature=0.8)
@@ -94,7 +95,7 @@ def test_after_every_round_the_drafters_cache_is_a_fresh_prefill(kind: str) -> N
     seen: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, sequence in enumerate(decoder.running):
+        for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, drafter._cache.states[:, slot, : drafter._cached[slot]].clone()))
 
     requests = random_requests(7, tokens=12, temperature=0.8)

@@ -37,7 +37,7 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 
-from .decoded_runs import CAPACITY, POLICIES, Run, run
+from .decoded_runs import CAPACITY, POLICIES, Run, in_slots, run
 from .tiny_exits import exit_weights, tiny_exit
 from .tiny_heads import READS, head_weights, layer_config
 from .tiny_llava import PLACEHOLDER, random_image, said_by_transformers, seeing_requests, tiny_llava
@@ -142,7 +142,7 @@ def test_after_every_round_the_shared_cache_is_a_fresh_prefill() -> None:
     seen: list[tuple[int, torch.Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, sequence in enumerate(decoder.running):
+        for slot, sequence in in_slots(decoder):
             seen.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
 
     schedule = always(RoundSetup(policy=POLICIES["eagle2"], drafter="it"))

@@ -68,7 +68,8 @@ class Crowd(Decoder):
         self._cache.spread(len(seeds), len(PROMPT) - 1)
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, temperature=TEMPERATURE, seed=seed) for seed in seeds]
-        self.running = [Sequence(request, index) for index, request in enumerate(requests)]
+        for index, request in enumerate(requests):
+            self._slots.join(Sequence(request, index))
         return list(self.running)
 
 

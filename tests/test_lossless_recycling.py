@@ -30,7 +30,7 @@ from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
-from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, random_requests, run
+from .decoded_runs import CAPACITY, POLICIES, RecordingDrafter, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .replayed_drafts import (
     REPLAYED,
@@ -130,7 +130,7 @@ def watched(policy: str) -> tuple[list[tuple[int, ...]], list[list[int]], Record
     recorder, states, texts = RecordingDrafter(own), list[tuple[int, torch.Tensor]](), dict[int, Sequence]()
 
     def watch(decoder: Decoder) -> None:
-        for slot, sequence in enumerate(decoder.running):
+        for slot, sequence in in_slots(decoder):
             states.append((sequence.index, decoder._cache.states[:, slot, : sequence.context].clone()))
             texts[sequence.index] = sequence
             kept = own._cached[slot]

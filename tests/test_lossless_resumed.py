@@ -17,7 +17,7 @@ from spectune.planner.replay.acceptance import results_of
 from spectune.planner.replay.recorded import recording_of
 from spectune.planner.replay.replay import replay_results
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.decoder import Round
+from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
@@ -32,7 +32,7 @@ from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, Schedule, always
 
-from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
+from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .test_lossless_exit import recorded, texts, trace_of
 from .test_lossless_law import PROMPT, TEMPERATURE, TOKENS, VOCABULARY, Crowd, exact_law, p_value
@@ -110,7 +110,7 @@ def test_after_every_round_the_cache_is_a_fresh_prefill(layers: int) -> None:
         {"it": exit_drafter(tiny_exit(TARGET, exit_weights(32), layers))},
         watch=lambda decoder: seen.extend(
             (sequence.index, decoder._cache.states[:, slot, : sequence.context].clone())
-            for slot, sequence in enumerate(decoder.running)
+            for slot, sequence in in_slots(decoder)
         ),
     )
     asked = [(*request.prompt, *output) for request, output in zip(requests, done.outputs, strict=True)]
@@ -273,16 +273,17 @@ def test_states_that_are_kept_for_others_are_those_of_the_whole_verification(aft
             requests,
             way,
             {"it": exit_drafter()},
-            watch=lambda decoder: seen.extend(kept_features(decoder._cache, decoder.running)),
+            watch=lambda decoder: seen.extend(kept_features(decoder)),
         )
         assert found.outputs == run(TARGET, requests, slots=1).outputs
     half = len(seen) // 2
     assert half > 4 and max(float((a - b).abs().max()) for a, b in zip(seen[:half], seen[half:], strict=True)) < 1e-9
 
 
-def kept_features(kept: KeyValueCache, running: Many[Sequence]) -> list[Tensor]:
+def kept_features(decoder: Decoder) -> list[Tensor]:
+    kept = decoder._cache
     assert isinstance(kept, FeatureCache)
-    return [kept.features[slot, : sequence.context].clone() for slot, sequence in enumerate(running)]
+    return [kept.features[slot, : sequence.context].clone() for slot, sequence in in_slots(decoder)]
 
 
 class Failing(ExitDrafter):

@@ -36,7 +36,7 @@ from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, Schedule, always
 from spectune.runtime.walk import Acceptance
 
-from .decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, random_requests, run
+from .decoded_runs import BUSHY, CAPACITY, PADDED, RecordingDrafter, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .pairwise import crossed
 from .test_lossless_identity import many_prompts, many_prompts_plainly
@@ -181,7 +181,7 @@ def test_after_every_round_the_cache_is_that_of_the_text_read_at_once(name: str)
     requests, seen = some_requests(0.8)[:5], list[tuple[int, Tensor]]()
 
     def look(decoder: Decoder) -> None:
-        for slot, one in enumerate(decoder.running):
+        for slot, one in in_slots(decoder):
             seen.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
 
     done = run(TARGET, requests, drafting(name), {"it": LookupDrafter()}, watch=look)

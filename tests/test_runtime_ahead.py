@@ -31,7 +31,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always, draft_room
 from spectune.runtime.watch.counters import is_timed
 
 from .ahead_runs import KINDS, LLAMA, SKETCH, TARGET, Captured, Watched, eagerly, plainly, setup_of, told
-from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, random_requests, run
+from .decoded_runs import CAPACITY, PADDED, POLICIES, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .host_reads import NoHostReads
 from .pairwise import crossed
@@ -102,7 +102,7 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     drafted: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, one in enumerate(decoder.running):
+        for slot, one in in_slots(decoder):
             verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
             cached = captured.drafter._cached[slot]  # 0 where it reads when it is asked to draft
             if cached:

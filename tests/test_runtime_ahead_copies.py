@@ -49,7 +49,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
-from .decoded_runs import CAPACITY, PADDED, Run, random_requests, run
+from .decoded_runs import CAPACITY, PADDED, Run, in_slots, random_requests, run
 from .fresh_states import worst_difference
 from .interpreted import launch
 from .pairwise import crossed
@@ -152,7 +152,7 @@ def test_after_every_round_the_caches_are_fresh_prefills(kind: str) -> None:
     verified: list[tuple[int, Tensor]] = []
 
     def watch(decoder: Decoder) -> None:
-        for slot, one in enumerate(decoder.running):
+        for slot, one in in_slots(decoder):
             verified.append((one.index, decoder._cache.states[:, slot, : one.context].clone()))
 
     requests = looping(random_requests(7, tokens=20))

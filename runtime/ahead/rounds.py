@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...planner.growth.room import deepest
 from ...planner.policies import HybridPolicy, PlainPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
@@ -55,6 +56,21 @@ def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
     if any(s.left <= tokens for s, tokens in zip(batch, kept, strict=True)):
         return True
     return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
+
+
+def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int) -> list[list[int]] | None:
+    """Return the tokens of each sequence that a drafter has to read first, at most so many; None where it fails.
+
+    One that is further behind reads them now. A hybrid's would else stay behind, and fall further, as long as the text
+    has copies: nobody asks it then.
+    """
+    if drafter.fresh(batch) > most:
+        try:
+            drafter.catch_up(batch)
+        except Exception:  # when it drafts it will fail again, where its failures are counted
+            return None
+    unread = drafter.unread(batch)
+    return unread if max(map(len, unread)) <= most else None
 
 
 class RoundsAhead:
@@ -127,7 +143,9 @@ class RoundsAhead:
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
-            fresh = drafter.unread(batch)
+            fresh = _caught_up(drafter, batch, deepest(setup.policy) + 1)
+            if fresh is None:
+                return None
         rounds = self._rounds.get(key)
         if rounds is None:
             rounds = self._rounds[key] = CapturedRounds(
@@ -141,8 +159,7 @@ class RoundsAhead:
                 draws=None if kind is None else DeviceDraws(kind, len(batch), self._target.device),
             )
         longest = max(s.context for s in batch)
-        most_unread = 0 if fresh is None else max(map(len, fresh))
-        if most_unread > rounds.most_read or not rounds.has_room(longest):
+        if not rounds.has_room(longest):
             return None
         return rounds.launch(longest) if rounds.begin(batch, fresh) else None
 

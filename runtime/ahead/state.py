@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from ..growth.layout import tree_bits
 from ..models.forward import ForwardInput, TreeMask
 from ..models.kernels.best_tokens import Noise, go_on_behind
-from ..transfer import sent
+from ..stopwatch import Moment
+from ..transfer import host_memory
 
 
 class BatchState:
@@ -33,6 +34,7 @@ class BatchState:
         self.numbers = torch.zeros(batch * (2 + room), dtype=torch.int64, device=device)
         self.starts, self.counts = self.numbers[:batch], self.numbers[batch : 2 * batch]
         self.fresh = self.numbers[2 * batch :].view(batch, room)
+        self._staged, self._sent = host_memory(self.numbers).zero_(), Moment(device)  # what the host says, on its way
         self.is_live = torch.ones((), dtype=torch.bool, device=device)
         self._places = torch.arange(room, device=device)
         self.text_bits = tree_bits((self._places.unsqueeze(1) >= self._places).expand(batch, room, room))
@@ -45,11 +47,15 @@ class BatchState:
     def put(self, starts: Many[int], fresh: Many[Many[int]]) -> None:
         """Let a run begin where the host says; the host waits for nothing."""
         batch, room = self.fresh.shape
-        tokens = np.zeros((batch, room), dtype=np.int64)
+        self._sent.wait()  # for what was put before, which has long left
+        said: Ints = self._staged.numpy()
+        said[:batch] = starts
+        said[batch : 2 * batch] = [len(unread) for unread in fresh]
+        tokens = said[2 * batch :].reshape(batch, room)
         for row, unread in enumerate(fresh):
             tokens[row, : len(unread)] = unread
-        counts = [len(unread) for unread in fresh]
-        self.numbers.copy_(sent(np.concatenate((starts, counts, tokens.ravel())), self.numbers.device))
+        self.numbers.copy_(self._staged, non_blocking=True)
+        self._sent.mark()
 
     def advance(self, starts: Tensor, counts: Tensor, drawn: Tensor) -> None:
         """Go on behind what a round emitted; part of the captured work.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 from ...planner.growth.grow import DraftBatch
 from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
@@ -78,6 +80,12 @@ class DraftsAhead(Protocol):
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
         """Return the tokens of every sequence that the next draft has to read first; at least one each."""
+
+    def catch_up(self, sequences: Many[Sequence]) -> Tensor:
+        """Read whatever of the sequences it has not; return logits (batch, 1, vocabulary) behind it."""
+
+    def fresh(self, sequences: Many[Sequence]) -> int:
+        """Return the most tokens of any sequence that the next draft has to read first."""
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work of so many forwards that has read all of the sequences."""

@@ -189,6 +189,47 @@ def walk(draws: Ints, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> 
 
 
 @compiled
+def hear(record: Ints, nodes: int, most: int, vocabulary: int, drawn: Ints) -> int:
+    """Read what a device says of a round; return the first thing that is wrong with its trees, as `flaw_of` does.
+
+    Args:
+        record: (batch, any): tokens, parents and depths of so many nodes, how many are real, the draw behind each node.
+        nodes: of every tree, its padding included.
+        most: real nodes of a tree.
+        vocabulary: tokens of the target.
+        drawn: (batch, nodes + 1), written: how many tokens stand, and these, if nothing is wrong.
+    """
+    size = 3 * nodes
+    for row in range(len(record)):
+        if record[row, size] < 1 or record[row, size] > min(nodes, most):
+            return ASKEW
+    widest = record[:, size].max()
+    for row in range(len(record)):
+        for node in range(1, widest):
+            parent = record[row, nodes + node]
+            if parent < 0 or parent >= node:
+                return EARLY
+            above = record[row, 2 * nodes + parent] if parent > 0 else 0
+            if record[row, 2 * nodes + node] != above + 1:
+                return ASKEW
+            if node < record[row, size] and (record[row, node] < 0 or record[row, node] >= vocabulary):
+                return FOREIGN
+    for row in range(len(record)):
+        node = length = 0
+        while node >= 0:
+            token = record[row, size + 1 + node]
+            length += 1
+            drawn[row, length] = token
+            child = -1
+            for other in range(node + 1, record[row, size]):
+                if record[row, nodes + other] == node and record[row, other] == token:
+                    child = other
+            node = child
+        drawn[row, 0] = length
+    return SOUND
+
+
+@compiled
 def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int) -> None:
     """Write what new nodes see: their row's context, and those nodes behind it that are visible to them.
 

@@ -15,6 +15,7 @@ from ...profiler.records.excess import STALL
 from ...runtime.decoder import Decoder
 from ...runtime.feed import Feed
 from ...runtime.requests import Request
+from ...runtime.transfer import wait_for
 from .decoding import Run, TimedRound, refilled, throughput, timed_step
 
 
@@ -59,7 +60,11 @@ class DecoderEntrant:
         self._texts, self._wanted = len(requests), sum(r.max_new_tokens for r in requests)
 
     def advance(self, share: float) -> None:
-        """Decode on until `share` of all tokens are emitted, or all requests are done."""
+        """Decode on until `share` of all tokens are emitted, or all requests are done.
+
+        A GPU ends first what others have left it with: a round that one launched ahead is no time of the next one's.
+        """
+        wait_for(self._decoder.device)
         self._cold.add(len(self._rounds))
         while self._emitted() < share * self._wanted and self._step():
             pass

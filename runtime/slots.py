@@ -1,0 +1,56 @@
+"""Which sequence of a running batch lies in which slot: who leaves makes room, and nothing moves for who comes then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .requests import Sequence
+
+
+class Slots:
+    """A running batch and where the caches hold it.
+
+    A round wants the i-th sequence in slot i. Where one leaves, the last of the batch takes its place, and would have
+    to move: keys and values, of drafters too. It does so only when the next round begins; where another sequence has
+    joined by then, that one takes the free slot and nothing moves.
+
+    Invariant: sequence i lies in slot i, or in one that is no smaller than the batch.
+    """
+
+    def __init__(self) -> None:
+        """Hold nobody yet."""
+        self.running: list[Sequence] = []
+        self._homes: list[int] = []  # of each sequence, the slot in which it lies
+
+    @property
+    def next(self) -> int:
+        """The slot of the sequence that joins next, which is free."""
+        last = len(self.running)
+        return self._homes.index(last) if last in self._homes else last
+
+    def join(self, sequence: Sequence) -> int:
+        """Let a sequence into the batch; return its slot, which was the next."""
+        slot, last = self.next, len(self.running)
+        self.running.append(sequence)
+        self._homes.append(last)
+        if slot != last:
+            self.running[slot], self.running[last] = sequence, self.running[slot]
+            self._homes[slot] = slot
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let a sequence of the batch leave; the last one takes its place."""
+        place = next(place for place, other in enumerate(self.running) if other is sequence)
+        last, home = self.running.pop(), self._homes.pop()
+        if place < len(self.running):
+            self.running[place], self._homes[place] = last, home
+
+    def settle(self) -> Iterator[tuple[int, int, Sequence]]:
+        """Yield source, target and sequence of every move that is due.
+
+        Each is done when the next one is asked for; one that was broken off before is due again.
+        """
+        for place, home in enumerate(self._homes):
+            if home != place:
+                yield home, place, self.running[place]
+                self._homes[place] = place
