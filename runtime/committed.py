@@ -47,6 +47,7 @@ class Committed:
     fresh: int = 0  # tokens that the drafter had to read first
     lossy: Many[int] = ()  # of what was kept, by a lossy round's rule
     gates: Many[Gates] = ()
+    is_ahead: bool = False  # of the host
     draft_ms: float = 0.0
     verify_ms: float = 0.0
 

@@ -209,6 +209,7 @@ class Decoder:
             faults=faults,
             lossy=tuple(done.lossy),
             gates=tuple(done.gates),
+            is_ahead=done.is_ahead,
             is_behind=is_behind,
             draft_ms=draft_ms,
             verify_ms=min(done.verify_ms, round_ms - draft_ms),
@@ -276,7 +277,7 @@ class Decoder:
         else:
             fresh, draft = self._drafting.sound(batch, setup, fresh, told.draft)
             done = commit(batch, draft, accepted_of(told.best, draft), fed)
-        done.fresh, done.draft_ms, done.verify_ms = fresh, told.draft_ms, told.verify_ms
+        done.fresh, done.is_ahead, done.draft_ms, done.verify_ms = fresh, True, told.draft_ms, told.verify_ms
         return done
 
     def _run(self, batch: Many[Sequence], setup: RoundSetup) -> Committed:

@@ -35,6 +35,7 @@ class Round:
     faults: tuple[Fault, ...] = ()  # what went wrong; the output is right all the same
     lossy: tuple[int, ...] = ()  # of a lossy round, tokens per sequence among the kept that are not the target's own
     gates: tuple[Gates, ...] = ()  # of a lossy round, what its rule met along each sequence's chain
+    is_ahead: bool = False  # whether a device ran it ahead of the host
     is_behind: bool = False  # whether its time may hold the reading of a prompt, by a device before it or its drafter
     draft_ms: float = 0.0  # drafting, the growing of trees included; what is left of it where it began a round before
     verify_ms: float = 0.0  # the target's forward, with the drawing behind it on a GPU or where one call does both

@@ -324,3 +324,28 @@ def test_an_unmeasured_kind_of_round_names_what_was_measured(kind: str, batch: i
 def test_an_impossible_overhead_sample_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(MeasurementError):
         replace(sample(1, 2, 0.1), **change)  # type: ignore[arg-type]
+
+
+def test_rounds_that_ran_ahead_of_the_host_say_nothing_of_those_that_wait_for_it() -> None:
+    """The host of a GPU grows some drafts launch by launch; what that takes is no part of others' rounds."""
+    ahead = [("plain", 0, 1, 0.0), ("suffix", 0, 3, 0.02), ("chain", 1, 2, 0.05), ("chain", 8, 9, 0.06)]
+    ahead += [("eagle2", 5, 24, 0.08), ("hybrid", 1, 3, 0.07)]
+    waiting = [("talon", 5, 24, 1.8), ("cast", 5, 24, 1.4), ("stack", 4, 8, 4.7), ("cacheback", 0, 14, 0.7)]
+    first = overhead(*(replace(sample(f, n, ms), kind=kind, is_ahead=True) for kind, f, n, ms in ahead))
+    others = tuple(replace(sample(f, n, ms), kind=kind) for kind, f, n, ms in waiting)
+    both = replace(first, samples=first.samples + others)
+    lines, alone = both.lines(1), first.lines(1)
+    assert {kind: lines[kind] for kind in alone} == alone
+    assert [lines[kind].at(f, n) for kind, f, n, _ in waiting] == pytest.approx([ms for *_, ms in waiting])
+    stalls = replace(both, samples=(*both.samples[:-4], *(replace(s, host_ms=(*s.host_ms, 99.0, 1.0)) for s in others)))
+    assert stalls.lines(1)["hybrid"] == lines["hybrid"]  # nor is what they vary by
+    assert lines["hybrid of talon"].forward_ms >= lines["hybrid"].forward_ms
+    assert len(both.residuals(1)) == len(both.samples)
+
+
+def test_of_a_kind_some_of_whose_rounds_ran_ahead_those_alone_tell() -> None:
+    told = [replace(sample(f, n, 0.1), is_ahead=True) for f, n in ((1, 2), (4, 5))]
+    late = replace(sample(0, 3, 9.0), kind="hybrid")
+    hybrid = replace(sample(2, 3, 0.1), kind="hybrid", is_ahead=True)
+    found = overhead(*told, late, hybrid)
+    assert found.lines(1) == overhead(*told, hybrid).lines(1) and len(found.residuals(1)) == 3

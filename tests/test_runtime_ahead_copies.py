@@ -46,6 +46,7 @@ from spectune.runtime.models.kernels.text_trees import LONGEST, MOST_PLACES, Gro
 from spectune.runtime.models.kernels.tree_sight import bits_of_parents
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.requests import Request
+from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 
 from .ahead_runs import LLAMA, SMALL, TARGET, Captured, plainly
@@ -195,6 +196,37 @@ def test_rounds_of_other_setups_in_between_change_nothing(kind: str) -> None:
     expected = run(TARGET, requests, in_turn(), drafters_of(model), slots=2, capacity=CAPACITY)
     assert found.outputs == expected.outputs == plainly(requests)
     assert told(found) == told(expected) and not any(one.faults for one in found.rounds)
+
+
+@pytest.mark.parametrize("kind", ["chain", "eagle2", "tree, else chain"])
+def test_a_hybrid_s_model_that_has_fallen_behind_reads_first_and_runs_ahead(kind: str) -> None:
+    """It would fall behind further with every copy that the host finds."""
+    requests = looping(random_requests(2, tokens=40))
+    rounds = cycle([PLAIN] * 12 + [setup_of(kind)] * 6)
+    captured = Captured(slots=2)
+    found = captured.run(requests, lambda batch, context: next(rounds), drafters_of(captured.drafter))
+    hybrid = [one for one in found.rounds if one.setup != PLAIN]
+    assert found.outputs == plainly(requests) and not any(one.faults for one in found.rounds)
+    assert hybrid and all(one.is_ahead and one.widths for one in hybrid)
+    assert max(one.fresh for one in hybrid) > HYBRIDS[kind].max_verify_tokens
+
+
+def test_a_model_that_fails_to_read_what_it_lacks_is_told_of_and_asked_again() -> None:
+    (request,) = looping(random_requests(1, tokens=60))
+    rounds = cycle([PLAIN] * 12 + [setup_of("chain")] * 6)
+    captured, failures = Captured(slots=1), iter(range(2))
+    read = captured.drafter.catch_up
+
+    def catch_up(sequences: Sequence[Decoded]) -> Tensor:
+        if next(failures, None) is not None:
+            raise RuntimeError("lost its place")
+        return read(sequences)
+
+    captured.drafter.catch_up = catch_up  # type: ignore[method-assign]
+    found = captured.run([request], lambda batch, context: next(rounds), drafters_of(captured.drafter))
+    hybrid = [one for one in found.rounds if one.setup != PLAIN]
+    assert found.outputs == plainly([request]) and next(failures, None) is None
+    assert not hybrid[0].is_ahead and hybrid[-1].is_ahead
 
 
 @pytest.mark.parametrize("kind", TEXTS)

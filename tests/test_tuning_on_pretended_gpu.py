@@ -76,6 +76,15 @@ def test_forwards_are_timed_as_they_are_captured(made: tuple[Profile, Plan]) -> 
     assert found.device.kind == plan.device.kind == "cuda" and found.readings
 
 
+def test_of_rounds_is_told_which_ran_ahead_of_the_host(made: tuple[Profile, Plan]) -> None:
+    ways = {(sample.kind, sample.is_ahead) for sample in made[0].overhead.samples if sample.role == "draft"}
+    ahead = {"plain", "lookup", "suffix", "chain", "static", "eagle2", "hybrid"}
+    assert {kind for kind, is_ahead in ways if is_ahead} >= ahead
+    waiting = {"confident-chain", "talon", "opt-tree", "cast", "stack", "cacheback"}
+    assert {kind for kind, is_ahead in ways if not is_ahead} >= waiting
+    assert not {kind for kind, is_ahead in ways if is_ahead} & {kind for kind, is_ahead in ways if not is_ahead}
+
+
 @pytest.mark.parametrize(
     ("drafter", "kinds"),
     [

@@ -25,7 +25,7 @@ from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import RoundSetup, always
+from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family, room_for
@@ -131,10 +131,20 @@ def test_few_rounds_that_ran_a_hybrid_s_drafter_are_a_sample_of_their_own(drafte
     assert found == {shape: host_ms for shape, host_ms in expected.items() if host_ms}
 
 
-def round_of(setup: RoundSetup, *, nodes: int, widths: tuple[int, ...]) -> Round:
-    return Round(
-        setup=setup, context=9, sequences=[0], kept=[1], verify_tokens=nodes, widths=widths, fresh=1, finished=[]
-    )
+@pytest.mark.parametrize("ahead", [2, 5])
+def test_rounds_that_did_not_run_as_most_of_their_policy_did_are_left_out(ahead: int) -> None:
+    setup = next(setup for setup in probes("small") if setup.policy.kind == "chain")
+    probe = overhead._Probe(setup, 1, is_sampled=False)
+    for number in range(7):
+        done = round_of(setup, nodes=2, widths=(1,), is_ahead=number < ahead)
+        probe.keep(done, 1.0 if done.is_ahead else 3.0, Forwards(verify_ms=1.0, draft_ms=0.5))
+    (found,) = probe.samples(None)
+    assert found.is_ahead is (ahead == 5) and found.host_ms == ((1.0,) if ahead == 5 else (3.0,)) * 5
+
+
+def round_of(setup: RoundSetup, *, nodes: int, widths: tuple[int, ...], is_ahead: bool = False) -> Round:
+    told: dict[str, Any] = {"context": 9, "sequences": [0], "kept": [1], "fresh": 1, "finished": []}
+    return Round(setup=setup, verify_tokens=nodes, widths=widths, is_ahead=is_ahead, **told)
 
 
 def test_a_family_without_drafters_is_sampled_with_what_needs_none() -> None:
@@ -375,3 +385,19 @@ def test_a_family_whose_rounds_run_ahead_of_the_host_is_sampled_like_any_other()
     small, _ = graphed(FAMILY.drafters["small"])
     found = measure_overhead(Family(target=target, drafters={"small": small}), REQUESTS, batch=2, drafter="small")
     assert {sample.kind for sample in found} == {sample.kind for sample in samples()} and target_work.recorded
+
+
+@pytest.mark.parametrize(
+    ("captures", "taken"),
+    [([0, 0, 0], [0, 1, 2]), ([2, 0, 1, 0, 0], [1, 3, 4]), ([1] * 6, [3, 4, 5]), ([1, 0, 1, 1, 1, 1], [1, 4, 5])],
+)
+def test_a_round_that_captured_something_new_is_no_measure_of_others_where_others_come(
+    captures: list[int], taken: list[int]
+) -> None:
+    running = object.__new__(overhead._Running)
+    done = round_of(PLAIN, nodes=1, widths=())
+    settling = [overhead._Step(done=done, ms=1e6, draft_ms=0.0, captured=0)]
+    timed = [overhead._Step(done=done, ms=float(place), draft_ms=0.0, captured=n) for place, n in enumerate(captures)]
+    steps = iter([*settling, *timed])
+    running.step = lambda setup: next(steps)  # type: ignore[method-assign]
+    assert [step.ms for step in running.settled_steps(PLAIN, 1)] == taken

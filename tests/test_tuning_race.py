@@ -12,7 +12,8 @@ from spectune.profiler.records.excess import STALL
 from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
-from spectune.runtime.setup import PLAIN, RoundSetup
+from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.tuning.measuring import race as race_module
 from spectune.tuning.measuring.decoding import Family, TimedRound, throughput
 from spectune.tuning.measuring.race import DecoderEntrant, race, undisturbed_ms
 from spectune.tuning.recording.continuations import continuations
@@ -174,3 +175,19 @@ def test_a_round_that_is_slow_but_no_stall_is_kept_as_it_is() -> None:
 @pytest.mark.parametrize("other", [rounds(70.0, verify_tokens=60), rounds(70.0, widths=(1, 10, 10))])
 def test_a_round_of_another_shape_is_no_stall(other: list[TimedRound]) -> None:
     assert undisturbed_ms([*rounds(1.0, 1.0, 1.0), *other]) == [1.0, 1.0, 1.0, 70.0]
+
+
+def test_a_turn_begins_when_the_device_has_done_what_others_left_it_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+
+    class Told(DecoderEntrant):
+        def _step(self) -> bool:
+            said.append("round")
+            return super()._step()
+
+    one = Told("it", FAMILY.decoder(always(PLAIN), names=(), batch=1, capacity=80), random_requests(1, tokens=9), 1)
+    monkeypatch.setattr(race_module, "wait_for", lambda device: said.append("waits"))
+    for turn in range(1, 4):
+        one.advance(turn / 3)
+    places = [place for place, what in enumerate(said) if what == "waits"]
+    assert len(places) == 3 and places[0] == 0 and {"round"} == set(said) - {"waits"}

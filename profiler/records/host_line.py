@@ -40,28 +40,25 @@ class HostLine(NamedTuple):
         return self.round_ms + drafted_ms + self.forward_ms * draft_forwards + self.node_ms * nodes
 
 
-def hybrids_among(
-    lines: dict[str, HostLine], own: dict[str, float], of_chains: float, drafted: Sequence[str]
-) -> dict[str, HostLine]:
+def hybrids_among(lines: dict[str, HostLine], drafted: Sequence[str]) -> dict[str, HostLine]:
     """Return the lines of hybrids that are not timed: whose model grows trees, and whose text does.
 
     Args:
         lines: of the kinds that are timed.
-        own: coefficient of each kind; see `overhead.py`.
-        of_chains: milliseconds of a forward that drafts a chain.
         drafted: kinds that ask a drafter.
     """
     if HYBRID not in lines:
         return {}
     timed = lines[HYBRID]
     found = {
-        HYBRID_OF.format(kind): timed._replace(forward_ms=of_chains + own[kind])
+        HYBRID_OF.format(kind): timed._replace(forward_ms=max(timed.forward_ms, lines[kind].forward_ms))
         for kind in drafted
         if kind not in (CHAIN, HYBRID)
     }
-    if TEXT_TREE not in own:
+    if TEXT_TREE not in lines:
         return found
-    dearer_ms = own[TEXT_TREE] - own.get(TEXT, 0.0)
+    alike = next(lines[kind] for kind in (TEXT, PLAIN, TEXT_TREE) if kind in lines)
+    dearer_ms = lines[TEXT_TREE].round_ms - alike.round_ms
     hybrids = {HYBRID: timed, **found}
     over_trees = {kind: line._replace(round_ms=line.round_ms + dearer_ms) for kind, line in hybrids.items()}
     return found | {OVER_TREES.format(kind): line for kind, line in over_trees.items()}

@@ -17,6 +17,10 @@ A hybrid asks the text in every round, and a drafter in some: `g` is what asking
 one kind of round each; older profiles hold means over both. What is timed drafts chains where the text has no copy; a
 hybrid whose model grows trees pays for its forwards what these take more.
 
+Rounds that a GPU runs ahead of the host are others: what the host does in them is hidden, so their coefficients have
+nothing in common with those of rounds whose drafts it grows, waits for and lays out. A kind is of one sort or of the
+other; where some of its rounds ran ahead those alone tell.
+
 Rounds with a drafter that reads its target's hidden states are others: the target keeps these as it goes, and the
 drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed, and so
 has every block drafter: what the host does between their forwards differs by a factor of three and more.
@@ -64,6 +68,7 @@ class OverheadSample:
     is_sampled: bool | None = None  # whether tokens were drawn at a temperature; None where it was not written down
     role: str = MODEL  # of the drafter that was there, whether or not these rounds asked it; one of `DRAFT_ROLES`
     drafter: str = ""  # ModelIdentity.key of a block drafter, which stands for no other
+    is_ahead: bool = False  # whether a device ran them ahead of the host
 
     def __post_init__(self) -> None:
         if not self.kind or self.batch < 1 or self.draft_forwards < 0 or self.nodes < 0:
@@ -149,11 +154,12 @@ class RoundOverhead:
         """
         left = []
         for role in self.roles(batch):
-            lines, samples = self._lines(batch, role), self._of_role(batch, role)
-            least = _least_ms([sample.median_ms for sample in samples])
-            for sample in samples:
-                apart = abs(lines[sample.kind].at(sample.draft_forwards, sample.nodes) - sample.median_ms)
-                left.append(apart / max(abs(sample.median_ms), least))
+            lines = self._lines(batch, role)
+            for samples in _sorts(self._of_role(batch, role)):
+                least = _least_ms([sample.median_ms for sample in samples])
+                for sample in samples:
+                    apart = abs(lines[sample.kind].at(sample.draft_forwards, sample.nodes) - sample.median_ms)
+                    left.append(apart / max(abs(sample.median_ms), least))
         return left
 
     def roles(self, batch: int) -> tuple[str, ...]:
@@ -197,30 +203,43 @@ class RoundOverhead:
 
     def _lines(self, batch: int, role: str) -> dict[str, HostLine]:
         """Return the lines that the samples of a role tell."""
-        samples = self._of_role(batch, role)
-        kinds = sorted({sample.kind for sample in samples})
-        drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
-        rows = np.array([_row(sample, kinds, drafts) for sample in samples])
-        values = np.array([sample.median_ms for sample in samples])
-        weights = 1.0 / np.maximum(np.abs(values), _least_ms(values.tolist()))
-        found = non_negative_fit(rows * weights[:, None], values * weights)
-        shared_ms, node_ms, drafted_ms, more_ms, less_ms = (float(one) for one in found[:SHARED])
-        own = dict(zip(kinds, found[SHARED:].tolist(), strict=True))
-        like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
-        excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
-        of_chains = more_ms - less_ms
+        lines, every = dict[str, HostLine](), self._of_role(batch, role)
+        for samples in _sorts(every):
+            lines |= _lines_of(samples)
+        return lines | hybrids_among(lines, sorted({sample.kind for sample in every if sample.draft_forwards}))
 
-        def line(kind: str) -> HostLine:
-            round_ms = shared_ms - node_ms + excess_ms[like[kind]]
-            if kind == HYBRID:
-                asked_ms = drafted_ms + own[HYBRID]
-                return HostLine(round_ms + own.get(TEXT, 0.0), of_chains, node_ms, asked_ms)
-            if drafts[kind]:
-                return HostLine(round_ms + drafted_ms, of_chains + own[kind], node_ms)
-            return HostLine(round_ms + own[kind], 0.0, node_ms)
 
-        lines = {kind: line(kind) for kind in kinds}
-        return lines | hybrids_among(lines, own, of_chains, [kind for kind in kinds if drafts[kind]])
+def _sorts(samples: list[OverheadSample]) -> list[list[OverheadSample]]:
+    """Return the samples whose lines have coefficients in common: of rounds that ran ahead of the host, and others."""
+    ahead = {sample.kind for sample in samples if sample.is_ahead}
+    sorts = [s for s in samples if s.is_ahead], [s for s in samples if s.kind not in ahead]
+    return [sort for sort in sorts if sort]
+
+
+def _lines_of(samples: list[OverheadSample]) -> dict[str, HostLine]:
+    """Return the line of every kind among samples of one sort."""
+    kinds = sorted({sample.kind for sample in samples})
+    drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
+    rows = np.array([_row(sample, kinds, drafts) for sample in samples])
+    values = np.array([sample.median_ms for sample in samples])
+    weights = 1.0 / np.maximum(np.abs(values), _least_ms(values.tolist()))
+    found = non_negative_fit(rows * weights[:, None], values * weights)
+    shared_ms, node_ms, drafted_ms, more_ms, less_ms = (float(one) for one in found[:SHARED])
+    own = dict(zip(kinds, found[SHARED:].tolist(), strict=True))
+    like = {kind: PLAIN if kind == PLAIN else drafts[kind] for kind in kinds}
+    excess_ms = {group: _excess_ms([s for s in samples if like[s.kind] == group]) for group in set(like.values())}
+    of_chains = more_ms - less_ms
+
+    def line(kind: str) -> HostLine:
+        round_ms = shared_ms - node_ms + excess_ms[like[kind]]
+        if kind == HYBRID:
+            asked_ms = drafted_ms + own[HYBRID]
+            return HostLine(round_ms + own.get(TEXT, 0.0), of_chains, node_ms, asked_ms)
+        if drafts[kind]:
+            return HostLine(round_ms + drafted_ms, of_chains + own[kind], node_ms)
+        return HostLine(round_ms + own[kind], 0.0, node_ms)
+
+    return {kind: line(kind) for kind in kinds}
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:

@@ -209,8 +209,7 @@ def hear(record: Ints, nodes: int, most: int, vocabulary: int, drawn: Ints) -> i
             parent = record[row, nodes + node]
             if parent < 0 or parent >= node:
                 return EARLY
-            above = record[row, 2 * nodes + parent] if parent > 0 else 0
-            if record[row, 2 * nodes + node] != above + 1:
+            if record[row, 2 * nodes + node] != record[row, 2 * nodes + parent] + 1:
                 return ASKEW
             if node < record[row, size] and (record[row, node] < 0 or record[row, node] >= vocabulary):
                 return FOREIGN

@@ -113,6 +113,12 @@ class GraphedModel:
         self._recorder = recorder or CudaRecorder(self.device)
         self._keeping: dict[tuple[int, ...], GraphedModel] = {}
         self._failed = 0  # captures in a row, of work that is done as it comes
+        self._recorded = 0
+
+    @property
+    def recorded(self) -> int:
+        """How often work was captured, or tried to be; of models that keep states besides, too."""
+        return self._recorded + sum(model.recorded for model in self._keeping.values())
 
     def keeping(self, after: tuple[int, ...], tap: Callable[[], CausalModel]) -> GraphedModel:
         """Return the model that keeps hidden states after so many layers each, captured in the same pool of memory.
@@ -195,6 +201,7 @@ class GraphedModel:
         Raises:
             RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
         """
+        self._recorded += 1
         if self._failed == MOST_FAULTS:
             again = _Uncaptured(run, self.device)
             return again, again.found

@@ -34,6 +34,7 @@ from ...runtime.decoder import Decoder, Round
 from ...runtime.models.drafter import role_of
 from ...runtime.models.exit import ExitModel
 from ...runtime.models.forward import Resuming
+from ...runtime.models.graphed import GraphedModel
 from ...runtime.models.tapped import is_beside_target
 from ...runtime.requests import Request
 from ...runtime.setup import PLAIN, RoundSetup, always
@@ -50,6 +51,7 @@ STACK_TURNS = 5  # per stack, none of whose forwards is like another policy's
 PLAIN_TURNS = 9  # of plain decoding, which all speed-ups are over
 BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
+MOST_TRIED = 2 * IN_A_ROW  # for as many in which nothing is captured that no round has met before
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 
 
@@ -141,6 +143,7 @@ class _Step:
     done: Round
     ms: float
     draft_ms: float
+    captured: int  # pieces of work that no round had met before: a decoder meets them once
 
 
 class _Running:
@@ -156,6 +159,8 @@ class _Running:
         drafted: Spent,
     ) -> None:
         self._setup, self._drafted = PLAIN, drafted
+        models = (family.target, *([] if drafter is None else [family.drafters[drafter]]))
+        self._captures = [model for model in models if isinstance(model, GraphedModel)]
         self._waiting = cycle(requests)
         self._unread: dict[str, int] = {}  # tokens committed since a drafter with a model last ran it
         names = [LOOKUP]
@@ -175,7 +180,12 @@ class _Running:
         while spent_ms < SETTLED.untimed_ms or rounds < least:
             spent_ms += self.step(setup).ms
             rounds += 1
-        return [self.step(setup) for _ in range(IN_A_ROW)]
+        tried, settled = 0, list[_Step]()
+        while len(settled) < IN_A_ROW:
+            step, tried = self.step(setup), tried + 1
+            if not step.captured or tried > MOST_TRIED - IN_A_ROW + len(settled):
+                settled.append(step)
+        return settled
 
     def step(self, setup: RoundSetup) -> _Step:
         """Run one round.
@@ -203,7 +213,7 @@ class _Running:
 
     def _run(self, setup: RoundSetup) -> _Step:
         self._fill()
-        self._setup, drafted_ms = setup, self._drafted.ms
+        self._setup, drafted_ms, captured = setup, self._drafted.ms, self._captured()
         start = time.perf_counter_ns()
         done = self._decoder.step(setup)
         ms = (time.perf_counter_ns() - start) / 1e6
@@ -211,7 +221,10 @@ class _Running:
         for name in self._models:
             has_read = name == setup.drafter and bool(done.widths)
             self._unread[name] = max(done.kept) + (0 if has_read else self._unread.get(name, 0))
-        return _Step(done=done, ms=ms, draft_ms=self._drafted.ms - drafted_ms)
+        return _Step(done=done, ms=ms, draft_ms=self._drafted.ms - drafted_ms, captured=self._captured() - captured)
+
+    def _captured(self) -> int:
+        return sum(model.recorded for model in self._captures)
 
 
 class _Probe:
@@ -250,13 +263,16 @@ class _Probe:
     def samples(self, lost: Lost | None) -> list[OverheadSample]:
         """Return the host time of the rounds, with what each one's forwards lose where that is apart, and their shape.
 
+        Rounds that ran ahead of the host, and others, are not told together: only what most of them did is.
         A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
         few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
         """
+        usual = statistics.mode(done.is_ahead for done in self._rounds)
+        kept = [i for i, done in enumerate(self._rounds) if done.is_ahead == usual]
         if not isinstance(self.setup.policy, HybridPolicy):
-            return [self._sample(range(len(self._rounds)), lost)]
-        asked = [i for i, done in enumerate(self._rounds) if done.widths]
-        copied = [i for i, done in enumerate(self._rounds) if not done.widths]
+            return [self._sample(kept, lost)]
+        asked = [i for i in kept if self._rounds[i].widths]
+        copied = [i for i in kept if not self._rounds[i].widths]
         return [self._sample(which, lost) for which in (copied, asked) if which]
 
     def _sample(self, which: Sequence[int], lost: Lost | None) -> OverheadSample:
@@ -269,6 +285,7 @@ class _Probe:
             is_sampled=self._is_sampled,
             role=self._role,
             drafter=self._drafter,
+            is_ahead=self._rounds[which[0]].is_ahead,
         )
 
     def _lost_ms(self, place: int, lost: Lost | None) -> float:
