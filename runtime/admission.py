@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
+from ..planner.replay.slots import Slots
 from .cache import KeyValueCache
 from .drafting import Drafting
 from .draws import draw
 from .models.forward import CausalModel
 from .prefill import Reading, read_on
 from .requests import Request, Sequence
-from .slots import Slots
 
 BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the next one, and that launched behind it
 
@@ -20,7 +20,7 @@ class Admission:
     """Lets sequences into the batch of one decoder, at once or piece by piece."""
 
     def __init__(
-        self, target: CausalModel, cache: KeyValueCache, batch: Slots, drafting: Drafting, *, slots: int
+        self, target: CausalModel, cache: KeyValueCache, batch: Slots[Sequence], drafting: Drafting, *, slots: int
     ) -> None:
         """Take what belongs to one decoder.
 

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
+from ..planner.replay.slots import Slots
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit, commit_drawn
@@ -32,7 +33,6 @@ from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature
 from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
-from .slots import Slots
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from .verifying import Verifying
 
@@ -62,7 +62,7 @@ class Decoder:
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
         says of some why.
         """
-        self._slots = Slots()
+        self._slots = Slots[Sequence]()
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
         self._target = target

@@ -46,7 +46,8 @@ def decode(draw: Draw, pairs: Sequence[Pair], batch: int) -> Log:
         while len(slots) < batch:
             text = entered % len(pairs)
             counts = [int(entered < len(pairs))]
-            slots[len(slots)] = {"text": [text], "out": [pairs[text][1][0]], "fresh": [1], "counts": counts}
+            new = {"text": [text], "out": [pairs[text][1][0]], "fresh": [1], "counts": counts}
+            _enter(slots, new)
             entered += 1
         committed = [(*pairs[s["text"][0]][0], *s["out"]) for s in slots.values()]
         trees = draw(committed)
@@ -70,7 +71,17 @@ def _emit(slot: dict[str, list[int]], tree: Drawn, truth: Path) -> int:
     return slot["fresh"][0]
 
 
+def _enter(slots: dict[int, dict[str, list[int]]], new: dict[str, list[int]]) -> None:
+    """Let a text enter where one left, so that whoever took that place is back where it lies."""
+    last = len(slots)
+    free = next((place for place, slot in slots.items() if slot["lies"] == [last]), last)
+    if free != last:
+        slots[last] = slots[free]
+    slots[free] = new | {"lies": [free]}
+
+
 def _remaining(slots: dict[int, dict[str, list[int]]], is_done: dict[int, bool]) -> dict[int, dict[str, list[int]]]:
+    """Let texts leave, each giving its place to the last."""
     order = [id(slots[s]) for s in sorted(slots) if is_done[s]]
     for gone in order:
         place = next(s for s in slots if id(slots[s]) == gone)

@@ -60,7 +60,7 @@ def place_in(one: SolvedCell, policy: TreePolicy, drafter: str | None) -> int:
 
 def test_cells_of_the_same_costs_decode_alike_whatever_the_search_of_each_found() -> None:
     cells = cells_of([1], [50, 150, 400])
-    plan, firsts, found = solved(doubting(), cells, trials=8, seed=85)  # of few seeds they differ
+    plan, firsts, found = solved(doubting(), cells, trials=8, seed=19)  # of few seeds they differ
     assert all(isinstance(policy, ConfidentChainPolicy) for policy, _ in firsts) and len(set(firsts)) > 1
     assert len({cell.policy for cell in plan.cells}) == 1
     half = {

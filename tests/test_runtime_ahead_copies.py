@@ -215,14 +215,14 @@ def test_a_model_that_fails_to_read_what_it_lacks_is_told_of_and_asked_again() -
     (request,) = looping(random_requests(1, tokens=60))
     rounds = cycle([PLAIN] * 12 + [setup_of("chain")] * 6)
     captured, failures = Captured(slots=1), iter(range(2))
-    read = captured.drafter.catch_up
+    read = captured.drafter.read_up
 
-    def catch_up(sequences: Sequence[Decoded]) -> Tensor:
+    def read_up(sequences: Sequence[Decoded]) -> None:
         if next(failures, None) is not None:
             raise RuntimeError("lost its place")
-        return read(sequences)
+        read(sequences)
 
-    captured.drafter.catch_up = catch_up  # type: ignore[method-assign]
+    captured.drafter.read_up = read_up  # type: ignore[method-assign]
     found = captured.run([request], lambda batch, context: next(rounds), drafters_of(captured.drafter))
     hybrid = [one for one in found.rounds if one.setup != PLAIN]
     assert found.outputs == plainly([request]) and next(failures, None) is None

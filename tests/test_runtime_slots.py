@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.planner.policies import ChainPolicy
+from spectune.planner.replay.slots import Slots
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
@@ -13,7 +14,6 @@ from spectune.runtime.feed import Feed
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.slots import Slots
 
 from .decoded_runs import CAPACITY, random_requests
 from .tiny_models import tiny_llama
@@ -29,7 +29,7 @@ def sequence(index: int) -> Sequence:
 def test_whoever_comes_and_goes_each_lies_where_it_was_put_and_nobody_is_written_over(
     steps: list[tuple[str, int]],
 ) -> None:
-    slots, lying = Slots(), dict[int, int]()  # sequence by slot, as a cache has them
+    slots, lying = Slots[Sequence](), dict[int, int]()  # sequence by slot, as a cache has them
     for index, (what, place) in enumerate(steps):
         if what == "join" and len(slots.running) < ROOM:
             free = slots.next
@@ -41,13 +41,13 @@ def test_whoever_comes_and_goes_each_lies_where_it_was_put_and_nobody_is_written
         elif what == "settle":
             for source, target, mover in slots.settle():
                 assert lying[source] == mover.index and target < len(slots.running) <= source
-                lying[target] = lying[source]
+                lying[target] = lying.pop(source)
             assert [lying[slot] for slot in range(len(slots.running))] == [one.index for one in slots.running]
 
 
 @given(st.permutations(range(ROOM)), st.integers(0, ROOM))
 def test_nothing_moves_where_as_many_join_as_have_left(order: list[int], count: int) -> None:
-    slots = Slots()
+    slots = Slots[Sequence]()
     there = [sequence(index) for index in range(ROOM)]
     for one in there:
         slots.join(one)
@@ -60,7 +60,7 @@ def test_nothing_moves_where_as_many_join_as_have_left(order: list[int], count: 
 
 
 def test_a_move_that_is_broken_off_is_due_again() -> None:
-    slots = Slots()
+    slots = Slots[Sequence]()
     first, _, last = there = [sequence(index) for index in range(3)]
     for one in there:
         slots.join(one)

@@ -1,8 +1,9 @@
 """The running sequences of a lock-step replay: who enters, who leaves, in which slot.
 
-Before a round the next texts enter at the end of the running list; after it, finished ones leave in slot order, each
-giving its slot to the last of the list. When all have entered they enter once more, from the first on, so that every
-slot stays busy until each has been decoded once; what enters again does not count.
+After a round, finished texts leave in slot order, each giving its place to the last of the list; before the next one
+other texts enter, each where one left, so that those that stay are where they were (`replay/slots.py`). When all have
+entered they enter once more, from the first on, so that every slot stays busy until each has been decoded once; what
+enters again does not count.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Slots(NamedTuple):
     running: Ints  # row
     fresh: Ints  # tokens committed since it last drafted, 1 after it entered
     entries: Ints  # how many texts had entered before it
+    homes: Ints  # the slot in which it lies
     finished: Ints  # room to work in
 
 
@@ -50,15 +52,29 @@ NOBODY = -1  # stands for the text of a slot whose rounds do not count: it was d
 @compiled
 def slots_of(batch: int) -> Slots:
     """Return room for so many sequences."""
-    running, fresh, entries, finished = np.empty((4, batch), np.int64)
-    return Slots(running, fresh, entries, finished)
+    running, fresh, entries, homes, finished = np.empty((5, batch), np.int64)
+    return Slots(running, fresh, entries, homes, finished)
+
+
+@compiled
+def move(slots: Slots, source: int, target: int) -> None:
+    """Let what runs in one place of the list run in another; it lies where it did."""
+    slots.running[target], slots.fresh[target] = slots.running[source], slots.fresh[source]
+    slots.entries[target], slots.homes[target] = slots.entries[source], slots.homes[source]
 
 
 @compiled
 def refill(slots: Slots, count: int, starts: Ints, entered: int) -> int:
     """Let texts enter until all slots are busy; return how many have entered so far."""
     while count < len(slots.running):
-        slots.running[count], slots.fresh[count], slots.entries[count] = starts[entered % len(starts)], 1, entered
+        free = count
+        for slot in range(count):
+            if slots.homes[slot] == count:
+                free = slot
+        if free < count:
+            move(slots, free, count)
+        slots.running[free], slots.fresh[free] = starts[entered % len(starts)], 1
+        slots.entries[free], slots.homes[free] = entered, free
         count += 1
         entered += 1
     return entered
@@ -86,6 +102,5 @@ def leave(slots: Slots, numbering: Numbering) -> tuple[int, int]:
         while slots.entries[slot] != slots.finished[place]:
             slot += 1
         count -= 1
-        slots.running[slot], slots.fresh[slot] = slots.running[count], slots.fresh[count]
-        slots.entries[slot] = slots.entries[count]
+        move(slots, count, slot)
     return count, decoded

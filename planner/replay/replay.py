@@ -1,7 +1,7 @@
 """Decode the recorded texts again, round by round, as the runtime does.
 
-`batch` slots run in lock-step. Before a round the next texts enter at the end of the running
-list; after it, finished ones leave in slot order, each giving its slot to the last of the list.
+`batch` slots run in lock-step. After a round finished texts leave in slot order, and before the next one others enter,
+each where one left (`slots.py`).
 
 What counts is each text's share of the rounds from its first to its last: the steady state of an endless stream in
 which all texts are equally frequent. When all have entered they enter once more, so that every slot is busy until each
@@ -29,6 +29,7 @@ from ..kernels.slots import NOBODY, Numbering, Rounds
 from ..policies import CastPolicy, TreePolicy
 from .acceptance import PositionResults
 from .recorded import RecordedScorer, Recording, Rows
+from .slots import Slots
 
 
 class Step(NamedTuple):
@@ -259,12 +260,13 @@ def _walk(rows: Rows, batch: int, advance: Callable[[list[int], list[int]], list
     left, starts = rows.left.tolist(), rows.starts.tolist()
     entering = chain(enumerate(starts), ((NOBODY, start) for start in cycle(starts)))
     missing = len(starts)
-    running: list[_Running] = []
+    slots = Slots[_Running]()
+    running = slots.running
     at, texts, kept, before = [], [], [], []
     while missing:
         while len(running) < batch:
             text, start = next(entering)
-            running.append(_Running(start, text))
+            slots.join(_Running(start, text))
         at.append([one.row for one in running])
         texts.append([one.text for one in running])
         before.append([one.fresh for one in running])
@@ -272,13 +274,6 @@ def _walk(rows: Rows, batch: int, advance: Callable[[list[int], list[int]], list
         for one, tokens in zip(running, kept[-1], strict=True):
             one.row, one.fresh = one.row + tokens, tokens
         for one in [one for one in running if not left[one.row]]:
-            _leave(running, one)
+            slots.leave(one)
             missing -= one.text != NOBODY
     return _Walk(at=np.array(at), texts=np.array(texts), kept=np.array(kept), fresh=np.array(before))
-
-
-def _leave(running: list[_Running], finished: _Running) -> None:
-    """Let a finished one give its slot to the last of the list."""
-    slot = next(slot for slot, one in enumerate(running) if one is finished)
-    running[slot] = running[-1]
-    running.pop()

@@ -58,15 +58,15 @@ def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
     return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
 
 
-def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int) -> list[list[int]] | None:
-    """Return the tokens of each sequence that a drafter has to read first, at most so many; None where it fails.
+def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
+    """Return the tokens of each sequence that a drafter has to read first, at most so many; None where it cannot.
 
-    One that is further behind reads them now. A hybrid's would else stay behind, and fall further, as long as the text
-    has copies: nobody asks it then.
+    One that is further behind reads when it drafts for the host. A hybrid's reads now: as long as the text has copies,
+    the host would not ask it, and it would fall behind further.
     """
-    if drafter.fresh(batch) > most:
+    if is_copied and drafter.fresh(batch) > most:
         try:
-            drafter.catch_up(batch)
+            drafter.read_up(batch)
         except Exception:  # when it drafts it will fail again, where its failures are counted
             return None
     unread = drafter.unread(batch)
@@ -143,7 +143,7 @@ class RoundsAhead:
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
-            fresh = _caught_up(drafter, batch, deepest(setup.policy) + 1)
+            fresh = _caught_up(drafter, batch, deepest(setup.policy) + 1, is_copied=is_copied)
             if fresh is None:
                 return None
         rounds = self._rounds.get(key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 import numpy as np
-from torch import Tensor
 
 from ...planner.growth.draft import DraftBatch
 from ...planner.kernels.arrays import Ints
@@ -102,11 +101,10 @@ class HybridDrafter:
         """Return the tokens of every sequence that the model's next draft has to read first."""
         return self._model.unread(sequences)
 
-    def catch_up(self, sequences: Many[Sequence]) -> Tensor:
-        """Let the model read what it has not; return its logits behind the sequences."""
-        logits = self._model.catch_up(sequences)
+    def read_up(self, sequences: Many[Sequence]) -> None:
+        """Let the model read what it has not, but the newest token of each sequence."""
+        self._model.read_up(sequences)
         self.forwards = self._model.forwards
-        return logits
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work of the model."""

@@ -187,7 +187,7 @@ class ModelDrafter:
         """
         fresh = self.unread(sequences)
         if not self._can_read_together(max(map(len, fresh)), len(sequences)):
-            self._catch_up_alone(sequences)
+            self.read_up(sequences)
             fresh = self.unread(sequences)
         counts = [len(new) for new in fresh]
         room = self._room_for(max(counts), sequences)
@@ -262,7 +262,7 @@ class ModelDrafter:
         """
         return fresh <= min(self._cache.capacity - max(self._cached[:batch]), READ_TOGETHER)
 
-    def _catch_up_alone(self, sequences: Many[Sequence]) -> None:
+    def read_up(self, sequences: Many[Sequence]) -> None:
         """Feed all but the newest token of every sequence, one sequence at a time."""
         for slot, sequence in enumerate(sequences):
             self.read_along(slot, sequence.tokens[:-1], self._cached[slot])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
-
 from ...planner.growth.grow import DraftBatch
 from ...planner.policies import ResumedPolicy, TreePolicy, drafting
 from ..cache import KeyValueCache
@@ -81,8 +79,8 @@ class DraftsAhead(Protocol):
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
         """Return the tokens of every sequence that the next draft has to read first; at least one each."""
 
-    def catch_up(self, sequences: Many[Sequence]) -> Tensor:
-        """Read whatever of the sequences it has not; return logits (batch, 1, vocabulary) behind it."""
+    def read_up(self, sequences: Many[Sequence]) -> None:
+        """Read whatever of the sequences it has not, but the newest token of each, as prompts are read."""
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-from .requests import Sequence
+Item = TypeVar("Item")
 
 
-class Slots:
-    """A running batch and where the caches hold it.
+class Slots(Generic[Item]):
+    """A running batch, of a decoder or of a replay, and where caches hold it.
 
     A round wants the i-th sequence in slot i. Where one leaves, the last of the batch takes its place, and would have
     to move: keys and values, of drafters too. It does so only when the next round begins; where another sequence has
@@ -19,7 +20,7 @@ class Slots:
 
     def __init__(self) -> None:
         """Hold nobody yet."""
-        self.running: list[Sequence] = []
+        self.running: list[Item] = []
         self._homes: list[int] = []  # of each sequence, the slot in which it lies
 
     @property
@@ -28,7 +29,7 @@ class Slots:
         last = len(self.running)
         return self._homes.index(last) if last in self._homes else last
 
-    def join(self, sequence: Sequence) -> int:
+    def join(self, sequence: Item) -> int:
         """Let a sequence into the batch; return its slot, which was the next."""
         slot, last = self.next, len(self.running)
         self.running.append(sequence)
@@ -38,14 +39,14 @@ class Slots:
             self._homes[slot] = slot
         return slot
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: Item) -> None:
         """Let a sequence of the batch leave; the last one takes its place."""
         place = next(place for place, other in enumerate(self.running) if other is sequence)
         last, home = self.running.pop(), self._homes.pop()
         if place < len(self.running):
             self.running[place], self._homes[place] = last, home
 
-    def settle(self) -> Iterator[tuple[int, int, Sequence]]:
+    def settle(self) -> Iterator[tuple[int, int, Item]]:
         """Yield source, target and sequence of every move that is due.
 
         Each is done when the next one is asked for; one that was broken off before is due again.
