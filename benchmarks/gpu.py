@@ -497,11 +497,14 @@ def raced_rows(
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
             "kinds": by_kind(kinds[name]),
+            "outside_ms": outside_by_turnover(kinds[name]),
             "faults": sorted(faults[name]),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
         print(f"  {row['round_ms']:.3f} ms a round, {beyond[name]:.1%} beyond its forwards, {shares[name]}", end="")
         print("" if prediction is None else f", predicted {prediction.round_ms:.3f}", flush=True)
+        for which, each in row["outside_ms"].items():
+            print(f"    {which}: {each['rounds']} rounds, {each['mean_ms']:.3f} ms outside of the device's time")
         for reason in row["faults"]:
             print(f"    {reason}", flush=True)
         rows.append(row)
@@ -526,6 +529,19 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
         }
         for (tokens, fresh, widths), of_kind in sorted(kinds.items())
     ]
+
+
+def outside_by_turnover(rounds: Sequence[tuple[Round, float]]) -> Json:
+    """Return what rounds took outside of what the device tells: among the same texts, and where these change."""
+    found: dict[str, list[float]] = {"same texts": [], "a text ends": [], "another has joined": []}
+    for done, ms in rounds:
+        which = "another has joined" if done.left else "a text ends" if done.finished else "same texts"
+        found[which].append(ms - done.draft_ms - done.verify_ms)
+    return {
+        which: {"rounds": len(each), "mean_ms": statistics.fmean(each), "median_ms": statistics.median(each)}
+        for which, each in found.items()
+        if each
+    }
 
 
 def beyond_forwards(setup: RoundSetup, rounds: Sequence[Round], round_ms: float, family: Family) -> float:
