@@ -29,10 +29,10 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +464,7 @@ def raced_rows(
     shares: dict[str, Json] = {}
     kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in setups}
     faults: dict[str, set[str]] = {name: set() for name in setups}
+    joined: dict[str, set[int]] = {name: set() for name in setups}
     for seed in range(races):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
@@ -475,6 +476,11 @@ def raced_rows(
                 part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")
             }
             kinds[one.name] += [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
+            joined[one.name] |= {
+                id(later.round)
+                for former, later in pairwise(one.run.rounds)
+                if former.round.sequences != later.round.sequences
+            }
             faults[one.name] |= {fault.reason for r in one.run.rounds for fault in r.round.faults}
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
@@ -497,7 +503,7 @@ def raced_rows(
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
             "kinds": by_kind(kinds[name]),
-            "outside_ms": outside_by_turnover(kinds[name]),
+            "outside_ms": outside_by_turnover(kinds[name], joined[name]),
             "faults": sorted(faults[name]),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
@@ -531,11 +537,16 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
     ]
 
 
-def outside_by_turnover(rounds: Sequence[tuple[Round, float]]) -> Json:
-    """Return what rounds took outside of what the device tells: among the same texts, and where these change."""
+def outside_by_turnover(rounds: Sequence[tuple[Round, float]], joined: Set[int]) -> Json:
+    """Return what rounds took outside of what the device tells: among the same texts, and where these change.
+
+    Args:
+        rounds: and their milliseconds.
+        joined: ids of rounds that began with other texts than the one before.
+    """
     found: dict[str, list[float]] = {"same texts": [], "a text ends": [], "another has joined": []}
     for done, ms in rounds:
-        which = "another has joined" if done.left else "a text ends" if done.finished else "same texts"
+        which = "another has joined" if id(done) in joined else "a text ends" if done.finished else "same texts"
         found[which].append(ms - done.draft_ms - done.verify_ms)
     return {
         which: {"rounds": len(each), "mean_ms": statistics.fmean(each), "median_ms": statistics.median(each)}
