@@ -29,7 +29,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise, product
@@ -66,7 +66,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always, plain_setup, setup
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tests.memory_journal import MemoryJournal
 from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_family
-from spectune.tuning.measuring.decoding import LOOKUP, Family
+from spectune.tuning.measuring.decoding import LOOKUP, Family, TimedRound
 from spectune.tuning.measuring.overhead import measure_overhead
 from spectune.tuning.measuring.race import race, undisturbed_ms
 from spectune.tuning.measuring.timing import domains_of, time_surfaces
@@ -104,6 +104,7 @@ PRODUCT_ROWS = (1, 2, 4)
 GROWN_DRAFTERS = {"medium": "0.3b-even"}  # the others stay as small as they are
 LEAST_OF_LIMIT, MOST_BEYOND, MOST_ERROR, BEST = 0.70, 0.03, 0.05, 0.98
 BUSH = TokenTree(parents=(-1, 0, 0, 0, 1, 1, 2, 4, 7), ranks=(0, 0, 1, 2, 0, 1, 0, 0, 0))
+SAME, ENDS, JOINED = "the same texts", "a text ends", "another has joined"  # rounds, by their texts
 Json = dict[str, Any]  # JSON values
 
 
@@ -464,7 +465,7 @@ def raced_rows(
     shares: dict[str, Json] = {}
     kinds: dict[str, list[tuple[Round, float]]] = {name: [] for name in setups}
     faults: dict[str, set[str]] = {name: set() for name in setups}
-    joined: dict[str, set[int]] = {name: set() for name in setups}
+    outside: dict[str, list[tuple[str, float]]] = {name: [] for name in setups}
     for seed in range(races):
         field = [entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()]
         race(field, turns=TURNS, seed=seed)
@@ -475,12 +476,9 @@ def raced_rows(
             shares[one.name] = {
                 part: statistics.median(getattr(r.round, part) for r in steady) for part in ("draft_ms", "verify_ms")
             }
-            kinds[one.name] += [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
-            joined[one.name] |= {
-                id(later.round)
-                for former, later in pairwise(one.run.rounds)
-                if former.round.sequences != later.round.sequences
-            }
+            timed = [(r.round, ms) for r, ms in zip(steady, undisturbed_ms(steady), strict=True)]
+            kinds[one.name] += timed
+            outside[one.name] += by_turnover(one.run.rounds, timed)
             faults[one.name] |= {fault.reason for r in one.run.rounds for fault in r.round.faults}
             if one.name not in beyond:
                 beyond[one.name] = beyond_forwards(
@@ -503,7 +501,7 @@ def raced_rows(
             "predicted_round_ms": None if prediction is None else prediction.round_ms,
             "predicted": None if prediction is None else asdict(prediction),
             "kinds": by_kind(kinds[name]),
-            "outside_ms": outside_by_turnover(kinds[name], joined[name]),
+            "outside_ms": means_by_turnover(outside[name]),
             "faults": sorted(faults[name]),
         }
         print(f"batch {cell.batch}  {row['policy']:40} {row['tokens_per_s']:8.0f} tokens/s", end="")
@@ -537,20 +535,26 @@ def by_kind(rounds: Sequence[tuple[Round, float]]) -> list[Json]:
     ]
 
 
-def outside_by_turnover(rounds: Sequence[tuple[Round, float]], joined: Set[int]) -> Json:
-    """Return what rounds took outside of what the device tells: among the same texts, and where these change.
+def by_turnover(rounds: Sequence[TimedRound], steady: Sequence[tuple[Round, float]]) -> list[tuple[str, float]]:
+    """Return what rounds took outside of what the device tells, and whether their texts change.
 
     Args:
-        rounds: and their milliseconds.
-        joined: ids of rounds that began with other texts than the one before.
+        rounds: all of a run, in order.
+        steady: some of them, and their milliseconds.
     """
-    found: dict[str, list[float]] = {"same texts": [], "a text ends": [], "another has joined": []}
-    for done, ms in rounds:
-        which = "another has joined" if id(done) in joined else "a text ends" if done.finished else "same texts"
-        found[which].append(ms - done.draft_ms - done.verify_ms)
+    joined = {id(b.round) for a, b in pairwise(rounds) if a.round.sequences != b.round.sequences}
+    return [
+        (JOINED if id(done) in joined else ENDS if done.finished else SAME, ms - done.draft_ms - done.verify_ms)
+        for done, ms in steady
+    ]
+
+
+def means_by_turnover(outside: Sequence[tuple[str, float]]) -> Json:
+    """Return how many rounds are of each sort, and what they take on average, and the median one."""
+    sorts = {sort: [ms for other, ms in outside if other == sort] for sort in (SAME, ENDS, JOINED)}
     return {
-        which: {"rounds": len(each), "mean_ms": statistics.fmean(each), "median_ms": statistics.median(each)}
-        for which, each in found.items()
+        sort: {"rounds": len(each), "mean_ms": statistics.fmean(each), "median_ms": statistics.median(each)}
+        for sort, each in sorts.items()
         if each
     }
 
