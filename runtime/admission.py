@@ -17,24 +17,27 @@ BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the n
 
 
 class Admission:
-    """Lets sequences into the batch of one decoder, at once or piece by piece."""
+    """Lets sequences into the batch of one decoder, at once or piece by piece, and out of it."""
 
-    def __init__(
-        self, target: CausalModel, cache: KeyValueCache, batch: Slots[Sequence], drafting: Drafting, *, slots: int
-    ) -> None:
+    def __init__(self, target: CausalModel, cache: KeyValueCache, drafting: Drafting, *, slots: int) -> None:
         """Take what belongs to one decoder.
 
         Args:
             target: that reads.
             cache: of the target.
-            batch: grows here.
             drafting: its drafters, told of who joins.
             slots: sequences at once.
         """
-        self._target, self._cache, self._batch, self._drafting, self._slots = target, cache, batch, drafting, slots
+        self._target, self._cache, self._drafting, self._slots = target, cache, drafting, slots
+        self._batch = Slots[Sequence]()
         self._reading: Reading | None = None  # a prompt on its way into the last slot
         self._reads_behind = target.device.type != "cpu"  # such a device still reads when its call has come back
         self._behind = 0  # rounds to come whose time may hold the reading of a prompt
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The batch."""
+        return self._batch.running
 
     @property
     def has_room(self) -> bool:
@@ -50,8 +53,9 @@ class Admission:
         return reading.sequence
 
     def begin(self, request: Request, index: int) -> Reading:
-        """Do as `Decoder.begin` does; nobody of the batch lies in the last slot."""
+        """Do as `Decoder.begin` does."""
         assert self.has_room and self._reading is None
+        self.settle()  # nobody else lies in the last slot
         self._cache.require(len(request.prompt) + request.max_new_tokens)
         self._reading = Reading(Sequence(request, index), slot=self._slots - 1)
         return self._reading
@@ -67,6 +71,19 @@ class Admission:
         """Do as `Decoder.abandon` does."""
         if reading is self._reading:
             self._reading = None
+
+    def leave(self, sequence: Sequence) -> None:
+        """Let a sequence out of the batch."""
+        self._batch.leave(sequence)
+        if self._drafting.has_resting:  # who may begin anew, in the slots of the batch
+            self.settle()
+        self._drafting.note_left(len(self.running))
+
+    def settle(self) -> None:
+        """Let every sequence lie in its own slot of every cache."""
+        for source, target, mover in self._batch.settle():
+            self._cache.move_slot(source, target, mover.context)
+            self._drafting.move(source, target)
 
     def note_round(self) -> bool:
         """Take note that a round has ended; return whether its time may hold the reading of a prompt."""

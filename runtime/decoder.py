@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Many
-from functools import partial
 
 import torch
 
 from ..errors import RequestError
 from ..planner.growth.draft import DraftBatch
-from ..planner.replay.slots import Slots
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit, commit_drawn
@@ -62,7 +60,6 @@ class Decoder:
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
         says of some why.
         """
-        self._slots = Slots[Sequence]()
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
         self._target = target
@@ -72,7 +69,7 @@ class Decoder:
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
-        self._admission = Admission(target, self._cache, self._slots, self._drafting, slots=slots)
+        self._admission = Admission(target, self._cache, self._drafting, slots=slots)
         prepare(target.dtype, target.device)
         self._verifying = Verifying(
             target,
@@ -95,7 +92,7 @@ class Decoder:
     @property
     def running(self) -> list[Sequence]:
         """The batch; nobody else changes it."""
-        return self._slots.running
+        return self._admission.running
 
     @property
     def forwards(self) -> int:
@@ -143,7 +140,6 @@ class Decoder:
 
         `read_on` reads, and lets the sequence join; `abandon` gives the slot back.
         """
-        self._settle()
         return self._admission.begin(request, index)
 
     def read_on(self, reading: Reading, most: int) -> None:
@@ -178,7 +174,7 @@ class Decoder:
             MemoryError: the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
-        self._settle()
+        self._admission.settle()
         batch = list(self.running)
         context = max(s.context for s in batch)
         asked = self._schedule(len(batch), context) if setup is None else setup
@@ -218,7 +214,7 @@ class Decoder:
 
     def draft(self, setup: RoundSetup, fresh: int) -> None:
         """Let a setup's drafter draft behind so many tokens that it has to read first; nothing becomes of it."""
-        self._settle()
+        self._admission.settle()
         drafter = self._drafting.asked(setup)
         if isinstance(drafter, Forgets):
             if drafter.fresh(self.running) > fresh:
@@ -232,7 +228,7 @@ class Decoder:
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
         """
-        self._settle()
+        self._admission.settle()
         self._verifying.verify(self.running, draft, setup)
         self._let_finished_leave(list(self.running))
 
@@ -295,18 +291,5 @@ class Decoder:
 
     def _leave(self, sequence: Sequence) -> None:
         """Give up the slot of a sequence."""
-        self._slots.leave(sequence)
+        self._admission.leave(sequence)
         self._left += 1
-        if self._drafting.has_resting:  # who may begin anew, in the slots of the batch
-            self._settle()
-        self._drafting.note_left(len(self.running))
-
-    def _settle(self) -> None:
-        """Let every sequence lie in its own slot of every cache."""
-        for source, target, mover in self._slots.settle():
-            self._cache.move_slot(source, target, mover.context)
-            self._drafting.keep_up(target, partial(_move, source=source, target=target))
-
-
-def _move(_: str, drafter: Drafter, *, source: int, target: int) -> None:
-    drafter.move(source, target)

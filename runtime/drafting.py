@@ -143,6 +143,10 @@ class Drafting:
 
         self.keep_up(slot, take)
 
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the sequence in `source`."""
+        self.keep_up(target, lambda _, drafter: drafter.move(source, target))
+
     def _reads_at_once(self, name: str) -> bool:
         """Whether a drafter reads prompts before it is asked to draft: who drafted last; all before any is known."""
         return self._latest is None or self._latest.drafter == name

@@ -156,7 +156,7 @@ class Crowd(Decoder):
         drafter.read_prefixes(PROMPT[:-1], [len(PROMPT) - 1] * len(seeds))
         requests = [Request(prompt=PROMPT, max_new_tokens=TOKENS, seed=seed, **own_fields(LAW)) for seed in seeds]
         for index, request in enumerate(requests):
-            self._slots.join(Sequence(request, index))
+            self._admission._batch.join(Sequence(request, index))
         return list(self.running)
 
 

@@ -64,12 +64,13 @@ def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_cop
     One that is further behind reads when it drafts for the host. A hybrid's reads now: as long as the text has copies,
     the host would not ask it, and it would fall behind further.
     """
-    if is_copied and drafter.fresh(batch) > most:
+    unread = drafter.unread(batch)
+    if is_copied and max(map(len, unread)) > most:
         try:
             drafter.read_up(batch)
         except Exception:  # when it drafts it will fail again, where its failures are counted
             return None
-    unread = drafter.unread(batch)
+        unread = drafter.unread(batch)
     return unread if max(map(len, unread)) <= most else None
 
 

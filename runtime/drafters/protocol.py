@@ -82,9 +82,6 @@ class DraftsAhead(Protocol):
     def read_up(self, sequences: Many[Sequence]) -> None:
         """Read whatever of the sequences it has not, but the newest token of each, as prompts are read."""
 
-    def fresh(self, sequences: Many[Sequence]) -> int:
-        """Return the most tokens of any sequence that the next draft has to read first."""
-
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
         """Take note of captured work of so many forwards that has read all of the sequences."""
 

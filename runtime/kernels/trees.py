@@ -199,33 +199,18 @@ def hear(record: Ints, nodes: int, most: int, vocabulary: int, drawn: Ints) -> i
         vocabulary: tokens of the target.
         drawn: (batch, nodes + 1), written: how many tokens stand, and these, if nothing is wrong.
     """
-    size = 3 * nodes
-    for row in range(len(record)):
-        if record[row, size] < 1 or record[row, size] > min(nodes, most):
-            return ASKEW
-    widest = record[:, size].max()
-    for row in range(len(record)):
-        for node in range(1, widest):
-            parent = record[row, nodes + node]
-            if parent < 0 or parent >= node:
-                return EARLY
-            if record[row, 2 * nodes + node] != record[row, 2 * nodes + parent] + 1:
-                return ASKEW
-            if node < record[row, size] and (record[row, node] < 0 or record[row, node] >= vocabulary):
-                return FOREIGN
-    for row in range(len(record)):
-        node = length = 0
-        while node >= 0:
-            token = record[row, size + 1 + node]
-            length += 1
-            drawn[row, length] = token
-            child = -1
-            for other in range(node + 1, record[row, size]):
-                if record[row, nodes + other] == node and record[row, other] == token:
-                    child = other
-            node = child
-        drawn[row, 0] = length
-    return SOUND
+    sizes = record[:, 3 * nodes]
+    if sizes.min() < 1 or sizes.max() > min(nodes, most):
+        return ASKEW
+    widest = sizes.max()
+    tokens, parents = record[:, :widest], record[:, nodes : nodes + widest]
+    flaw = flaw_of(tokens, parents, record[:, 2 * nodes : 2 * nodes + widest], sizes, vocabulary)
+    if flaw == SOUND:
+        paths = np.empty((len(record), 2, nodes + 1), np.int64)
+        walk(record[:, 3 * nodes + 1 :], tokens, parents, sizes, paths)
+        drawn[:, 0] = paths[:, 0, 0]
+        drawn[:, 1:] = paths[:, 1, :nodes]
+    return flaw
 
 
 @compiled

@@ -180,12 +180,12 @@ class _Running:
         while spent_ms < SETTLED.untimed_ms or rounds < least:
             spent_ms += self.step(setup).ms
             rounds += 1
-        tried, settled = 0, list[_Step]()
-        while len(settled) < IN_A_ROW:
-            step, tried = self.step(setup), tried + 1
-            if not step.captured or tried > MOST_TRIED - IN_A_ROW + len(settled):
-                settled.append(step)
-        return settled
+        settled, capturing = list[_Step](), list[_Step]()
+        while len(settled) < IN_A_ROW and len(settled) + len(capturing) < MOST_TRIED:
+            step = self.step(setup)
+            (capturing if step.captured else settled).append(step)
+        missing = IN_A_ROW - len(settled)
+        return settled + capturing[len(capturing) - missing :]
 
     def step(self, setup: RoundSetup) -> _Step:
         """Run one round.
