@@ -15,6 +15,7 @@ from hypothesis import settings
 import spectune
 
 from .sqlite_schema import statements_of
+from .thinning import thin_out
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -86,9 +87,11 @@ def _one_torch_thread() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the slowest files begin: a worker that meets one last leaves the others without work."""
+    """Thin out cases, and let the slowest files begin: a worker that meets one last leaves the others without work."""
     items.sort(key=lambda item: item.path.stem not in SLOWEST)
+    thin_out(items)
 
 
 @pytest.hookimpl(wrapper=True)

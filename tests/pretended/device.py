@@ -26,17 +26,20 @@ HOST = torch.device("cpu")
 ATEN: Any = torch.ops.aten
 PLACING = (ATEN.to, ATEN.type_as)  # copies by another name
 PINNING = (ATEN.pin_memory, ATEN._pin_memory)
-WAITING = (  # whose result's shape or value numbers on the device tell
-    ATEN._local_scalar_dense,
-    ATEN._unique2,
-    ATEN.equal,
-    ATEN.is_nonzero,
-    ATEN.item,
-    ATEN.masked_select,
-    ATEN.nonzero,
-    ATEN.unique_consecutive,
+ABOUT_PLACES = frozenset((*PLACING, *PINNING, ATEN.is_pinned))
+WAITING = frozenset(
+    (  # whose result's shape or value numbers on the device tell
+        ATEN._local_scalar_dense,
+        ATEN._unique2,
+        ATEN.equal,
+        ATEN.is_nonzero,
+        ATEN.item,
+        ATEN.masked_select,
+        ATEN.nonzero,
+        ATEN.unique_consecutive,
+    )
 )
-INDEXING = (ATEN.index, ATEN.index_put, ATEN.index_put_)
+INDEXING = frozenset((ATEN.index, ATEN.index_put, ATEN.index_put_))
 
 
 class OnDevice(Tensor):
@@ -74,11 +77,11 @@ class OnDevice(Tensor):
 
     def copy_(self, source: Tensor, non_blocking: bool = False) -> Tensor:
         """Take in another tensor's numbers; torch copies only to devices that it was built for."""
-        entered().__torch_dispatch__(ATEN.copy_.default, (), (self, source, non_blocking))
+        entered().__torch_dispatch__(ATEN.copy_.default, ON_DEVICE, (self, source, non_blocking))
         return self
 
     def nonzero(self, *, as_tuple: bool = False) -> Any:
-        found = entered().__torch_dispatch__(ATEN.nonzero.default, (), (self,))
+        found = entered().__torch_dispatch__(ATEN.nonzero.default, ON_DEVICE, (self,))
         return found.unbind(1) if as_tuple else found
 
     def __bool__(self) -> bool:
@@ -182,8 +185,15 @@ class PretendedGpu(TorchDispatchMode):
         with torch.utils._python_dispatch._disable_current_modes():
             kernel()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # which takes as long as a small operation, and nothing here is compiled
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = mapped(_placed, args), mapped(_placed, kwargs or {})
+        kwargs = kwargs or {}
+        if self._lifted is None and OnDevice not in types and _is_of_the_host(func, kwargs):
+            return func(*args, **kwargs)
+        args, kwargs = mapped(_placed, args), mapped(_placed, kwargs)
         if self._lifted is None:
             return self._dispatched(func, args, kwargs)
         lifted, self._lifted = self._lifted, None
@@ -296,12 +306,20 @@ class PretendedGpu(TorchDispatchMode):
         self.traffic.wait_unasked(what)
 
 
+ON_DEVICE = (OnDevice,)  # types of what an operation is given
 _ENTERED: list[PretendedGpu] = []
 
 
 def entered() -> PretendedGpu:
     """Return the pretended GPU that tensors lie on."""
     return _ENTERED[-1]
+
+
+def _is_of_the_host(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation that is given no tensor of the device has nothing to do with it, nor with pinned memory."""
+    place = kwargs.get("device")
+    is_elsewhere = place is None or torch.device(place).type != PLACE.type
+    return is_elsewhere and not kwargs.get("pin_memory") and func.overloadpacket not in ABOUT_PLACES
 
 
 def _placed(one: Any) -> Any:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+NESTED = (tuple, list, dict)
+
 
 def mapped(change: Callable[[Any], Any], one: Any) -> Any:
     """Return tuples, lists and dicts as they are nested, whatever else lies in them changed."""
     kind = type(one)
     if kind is tuple:
-        return tuple([mapped(change, each) for each in one])
+        return tuple([mapped(change, each) if type(each) in NESTED else change(each) for each in one])
     if kind is list:
-        return [mapped(change, each) for each in one]
+        return [mapped(change, each) if type(each) in NESTED else change(each) for each in one]
     if kind is dict:
         return {name: mapped(change, each) for name, each in one.items()}
     return change(one)
@@ -21,14 +23,21 @@ def mapped(change: Callable[[Any], Any], one: Any) -> Any:
 def leaves_of(*nested: Any) -> list[Any]:
     """Return what lies in tuples, lists and dicts, in order."""
     found: list[Any] = []
-    waiting = list(nested[::-1])
-    while waiting:
-        one = waiting.pop()
-        kind = type(one)
-        if kind is tuple or kind is list:
-            waiting.extend(one[::-1])
-        elif kind is dict:
-            waiting.extend([*one.values()][::-1])
-        else:
-            found.append(one)
+    for one in nested:
+        _gather(one, found)
     return found
+
+
+def _gather(one: Any, found: list[Any]) -> None:
+    kind = type(one)
+    if kind is tuple or kind is list:
+        for each in one:
+            if type(each) in NESTED:
+                _gather(each, found)
+            else:
+                found.append(each)
+    elif kind is dict:
+        for each in one.values():
+            _gather(each, found)
+    else:
+        found.append(one)
