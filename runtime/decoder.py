@@ -62,6 +62,7 @@ class Decoder:
         """
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
+        self._joined: list[int] = []  # likewise, by index
         self._target = target
         self._schedule = schedule
         self._cache = target.new_cache(slots, capacity)
@@ -132,7 +133,7 @@ class Decoder:
         Returns the sequence; it joins only if that token did not finish it.
         """
         sequence = self._admission.admit(request, index)
-        self._note_joined()
+        self._note_joined(sequence)
         return sequence
 
     def begin(self, request: Request, index: int = 0) -> Reading:
@@ -146,7 +147,7 @@ class Decoder:
         """Read at most so many more tokens of a prompt that was begun; behind the last one do as `admit` does."""
         self._admission.read_on(reading, most)
         if not reading.left:
-            self._note_joined()
+            self._note_joined(reading.sequence)
 
     def abandon(self, reading: Reading) -> None:
         """Forget a prompt that was begun, where it has not joined."""
@@ -181,8 +182,9 @@ class Decoder:
         setup = self._drafting.turn_to(asked)
         done = self._run_ahead(batch, setup) or self._run(batch, setup)
         finished = self._let_finished_leave(batch)
-        faults, left = tuple(self._faults), self._left
+        faults, joined, left = tuple(self._faults), tuple(self._joined), self._left
         self._faults.clear()
+        self._joined.clear()
         self._left = 0
         has_read = self._admission.note_round()
         is_behind = self._drafting.has_read_late(setup, done.widths) or has_read
@@ -199,6 +201,7 @@ class Decoder:
             widths=done.widths,
             fresh=done.fresh,
             finished=finished,
+            joined=joined,
             left=left,
             temperature=shared_temperature(batch),
             levels=done.levels,
@@ -267,7 +270,7 @@ class Decoder:
             drafter.note_drafted(batch, len(told.widths))
         fed, drawn = told.best.shape[1], told.standing(setup.policy.max_verify_tokens, self.vocabulary)
         if drawn is not None:
-            if drafter is not None:
+            if asked is not None:
                 self._drafting.note_sound(setup)
             done = commit_drawn(batch, told.widths, drawn, fed)
         else:
@@ -285,7 +288,9 @@ class Decoder:
         done.draft_ms, done.verify_ms = self._watch.ms(BEGUN, DRAFTED), self._watch.ms(LAID_OUT, VERIFIED)
         return done
 
-    def _note_joined(self) -> None:
+    def _note_joined(self, sequence: Sequence) -> None:
+        if not sequence.is_finished:
+            self._joined.append(sequence.index)
         if self._ahead is not None:
             self._ahead.note_joined(self.running)
 

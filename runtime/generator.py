@@ -116,7 +116,7 @@ class Generator:
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
         done = {event.handle: event.completion for event in _events(session) if event.completion is not None}
-        self._spare = held if self._is_captured else None
+        self._keep(held)
         return [done[handle] for handle in range(len(requests))]
 
     def stream(
@@ -134,14 +134,19 @@ class Generator:
         held = self._held_for([request], 1)
         held.decoder.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
-        session.enqueue(request, own.stop)
+        handle = session.enqueue(request, own.stop)
         done: Completion | None = None
-        for event in _events(session):
-            if event.completion is not None:
-                done = _read(event.completion)
-            if event.piece:
-                yield event.piece
-        self._spare = held if self._is_captured else None
+        try:
+            for event in _events(session):
+                if event.completion is not None:
+                    done = _read(event.completion)
+                if event.piece:
+                    yield event.piece
+        except GeneratorExit:  # whoever listens has had enough
+            session.cancel(handle)
+            self._keep(held)
+            raise
+        self._keep(held)
         assert done is not None, "a session goes on until every request has ended"
         return done
 
@@ -222,6 +227,10 @@ class Generator:
         if self._is_captured:  # few lengths, so that it serves again
             longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
         return self._maker.make(slots, longest)
+
+    def _keep(self, held: HeldDecoder) -> None:
+        """Keep a decoder whose capturing took long for the next call."""
+        self._spare = held if self._is_captured else None
 
     def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(

@@ -29,6 +29,7 @@ class Round:
     widths: tuple[int, ...]  # draft nodes per sequence of each drafter forward, the root's own first
     fresh: int  # most tokens of any sequence committed since the last draft, which the first of them reads
     finished: list[Sequence]
+    joined: tuple[int, ...] = ()  # index of each sequence that has joined the batch since the round before
     left: int = 0  # sequences that have left the batch since the round before, finished or not
     temperature: float | None = 0.0  # of all sequences; None where they differ, or other settings matter too
     levels: tuple[int, ...] = ()  # of a stack, which of its models ran each forward, 0 being next to the target

@@ -77,6 +77,21 @@ def test_a_slot_that_is_taken_again_knows_nothing_of_its_former_text() -> None:
         assert_same(together.draft([[1, 2]], policy), batch_of([expected]))
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_move_that_is_asked_for_again_moves_nothing_back(policy: TextPolicy) -> None:
+    together, stays, moves = Texts(), [7, 8, 7, 8, 7], [1, 2, 3, 1, 2, 3, 1]
+    for slot in range(3):
+        together.admit(slot)
+    together.draft([stays, [4, 5, 4, 5, 4], moves], policy)
+    for _ in range(2):
+        together.move(2, 1)
+    expected = [TextState().draft(text, policy) for text in (stays, [*moves, 2])]
+    assert_same(together.draft([stays, [*moves, 2]], policy), batch_of(expected))
+    together.admit(2)
+    expected.append(TextState().draft([9, 9], policy))
+    assert_same(together.draft([stays, [*moves, 2], [9, 9]], policy), batch_of(expected))
+
+
 def test_parts_of_images_are_passed_over() -> None:
     text = [1, 2, IMAGE_IDS, IMAGE_IDS + 7, 3, 1, 2]
     for policy in POLICIES:

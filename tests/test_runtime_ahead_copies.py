@@ -30,6 +30,7 @@ from spectune.runtime.ahead.captured import CapturedRounds, Launched
 from spectune.runtime.ahead.ends import Ends
 from spectune.runtime.ahead.state import BatchState
 from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
+from spectune.runtime.ahead.told import Told
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -271,6 +272,43 @@ def test_rounds_that_cannot_be_launched_are_given_up_and_told_once(
     done = captured.run(requests, always(setup_of("suffix")), {"text": LookupDrafter()}, may_fail=True)
     assert done.outputs == plainly(requests) and sum(len(one.faults) for one in done.rounds) == 1
     assert next(launches) == min(failing) + 1  # nobody tries again
+
+
+def test_a_round_that_is_stopped_while_it_is_heard_leaves_texts_to_be_taken_in_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured, (request,) = Captured(slots=1), looping(random_requests(1, tokens=40))
+    decoder = captured.decoder(always(setup_of("suffix")), {"text": LookupDrafter()})
+    sequence, hears, taken = decoder.admit(request), Launched.told, list[int]()
+    decoder.step()
+
+    def stopped(launched: Launched) -> Told:
+        monkeypatch.setattr(Launched, "told", hears)
+        raise KeyboardInterrupt
+
+    def noted(texts: TextsOnDevice, slot: int, sequence: text_module.Sequence) -> None:
+        taken.append(len(sequence.tokens))
+        takes(texts, slot, sequence)
+
+    monkeypatch.setattr(Launched, "told", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step()
+    before, takes = len(sequence.tokens), TextsOnDevice._take
+    monkeypatch.setattr(TextsOnDevice, "_take", noted)
+    while not sequence.is_finished:
+        decoder.step()
+    assert taken[0] == before and tuple(sequence.emitted) == plainly([request])[0]
+
+
+def test_rounds_ahead_forgive_what_a_text_could_not_draft_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured, requests = Captured(slots=1), looping(random_requests(2, tokens=12))
+    decoder = captured.decoder(always(setup_of("suffix")), {"text": LookupDrafter()})
+    monkeypatch.setattr(LookupDrafter, "draft", lambda *asked: 1 / 0)
+    sequence = decoder.admit(replace(requests[0], repetition_penalty=1.3))  # which the host searches for
+    assert decoder.step().faults and not decoder.is_faultless
+    decoder.cancel(sequence)
+    decoder.admit(requests[1])
+    assert decoder.step().is_ahead and decoder.is_faultless
 
 
 def test_a_text_that_finds_no_memory_beside_its_prompt_has_joined_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from spectune.profiler.records.wire import from_json
 from spectune.runtime.choice import Choice
 from spectune.runtime.faults import Fault
 from spectune.runtime.setup import PLAIN, RoundSetup
-from spectune.runtime.watch.ledger import Subject
+from spectune.runtime.watch.ledger import Ledger, Subject
 from spectune.runtime.watch.observations import ObservationWriter
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import MOST_TOLD, Watch, WatchEvent
@@ -315,6 +315,16 @@ def test_observations_are_handed_over_every_so_many_rounds() -> None:
     seen = [from_json(Observation, text) for text in kept]
     assert [cell.rounds for one in seen for cell in one.cells] == [10, 10]
     assert {one.plan_id for one in seen} == {7}
+
+
+def test_what_is_found_out_behind_the_last_round_is_kept_with_the_next() -> None:
+    ledger = Ledger(choice_of(drafting_plan()), WatchOptions(), SUBJECT, lambda: "2026-01-01T00:00:00+00:00")
+    ledger.tell("observations cannot be written")
+    assert ledger.take() is None
+    lane = ledger.cells[0].lane
+    lane.since.add(round_of(lane.setup, [2], 1.0))
+    seen = ledger.take()
+    assert seen is not None and seen.events == ("observations cannot be written",)
 
 
 def test_what_is_left_is_written_when_the_watch_is_forgotten() -> None:

@@ -69,6 +69,24 @@ def test_texts_that_were_not_followed_from_their_beginning_tell_nothing() -> Non
     assert not texts.note(round_of(CHAIN, [2], 1.0, finished=(ended,)), CHAIN)
 
 
+def test_a_number_that_another_text_has_had_tells_of_its_own_rounds_alone() -> None:
+    texts = DecodedTexts()
+    for _ in range(3):  # calls whose texts end outside of rounds, at a stop string
+        assert not texts.note(round_of(CHAIN, [2], 1.0, joined=(0,)), CHAIN)
+        assert not texts.note(round_of(CHAIN, [3], 1.0), CHAIN)
+    ended = finished_text(*range(1 + 4 + 1))
+    assert not texts.note(round_of(CHAIN, [4], 1.0, joined=(0,)), CHAIN)
+    assert texts.note(round_of(CHAIN, [1], 1.0, finished=(ended,)), CHAIN) == [(ended, [(CHAIN, 4), (CHAIN, 1)])]
+
+
+def test_rounds_tell_once_who_has_joined() -> None:
+    done = run(TARGET, random_requests(5, tokens=6), always(PLAIN), slots=2)
+    told = [index for one in done.rounds for index in one.joined]
+    first = [next(place for place, one in enumerate(done.rounds) if index in one.sequences) for index in range(5)]
+    assert sorted(told) == [0, 1, 2, 3, 4]
+    assert all(index in done.rounds[place].joined for index, place in enumerate(first))
+
+
 def rounds_until_left(*, tells: bool, speed: float, seed: int, rounds: int = 30_000) -> int | None:
     """Decode texts of 40 rounds by a way whose tokens a round scatter; return when its rival takes over, if ever.
 

@@ -173,6 +173,27 @@ def test_a_burst_that_comes_to_no_end_is_broken_off_and_counts() -> None:
     assert plain / (before + plain + rounds_until_probed(guard)) <= 0.02
 
 
+def test_a_burst_while_prompts_are_read_ends_and_counts() -> None:
+    guard = guard_of(0.01, 0.02, is_doubtful=True)
+    before = rounds_until_probed(guard)
+    unjudged = 0
+    for _ in range(64):  # pieces of a long prompt: every round may hold one
+        unjudged += guard.wanted
+        guard.note_unjudged(guard.wanted)
+    assert 0 < unjudged <= PLAIN_BURST
+    assert unjudged / (before + unjudged + rounds_until_probed(guard)) <= 0.02
+
+
+def test_rounds_of_the_current_way_while_prompts_are_read_cost_nothing() -> None:
+    ways = [guard_of(0.01, 0.02), guard_of(0.01, 0.02)]
+    for _ in range(5000):
+        assert ways[0].wanted == ways[1].wanted
+        for guard in ways:
+            guard.note(way=guard.wanted, batch=8, tokens=8, round_ms=1.0)
+        if not ways[1].wanted:
+            ways[1].note_unjudged(0)
+
+
 def rounds_until_probed(guard: Guard) -> int:
     """Run planned rounds of 8 sequences until plain decoding is asked for; return how many."""
     rounds = 0

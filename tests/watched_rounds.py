@@ -63,6 +63,7 @@ def round_of(
     temperature: float | None = 0.0,
     instead_of: RoundSetup | None = None,
     finished: tuple[Sequence, ...] = (),
+    joined: tuple[int, ...] = (),
 ) -> Round:
     """Return a round that kept so many tokens per sequence; a quarter of its time is drafting, half verifying."""
     return Round(
@@ -75,6 +76,7 @@ def round_of(
         widths=(),
         fresh=0,
         finished=list(finished),
+        joined=joined,
         left=texts,
         temperature=temperature,
         faults=faults,

@@ -55,14 +55,17 @@ class Texts:
         """Forget a slot's former text."""
         while slot >= len(self._rows):
             self._rows.append(len(self._rows))
-        row = self._rows[slot]
+        self._forget(self._rows[slot])
+
+    def move(self, source: int, target: int) -> None:
+        """Let `target` become the slot of the text in `source`, which is read anew where it had moved there before."""
+        self._forget(self._rows[target])
+        self._rows[source], self._rows[target] = self._rows[target], self._rows[source]
+
+    def _forget(self, row: int) -> None:
         self._looked_up.forget(row)
         self._read.forget(row)
         self._states.pop(row, None)
-
-    def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the text in `source`."""
-        self._rows[source], self._rows[target] = self._rows[target], self._rows[source]
 
     def draft(self, texts: Sequence[Text], policy: TextPolicy) -> DraftBatch:
         """Return one tree per text, its root alone where the text holds nothing to draft from.

@@ -123,6 +123,9 @@ class RoundsAhead:
         except Exception as error:  # whatever is wrong with it, nothing is committed: the round can run as any other
             self._refuse(key, error)
             return None
+        except BaseException:  # somebody stops it
+            self._forget_texts()
+            raise
 
     def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Key | None:
         """Return which rounds such a one is among; None where it does not run ahead."""
@@ -206,9 +209,15 @@ class RoundsAhead:
             self._refuse(rounds.key, error)
             return None
 
+    def _forget_texts(self) -> None:
+        """Let the device hold no text: a round that was to search in them was not launched, or not heard."""
+        if self._texts is not None:
+            self._texts.forget()
+
     def _refuse(self, key: Key, error: Exception) -> None:
         """Run rounds of a setup over so many sequences, drawn so, as any others from now on, and say so once."""
         self._bet = None
+        self._forget_texts()
         self._refused.append(key)
         self._rounds.pop(key, None)
         setup, batch, kind = key

@@ -128,6 +128,10 @@ class TextsOnDevice:
         for slot, length in enumerate(lengths):
             self._known[slot] = self._known[slot][0], length
 
+    def forget(self) -> None:
+        """Take every text in anew before it is searched again: it is not known which rounds have been launched."""
+        self._known = [(None, 0)] * len(self._known)
+
     def _take(self, slot: int, sequence: Sequence) -> None:
         """Take a text in as it is."""
         tokens, self._known[slot] = sequence.tokens, (None, 0)

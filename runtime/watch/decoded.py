@@ -38,6 +38,8 @@ class DecodedTexts:
             done: the round.
             asked: how it was asked to be run, an object that rounds are told apart by.
         """
+        for index in done.joined:  # whoever had the number before ended outside of rounds
+            self._running.pop(index, None)
         if len(self._running) > len(done.sequences):  # what was cancelled is not told
             self._running = {index: self._running[index] for index in done.sequences if index in self._running}
         for index, kept in zip(done.sequences, done.kept, strict=True):

@@ -90,6 +90,7 @@ class Guard:
         self._is_probing = False
         self._batch, self._halvings = 1, 0
         self._changes, self._changing_ms = 0, 0.0  # rounds of this comparison that changed the way, and their time
+        self._unjudged = 0  # of its burst, that say nothing of the way
         self._trial = 1
         self._texts = self._texts_by_then = 0  # that have ended; when the newest burst was over
         self._dice = Random(0)  # where batches come and go in a rhythm, comparisons do not
@@ -136,6 +137,17 @@ class Guard:
         if self._steady.count == self._side and not self._burst.count:
             self._is_probing = True
         return self._compare() if self._steady.count == 2 * self._side else None
+
+    def note_unjudged(self, way: int) -> None:
+        """Take a settled round whose time says nothing of its way, as it may hold the reading of a prompt.
+
+        Of a challenger it counts among what the comparison costs; as many as its burst has rounds break that off.
+        """
+        if not self._is_probing or way != self.wanted:
+            return
+        self._unjudged += 1
+        if self._unjudged >= self._burst_rounds:
+            self._break_off()
 
     def note_text(self, challenger: int, own_rounds: int, other_rounds: float) -> None:
         """Take in what a text that has ended tells of a challenger, without running it.
@@ -189,7 +201,7 @@ class Guard:
         if self._steady.count:
             self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
-            spent = self._burst.count + max(self._changes, UNSETTLED, self._changed_rounds())
+            spent = self._burst.count + self._unjudged + max(self._changes, UNSETTLED, self._changed_rounds())
             share = self._ways[self._challenger].share
             contest = self._contests[self._challenger]
             contest.wait(_rest_behind(spent, self._steady.count, share) + self._dice.randrange(SIDE))
@@ -197,7 +209,7 @@ class Guard:
 
     def _begin(self) -> None:
         """Forget a comparison that is not complete."""
-        self._is_probing, self._changes, self._changing_ms = False, 0, 0.0
+        self._is_probing, self._changes, self._changing_ms, self._unjudged = False, 0, 0.0, 0
         self._steady.clear()
         self._burst.clear()
 
@@ -207,7 +219,7 @@ class Guard:
         own_ms, other_ms = steady.ms() / steady.count, burst.ms() / burst.count
         needed = contest.rounds_needed or steady.tokens_a_round() / burst.tokens_a_round()
         changed = max(self._changed_rounds() - self._changes, 0)
-        compared, challenging = steady.count + burst.count, burst.count
+        compared, challenging = steady.count + burst.count, burst.count + self._unjudged
         self._begin()
         self._halvings = max(self._halvings - 1, 0)
         if not own_ms or not other_ms:

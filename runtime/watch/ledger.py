@@ -153,16 +153,18 @@ class Ledger:
         self._told.append(message)
 
     def take(self) -> Observation | None:
-        """Return what was seen since the last call; None where nothing ran or no plan is meant."""
+        """Return what was seen since the last call; None where nothing ran, whose events wait, or no plan is meant."""
+        subject = self._subject
         with self._lock:
             seen = [lane.observed(lane.since) for lane in self._lanes()]
             for lane in self._lanes():
                 lane.begin_anew()
+            cells = tuple(cell for cell in seen if cell is not None)
+            if subject is not None and not cells:
+                return None
             told, self._told = tuple(self._told), []
             began, self._began = self._began, self._now()
-        cells = tuple(cell for cell in seen if cell is not None)
-        subject = self._subject
-        if subject is None or not cells:
+        if subject is None:
             return None
         return Observation(
             plan_id=subject.plan_id,

@@ -125,6 +125,8 @@ class Watch:
             self._judge(cell, asked, lane, done, tokens)
         elif cell.guard is not None and not is_settled:
             cell.guard.note_change(done.round_ms if is_timed(done) else 0.0)
+        elif cell.guard is not None and done.is_behind:
+            cell.guard.note_unjudged(cell.lanes.index(asked))
         self._rounds += 1
         if self._rounds >= self._options.flush_rounds:
             self.flush()
