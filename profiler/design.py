@@ -17,7 +17,10 @@ from .tally import Cell, Tally
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
+MATTERS = 0.15  # worth of a cell whose first calls are as many as any's; of others fewer
+FEWEST_CALLS = 2  # of these
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
+Worth = Callable[[int, Shape], float]  # of a surface by its number, what a shape is worth to the decision, in [0, 1]
 VisitMs = Callable[[int, float], float]  # what a visit takes, of a surface by its number, from what the call takes
 
 
@@ -55,9 +58,12 @@ class AdaptiveDesign:
         self._domains, self._held_out, self._value, self._enough = tuple(domains), held_out, value, enough
 
     def begin(self, tally: Tally, rng: random.Random) -> None:
-        """Enter sentinels, held-out cells and the coarse points of each surface."""
+        """Enter the first surface's sentinels, and held-out cells and the coarse points of each.
+
+        How slow the device is at a moment is told by whatever runs then: a few sentinels are enough for all surfaces.
+        """
         for surface, domain in enumerate(self._domains):
-            for shape in sentinels(domain):
+            for shape in sentinels(domain) if surface == 0 else ():
                 tally.cell(surface, shape, "sentinel")
             for shape in domain.coarse():
                 tally.cell(surface, shape)
@@ -68,7 +74,9 @@ class AdaptiveDesign:
         """Return cells never timed, due held-out ones, those timed too rarely, and what gains most per millisecond."""
         chosen: list[Cell] = []
         left_ms = 1000.0 * seconds
-        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.4), (_too_few(tally), 1.0)):
+        worth = self._worth(tally)
+        too_few = self._too_few(tally, worth)
+        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.4), (too_few, 1.0)):
             limit_ms = share * left_ms
             for cell in cells:
                 price = visit_ms(cell.surface, _call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
@@ -79,7 +87,7 @@ class AdaptiveDesign:
         if left_ms <= 0.0 and chosen:
             return chosen
         taken = {cell.number for cell in chosen}
-        options = list(self._best_first(tally, visit_ms))
+        options = list(self._best_first(tally, visit_ms, worth))
         if not options and not chosen:
             return self._due(tally, 1.0)
         for surface, option in options:
@@ -104,8 +112,18 @@ class AdaptiveDesign:
         due = (cell for cell in held_out if cell.clean < wanted and cell.timed < PATIENCE * wanted)
         return sorted(due, key=lambda cell: (cell.clean, _call_ms(tally, cell)))
 
-    def _best_first(self, tally: Tally, visit_ms: VisitMs) -> list[tuple[int, Option]]:
-        rated, worth = [], self._worth(tally)
+    def _too_few(self, tally: Tally, worth: Worth) -> Iterator[Cell]:
+        """Yield cells of too few calls, those with fewest first, and of equally many those that matter most."""
+        rated = ((c.clean, -worth(c.surface, c.shape), c.number) for c in tally.cells if c.purpose != "held-out")
+        for clean, against, number in sorted(rated):
+            cell = tally.cells[number]
+            matters = self._value is None or -against >= MATTERS
+            is_tried = 0 < cell.timed < PATIENCE * CALLS_OF_A_NEW_CELL
+            if clean < (CALLS_OF_A_NEW_CELL if matters else FEWEST_CALLS) and is_tried and cell.failure is None:
+                yield cell
+
+    def _best_first(self, tally: Tally, visit_ms: VisitMs, worth: Worth) -> list[tuple[int, Option]]:
+        rated = []
         for surface, domain in enumerate(self._domains):
             for batch in domain.batches:
                 for option in self._options(tally, surface, batch):
@@ -119,7 +137,7 @@ class AdaptiveDesign:
         part = Slice(tally, surface, batch, self._domains[surface], self._enough)
         return [option for option in options_of(part) if option.error > 0.0 and part.may_run(option.shape)]
 
-    def _worth(self, tally: Tally) -> Callable[[int, Shape], float]:
+    def _worth(self, tally: Tally) -> Worth:
         if self._value is None:
             return lambda surface, shape: 0.0
         rows: dict[tuple[int, int], BatchRows | None] = {}
@@ -146,15 +164,6 @@ def sentinels(domain: Domain) -> list[Shape]:
 
 def _never_timed(tally: Tally) -> list[Cell]:
     return [c for c in tally.cells if not c.visits and c.failure is None and c.purpose != "held-out"]
-
-
-def _too_few(tally: Tally) -> Iterator[Cell]:
-    fewest = sorted((cell.clean, cell.number) for cell in tally.cells if cell.purpose != "held-out")
-    for clean, number in fewest:
-        cell = tally.cells[number]
-        is_tried = 0 < cell.timed < PATIENCE * CALLS_OF_A_NEW_CELL
-        if clean < CALLS_OF_A_NEW_CELL and is_tried and cell.failure is None:
-            yield cell
 
 
 def _call_ms(tally: Tally, cell: Cell) -> float:

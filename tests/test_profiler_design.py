@@ -154,3 +154,28 @@ def test_held_out_cells_come_due_as_the_budget_is_spent() -> None:
     early, late = (design.choose(tally, 100.0, share, lambda _, ms: ms) for share in (0.3, 0.9))
     assert not any(cell.purpose == "held-out" for cell in early)
     assert sum(cell.purpose == "held-out" for cell in late) == 4
+
+
+def test_cells_that_matter_to_the_decision_get_their_first_calls_before_others_and_those_make_do_with_fewer() -> None:
+    calls = {}
+    for name, value in (("any", None), ("some", Only(8, 16))):
+        design, timed = AdaptiveDesign([DOMAIN], held_out=0, value=value, enough=1.0), list[int]()
+        tally = tally_of(design, lambda shape: float(shape[2]), calls=1)
+        for ordinal in range(1000, 1100):
+            chosen = next_shape(design, tally)
+            if chosen is None:
+                break
+            timed.append(chosen[2])
+            note(tally, tally.cell(0, chosen), float(chosen[2]), ordinal)
+            tally.settle()
+        calls[name] = timed
+    assert {tokens: calls["any"].count(tokens) for tokens in (8, 16, 32)} == {8: 2, 16: 2, 32: 2}
+    assert {tokens: calls["some"].count(tokens) for tokens in (8, 16, 32)} == {8: 2, 16: 2, 32: 1}
+    assert {*calls["some"][:2]} == {8, 16}
+
+
+def test_one_surface_has_sentinels_for_all() -> None:
+    tally = Tally()
+    AdaptiveDesign([DOMAIN, DOMAIN, DOMAIN], held_out=3).begin(tally, random.Random(0))
+    assert {cell.surface for cell in tally.cells if cell.purpose == "sentinel"} == {0}
+    assert {cell.surface for cell in tally.cells if cell.purpose == "design"} == {0, 1, 2}
