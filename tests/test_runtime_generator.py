@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -23,6 +24,7 @@ from spectune.runtime.held import DecoderMaker, HeldDecoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
+from spectune.runtime.watch.watch import Watch
 
 from .plans import plan_of
 from .repeated import Repeating, graphed
@@ -127,6 +129,24 @@ def test_a_session_has_the_room_that_it_may_have(longest: int) -> None:
     assert [event.handle for event in session.events() if event.completion] == [handle]
     with pytest.raises(RequestError, match=f"the model has 512 positions.*got longest={longest}"):
         plain_generator().session(longest=longest)
+
+
+def test_calls_that_end_at_a_stop_string_or_are_dropped_leave_nothing_behind() -> None:
+    choice = Choice(plan=None, source="none", reason="a test")
+    watch = Watch(choice)
+    generator = Generator(LeanModel(TARGET), TOKENIZER, {}, watch.schedule, choice, watch)
+    whole = generator.generate("to be", max_new_tokens=40).text
+    stop = next(letter for letter in whole[::-1] if whole.index(letter) > 8)
+
+    def living(calls: int) -> int:
+        for _ in range(calls):
+            assert generator.generate("to be", max_new_tokens=40, stop=(stop,)).rounds > 8
+            next(generator.stream("to be", max_new_tokens=40))
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = living(3)
+    assert living(20) < before + 20
 
 
 def captured_generator() -> tuple[Generator, Repeating]:
