@@ -17,8 +17,8 @@ from .tally import Cell, Tally
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
-MATTERS = 0.15  # worth of a cell whose first calls are as many as any's; of others fewer
-FEWEST_CALLS = 2  # of these
+MATTERS = 0.15  # least worth of a cell that a decision may hang on
+CALLS_OF_OTHERS = 2  # that a new cell gets at first which matters less
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
 Worth = Callable[[int, Shape], float]  # of a surface by its number, what a shape is worth to the decision, in [0, 1]
 VisitMs = Callable[[int, float], float]  # what a visit takes, of a surface by its number, from what the call takes
@@ -119,7 +119,7 @@ class AdaptiveDesign:
             cell = tally.cells[number]
             matters = self._value is None or -against >= MATTERS
             is_tried = 0 < cell.timed < PATIENCE * CALLS_OF_A_NEW_CELL
-            if clean < (CALLS_OF_A_NEW_CELL if matters else FEWEST_CALLS) and is_tried and cell.failure is None:
+            if clean < (CALLS_OF_A_NEW_CELL if matters else CALLS_OF_OTHERS) and is_tried and cell.failure is None:
                 yield cell
 
     def _best_first(self, tally: Tally, visit_ms: VisitMs, worth: Worth) -> list[tuple[int, Option]]:

@@ -26,7 +26,7 @@ ROUNDS = 30  # of a whole session; each revisits the sentinels twice
 SHORTEST_ROUND_S, LONGEST_ROUND_S = 0.25, 2.0  # where forwards are not slow
 FEWEST_CELLS = 4  # that a round has room for beside its sentinels, each as dear as the dearest of them
 STABLE = 0.05  # relative change between two medians below which a warm-up is over
-LONGEST_WARM_UP = 0.05  # share of a sitting, over all runners
+LONGEST_WARM_UP = 0.05  # share of a sitting, over all sentinels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Run:
         self._require_some_ran()
 
     def _warm_up(self, left_s: float) -> None:
-        """Call each runner's sentinels untimed until two medians in a row agree."""
+        """Call the sentinels untimed until two medians in a row agree."""
         sentinels = self._sentinels()
         share_s = LONGEST_WARM_UP * left_s / max(len(sentinels), 1)
         for cell in sentinels:

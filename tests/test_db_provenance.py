@@ -46,7 +46,7 @@ def fill(store: SqlStore) -> int:
     return plan
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("table", APPEND_ONLY)
 @pytest.mark.parametrize("statement", ["UPDATE {table} SET created = 'never'", "DELETE FROM {table}"])
 def test_the_database_itself_refuses_changes(store: SqlStore, table: str, statement: str) -> None:

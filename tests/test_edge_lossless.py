@@ -63,7 +63,7 @@ def decoded(link: Link, temperature: float, way: DeviceDrafting = WAYS[3], penal
     return [device(link, way).generate(one) for one in requests(temperature, penalty)]
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize(("temperature", "penalty"), [(0.0, 1.0), (0.8, 1.0), (0.8, 1.3)])
 def test_what_a_device_decodes_is_the_target_s_own(way: DeviceDrafting, temperature: float, penalty: float) -> None:
@@ -104,7 +104,7 @@ def test_refusals_for_now_that_do_not_end_are_told_after_as_long_as_silences(mon
     assert time.monotonic() - start >= MOST_SILENT * HASTY.timeout_s
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("way", [WAYS[1], WAYS[3], WAYS[5]], ids=str)
 @pytest.mark.parametrize("seed", some_of(range(12), 3))
 def test_lost_doubled_and_late_messages_change_nothing(way: DeviceDrafting, seed: int) -> None:
@@ -248,7 +248,7 @@ def trace(temperature: float) -> AcceptanceTrace:
     )
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_device_s_rounds_are_those_that_were_foretold(way: DeviceDrafting, temperature: float) -> None:

@@ -58,7 +58,6 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
     return run(TARGET, random_requests(7, tokens=14, temperature=temperature), slots=1).outputs
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, policy=TREES, temperature=(0.0, 0.8))
 def test_trees_on_blocks_change_no_output(kind: Kind, policy: str, temperature: float) -> None:
     """T1; and T8: what is emitted is what was accepted and one token a round."""
@@ -150,7 +149,6 @@ def recorded(kind: Kind, temperature: float) -> tuple[PromptTrace, ...]:
     return record_prompts(BLOCKS[kind], texts(temperature), RECIPE)
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, policy=REPLAYED, temperature=(0.0, 0.8))
 def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePolicy, temperature: float) -> None:
     compared = 0
@@ -172,7 +170,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePol
     assert compared > 15
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replay_counts_the_rounds_that_decoding_runs(kind: Kind, policy: TreePolicy) -> None:

@@ -65,7 +65,6 @@ def drafted(
     return run(TARGET, requests, always(RoundSetup(policy=policy, drafter="it")), drafters)
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=TREES, temperature=(0.0, 0.8), on_device=(False, True))
 def test_trees_on_an_exit_change_no_output(kind: str, temperature: float, on_device: bool) -> None:
     """T1, and T2 by the draws being fixed; and T8: what is emitted is what was accepted and one token a round."""

@@ -54,7 +54,7 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
     return run(TARGET, random_requests(7, tokens=14, temperature=temperature), slots=1).outputs
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", TREES)
 @pytest.mark.parametrize(("form", "temperature"), [("eagle", 0.0), ("eagle3", 0.8)])
 def test_trees_on_heads_change_no_output(form: Form, kind: str, temperature: float) -> None:

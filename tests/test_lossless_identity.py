@@ -121,7 +121,6 @@ def test_random_targets_do_not_repeat_one_token() -> None:
     assert np.mean([len(set(output)) for output in expected]) > 4  # the identities above compare real texts
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=POLICIES, slots=(1, 3, 8), temperature=(0.0, 0.8), family=TARGETS)
 def test_output_does_not_depend_on_policy_and_batch(kind: str, slots: int, temperature: float, family: str) -> None:
     requests = random_requests(9, tokens=12, temperature=temperature)

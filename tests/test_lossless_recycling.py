@@ -58,7 +58,7 @@ def plain(temperature: float) -> list[tuple[int, ...]]:
     return run(TARGET, random_requests(7, tokens=24, temperature=temperature), slots=1).outputs
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("policy", TREES)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_trees_of_recycled_tokens_change_no_output(policy: str, temperature: float) -> None:

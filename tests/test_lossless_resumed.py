@@ -69,7 +69,7 @@ def counts(done: Round) -> tuple[object, ...]:
     return done.sequences, done.kept, done.widths, done.verify_tokens, done.fresh
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -102,7 +102,6 @@ def test_200_prompts_decode_to_what_transformers_generates(name: str) -> None:
     assert done.target_forwards < 0.9 * many_prompts_plainly().target_forwards  # drafts were taken
 
 
-@pytest.mark.thinned(0.34)
 @crossed(name=POLICIES, slots=(1, 3, 8), temperature=(0.0, 0.8))
 def test_output_does_not_depend_on_policy_and_batch(name: str, slots: int, temperature: float) -> None:
     assert decoded(name, some_requests(temperature), slots).outputs == plain(temperature)
@@ -226,7 +225,6 @@ def hybrid_of(model: CausalModel, slots: int) -> HybridDrafter:
     return HybridDrafter(ModelDrafter(model, slots=slots, capacity=CAPACITY))
 
 
-@pytest.mark.thinned(0.34)
 @crossed(name=HYBRIDS, slots=(1, 3, 8), temperature=(0.0, 0.8))
 def test_a_hybrid_changes_no_output(name: str, slots: int, temperature: float) -> None:
     schedule = always(RoundSetup(policy=HYBRIDS[name], drafter="it"))

@@ -105,7 +105,6 @@ def measured(have: Pair, policy: TreePolicy, batch: int, prompt: int, temperatur
     return have.held_bytes + count_bytes(decode).peak_bytes, told
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, policy=POLICIES, batch=(1, 3))
 def test_the_peak_beside_a_target_is_what_torchs_allocator_hands_out(
     shelf: Path, kind: Kind, policy: TreePolicy, batch: int

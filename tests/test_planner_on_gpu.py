@@ -59,7 +59,7 @@ HANGING = [
 ]
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", DRAWN)
 @pytest.mark.parametrize("is_told", [False, True])
 @settings(max_examples=60)
@@ -188,7 +188,7 @@ def test_what_is_copied_on_a_gpu(policy: TreePolicy, is_one: bool) -> None:
     assert (copied_on_gpu(policy) is not None) == is_one
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     "policy",

@@ -94,7 +94,6 @@ def replayed(policy: StackPolicy, batch: int, temperature: float, seed: int = 0)
     return replay_stack(policy, recordings, batch, agreement=chances, generator=np.random.default_rng(seed))
 
 
-@pytest.mark.thinned(0.34)
 @crossed(name=STACKS, siblings=(0, 2), batch=(1, 3), temperature=(0.0, 0.8))
 def test_replay_emits_the_very_tokens_per_round_that_the_decoder_emits(
     name: str, siblings: int, batch: int, temperature: float
@@ -108,7 +107,7 @@ def test_replay_emits_the_very_tokens_per_round_that_the_decoder_emits(
     assert replay.texts.tolist() == [[index if index < texts else NOBODY for index in one.sequences] for one in rounds]
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", STACKS)
 def test_what_no_toss_came_before_is_what_the_decoder_ran(name: str, batch: int) -> None:

@@ -51,7 +51,6 @@ def assert_same(found: Run, expected: Run, requests: Many[Request]) -> None:
     assert told(found.rounds) == told(expected.rounds)
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, slots=(1, 3), ends=("by their limits", "by stop tokens"))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(kind: str, slots: int, ends: str) -> None:
     requests = random_requests(7, tokens=16)

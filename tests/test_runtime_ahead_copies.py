@@ -130,7 +130,6 @@ def looping(requests: Sequence[Request]) -> list[Request]:
     return [replace(one, prompt=tuple(one.prompt[:4]) * 3) for one in requests]
 
 
-@pytest.mark.thinned(0.34)
 @pytest.mark.lossless
 @crossed(kind=KINDS, slots=(1, 3), ends=("by their limits", "by stop tokens"), loops=(False, True))
 def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(
@@ -428,7 +427,7 @@ def assert_copied(held: OnDevice, policy: CopiedPolicy, texts: Sequence[Sequence
 WAYS = [False, pytest.param(True, marks=pytest.mark.skipif(not has_triton(), reason="needs triton"))]
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("by_kernel", WAYS)
 @pytest.mark.parametrize("kind", CHAINS)
 @pytest.mark.parametrize("kinds", [1, 2, 4, 30])

@@ -81,7 +81,7 @@ def test_a_draft_that_cannot_be_recorded_leaves_rounds_as_they_were(kind: str) -
     assert len(reasons(failing(kind, spoil)[1].rounds)) == 1
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("launch", [0, 1, 2, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_launch_that_fails_loses_no_round(kind: str, launch: int) -> None:

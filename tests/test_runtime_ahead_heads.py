@@ -74,7 +74,6 @@ def eagerly(requests: Many[Request], form: Form, kind: str, slots: int) -> Run:
     return run(tapped_for(TARGET, [HEADS[form]]), requests, always(setup_of(kind)), {"it": drafter}, slots=slots)
 
 
-@pytest.mark.thinned(0.34)
 @crossed(form=FORMS, kind=(*KINDS, "hybrid"), slots=(1, 3), ends=("by their limits", "by stop tokens"))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(form: Form, kind: str, slots: int, ends: str) -> None:
     requests, plain = random_requests(7, tokens=16), run(TARGET, random_requests(7, tokens=16)).outputs
@@ -91,7 +90,6 @@ def test_the_text_and_the_rounds_are_those_of_eager_forwards(form: Form, kind: s
     assert captured.drafts.replays >= len(found.rounds)  # of a hybrid that runs ahead, in vain where the text has one
 
 
-@pytest.mark.thinned(0.34)
 @crossed(form=FORMS, kind=(*KINDS, "hybrid"), slots=(1, 3))
 def test_sampled_texts_are_drafted_alike(form: Form, kind: str, slots: int) -> None:
     requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(5, tokens=12))]

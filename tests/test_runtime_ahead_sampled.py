@@ -40,7 +40,6 @@ def sampled(requests: Many[Request], ways: str) -> list[Request]:
     return [replace(one, seed=place, **each[place % len(each)]) for place, one in enumerate(requests)]
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, slots=(1, 3), ways=tuple(SAMPLED), ends=("by their limits", "by stop tokens"))
 def test_sampled_rounds_run_ahead_too(kind: str, slots: int, ways: str, ends: str) -> None:
     requests = sampled(random_requests(7, tokens=16), ways)

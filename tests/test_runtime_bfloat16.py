@@ -43,7 +43,7 @@ def require_close(found: Tensor, exact: Tensor, sums: int) -> None:
     assert ((found.double() - exact).abs() <= allowed).all()
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_dots
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("rows", [*range(1, MOST_ROWS + 2), *(16, 17, 2 * MOST_ROWS + 3, 31, 32, 33), 70])
@@ -182,7 +182,7 @@ def exact_lean(family: str) -> LeanModel:
     return LeanModel(model.bfloat16().double())
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_dots
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("tokens", [[[9]], [[9, 2, 6, 5]]], ids=str)

@@ -135,7 +135,7 @@ def test_what_nobody_sees_may_be_no_number_in_bfloat16(head: int) -> None:
         assert torch.equal(in_tree(model, CONTEXTS), expected)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_dots
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("kind", POLICIES)

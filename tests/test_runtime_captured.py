@@ -66,7 +66,6 @@ def assert_same(kind: str, requests: Many[Request], *, slots: int = 3, family: s
     return recorder
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, slots=(1, 3), temperature=(0.0, 0.8), penalty=(1.0, 1.2))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(
     kind: str, slots: int, temperature: float, penalty: float

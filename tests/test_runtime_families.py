@@ -86,7 +86,7 @@ def read(model: CausalModel, texts: np.ndarray, cuts: Sequence[int]) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize(("way", "name"), WAYS)
 def test_a_text_has_transformers_logits_however_it_is_read(way: str, name: str, cuts: str) -> None:
@@ -196,7 +196,7 @@ def continued(name: str) -> tuple[list[Request], list[tuple[int, ...]]]:
     return requests, expected
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize(("way", "name"), DECODED)
 def test_garbage_trees_decode_to_what_transformers_generates(way: str, name: str) -> None:
@@ -207,7 +207,7 @@ def test_garbage_trees_decode_to_what_transformers_generates(way: str, name: str
     assert run(wrapped(way, name), requests, schedule, drafters).outputs == expected
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize(("way", "name"), DECODED)
 def test_chains_longer_than_a_window_decode_to_what_transformers_generates(way: str, name: str) -> None:

@@ -35,7 +35,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "rows", [1, 2, 3, 4, 7, PAIRED_ROWS - 1, PAIRED_ROWS, PAIRED_ROWS + 3, MOST_ROWS, MOST_ROWS + 1]
 )

@@ -43,7 +43,7 @@ def decoded(kind: str, rows: int, temperature: float) -> tuple[list[tuple[int, .
     return done.outputs, len(done.rounds)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", MODELS)
@@ -52,7 +52,7 @@ def test_a_table_of_another_size_changes_neither_text_nor_rounds(name: str, temp
     assert decoded(name, TOKENS + 7, temperature) == expected
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("name", MODELS)

@@ -47,7 +47,6 @@ def assert_same_rounds(kind: str, requests: Many[Request], *, slots: int = 3, fa
     assert rounds(device) == rounds(host)
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=KINDS, slots=(1, 3), temperature=(0.0, 0.8))
 def test_outputs_and_rounds_are_those_of_drafts_that_grow_on_the_host(
     kind: str, slots: int, temperature: float

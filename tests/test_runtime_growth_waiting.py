@@ -63,7 +63,7 @@ def drafter_on(device: str, batch: int, temperature: float) -> tuple[ModelDrafte
     return drafter, sequences
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", GROWN)

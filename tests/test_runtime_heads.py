@@ -52,7 +52,7 @@ def decoded(form: Form, kind: str, *, on_device: bool | None = None, slots: int 
     return drafter
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("kind", ["chain", "eagle2", "talon", "cast", "opt-tree", "static"])
 @pytest.mark.parametrize("form", FORMS)

@@ -103,7 +103,7 @@ def test_no_log_probability_behind_what_is_no_number_is_one(dtype: torch.dtype) 
     assert children_of(scores, 2).log_probs.isnan().all()
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.lossless
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("kind", POLICIES)

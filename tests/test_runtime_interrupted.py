@@ -124,7 +124,6 @@ def assert_nothing_is_lost(
     assert not faults and session._decoder.is_faultless and session._decoder._admission._reading is None
 
 
-@pytest.mark.thinned(0.34)
 @crossed(kind=("chain", "lookup"), where=PLACES, moment=MOMENTS, is_done=(False, True))
 def test_a_step_that_is_broken_off_loses_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, kind: str, where: str, moment: str, is_done: bool

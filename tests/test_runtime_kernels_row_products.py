@@ -96,7 +96,7 @@ def test_few_rows_are_multiplied(
     assert error(Case(rows=rows, outs=9, width=1100, prologue=prologue, dtype=dtype), tile) < tolerance
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_triton
 @pytest.mark.parametrize("width", [8, 33, 128, 256, 257])
 @pytest.mark.parametrize("outs", [5, 16, 17])

@@ -169,7 +169,7 @@ def test_nodes_mix_what_they_see_however_the_keys_are_split(
     assert distance(out, case) < tolerance
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_triton
 @pytest.mark.parametrize(("heads", "size"), [((32, 8), 64), ((4, 4), 80), ((8, 1), 128), ((4, 2), 256), ((2, 1), 24)])
 @pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
@@ -235,7 +235,6 @@ def test_a_cache_without_room_behind_the_tree_is_read_to_its_end_alone() -> None
     assert distance(attended(case, 2), case) < 3e-6
 
 
-@pytest.mark.thinned(0.34)
 @needs_triton
 @crossed(
     is_normed=[False, True],

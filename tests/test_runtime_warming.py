@@ -60,7 +60,7 @@ def decode(decoder: Decoder, temperature: float) -> Run:
     return Run([tuple(s.emitted) for s in sequences], rounds)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_captured_while_requests_wait(kind: str, temperature: float) -> None:

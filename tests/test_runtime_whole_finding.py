@@ -102,7 +102,7 @@ def filled(model: LeanModel) -> KeyValueCache:
     return cache
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [1, 5, 100])
 @pytest.mark.parametrize("kind", NODES)

@@ -122,7 +122,7 @@ STEPS = {
 }
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("kind", STEPS)

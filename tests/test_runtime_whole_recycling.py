@@ -162,7 +162,7 @@ def assert_alike(policy: TreePolicy, lengths: list[int], *, grows: bool, **setti
                 sequences[slot].tokens.extend(new[: 1 + slot])
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @needs_dots
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("lengths", [[40], [1, 12, 70]], ids=str)

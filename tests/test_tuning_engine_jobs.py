@@ -246,7 +246,7 @@ def chain_drafts(length: int, right: float, texts: int) -> float:
     return float(np.mean([drafted for drafted in drafts if drafted]))
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("right", [0.0, 0.4, 0.8, 0.95])
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
 def test_texts_that_end_cost_a_chain_less_than_half_of_what_is_let_pass(length: int, right: float) -> None:

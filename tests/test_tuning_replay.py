@@ -165,7 +165,7 @@ def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
     return replay_grown(policy, recording, batch)
 
 
-@pytest.mark.thinned(0.34)
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.label)
 def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch: int) -> None:

@@ -26,20 +26,18 @@ HOST = torch.device("cpu")
 ATEN: Any = torch.ops.aten
 PLACING = (ATEN.to, ATEN.type_as)  # copies by another name
 PINNING = (ATEN.pin_memory, ATEN._pin_memory)
-ABOUT_PLACES = frozenset((*PLACING, *PINNING, ATEN.is_pinned))
-WAITING = frozenset(
-    (  # whose result's shape or value numbers on the device tell
-        ATEN._local_scalar_dense,
-        ATEN._unique2,
-        ATEN.equal,
-        ATEN.is_nonzero,
-        ATEN.item,
-        ATEN.masked_select,
-        ATEN.nonzero,
-        ATEN.unique_consecutive,
-    )
+ABOUT_PLACES = (*PLACING, *PINNING, ATEN.is_pinned)
+WAITING = (  # whose result's shape or value numbers on the device tell
+    ATEN._local_scalar_dense,
+    ATEN._unique2,
+    ATEN.equal,
+    ATEN.is_nonzero,
+    ATEN.item,
+    ATEN.masked_select,
+    ATEN.nonzero,
+    ATEN.unique_consecutive,
 )
-INDEXING = frozenset((ATEN.index, ATEN.index_put, ATEN.index_put_))
+INDEXING = (ATEN.index, ATEN.index_put, ATEN.index_put_)
 
 
 class OnDevice(Tensor):
