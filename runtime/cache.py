@@ -18,6 +18,7 @@ from ..planner.kernels.arrays import Ints
 from .kernels.rows import move_rows
 from .transfer import sent
 
+SWAPPED_AT_ONCE = 128  # positions, which take memory besides
 Kept = tuple[int, int, Sequence[int]]  # (slot, position of node 0, nodes)
 
 
@@ -94,6 +95,18 @@ class KeyValueCache:
     def move_slot(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` positions of one slot over another."""
         self.states[:, target, :tokens] = self.states[:, source, :tokens]
+
+    def swap_slots(self, one: int, other: int, tokens: int) -> None:
+        """Let two slots exchange their first `tokens` positions; what is broken off leaves neither."""
+        for rows in self._moving:
+            of_slots = rows.view(len(rows), self.slots, self.capacity, -1)
+            for start in range(0, tokens, SWAPPED_AT_ONCE):
+                first, second = (
+                    of_slots[:, slot, start : min(start + SWAPPED_AT_ONCE, tokens)] for slot in (one, other)
+                )
+                held = first.clone()
+                first.copy_(second)
+                second.copy_(held)
 
     def spread(self, slots: int, tokens: int) -> None:
         """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""

@@ -53,8 +53,12 @@ class Decoder:
         allow_lossy: bool = False,
         judges: Mapping[str, PivotJudge] | None = None,
         absent: Mapping[str, str] | None = None,
+        prefix_caching: bool = False,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
+
+        With `prefix_caching` texts that have left are kept in free slots, and a prompt that begins like a text in any
+        slot is read from where they differ.
 
         Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
@@ -70,7 +74,7 @@ class Decoder:
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it
         self._drafting = Drafting(drafters, target.vocabulary, self._faults, absent or {})
-        self._admission = Admission(target, self._cache, self._drafting, slots=slots)
+        self._admission = Admission(target, self._cache, self._drafting, slots=slots, prefix_caching=prefix_caching)
         prepare(target.dtype, target.device)
         self._verifying = Verifying(
             target,
@@ -126,6 +130,10 @@ class Decoder:
         Before the first round everybody reads them where this is not told.
         """
         self._drafting.expect(self._schedule(batch, context))
+
+    def unread(self, request: Request) -> int:
+        """Return how many tokens of a prompt would have to be read now: at least one; all without `prefix_caching`."""
+        return self._admission.unread(request)
 
     def admit(self, request: Request, index: int = 0) -> Sequence:
         """Read a prompt, draw its first token and let the sequence join the batch.

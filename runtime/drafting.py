@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
 from .drafters.lookup import roots_of
-from .drafters.protocol import Drafter, ReadsAlong, asked_of
+from .drafters.protocol import CopiesPrefix, Drafter, ReadsAlong, asked_of
 from .faults import MOST_FAULTS, PATIENCE, Fault, is_out_of_memory, reason_of, require_sound
 from .prefill import Reading
 from .requests import Sequence
@@ -121,6 +121,26 @@ class Drafting:
 
         self.keep_up(reading.slot, read)
 
+    def copy_prefix(self, source: int, slot: int, tokens: int) -> dict[str, int]:
+        """Let a slot begin as another does, with so many tokens at most; return how many each drafter holds there."""
+        held: dict[str, int] = {}
+
+        def copy(name: str, drafter: Drafter) -> None:
+            if isinstance(drafter, CopiesPrefix):
+                held[name] = drafter.copy_prefix(source, slot, tokens)
+
+        self.keep_up(slot, copy)
+        return held
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let two slots in which nobody runs exchange what they hold."""
+
+        def swap(_: str, drafter: Drafter) -> None:
+            if isinstance(drafter, CopiesPrefix):
+                drafter.swap_prefixes(one, other)
+
+        self.keep_up(other, swap)
+
     def join(self, reading: Reading, slot: int) -> None:
         """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read.
 
@@ -160,13 +180,13 @@ class Drafting:
                 except Exception as error:
                     self._note_failure(name, error, 1 if self._has_forgotten(name, [slot]) else MOST_FAULTS)
 
-    def note_left(self, batch: int) -> None:
-        """Take note of a text that has left so many others; who has rested for long enough begins with them anew."""
+    def note_left(self, slots: int) -> None:
+        """Take note of a text that has left; who has rested for long enough begins anew, in so many slots."""
         for name in list(self._resting):
             self._resting[name] -= 1
             if not self._resting[name]:
                 del self._resting[name]
-                if self._has_forgotten(name, range(batch)):
+                if self._has_forgotten(name, range(slots)):
                     self._failures[name] = MOST_FAULTS - 1
 
     def _has_forgotten(self, name: str, slots: Iterable[int]) -> bool:

@@ -58,8 +58,9 @@ class Generator:
 
         `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
 
-        Caches are allocated per call. Where forwards are captured, which can take longer than a text, a call takes over
-        the caches and graphs of the one before if they fit; a session never does, and lets them go.
+        A call takes over the caches of the one before if they fit, with what was captured over them, which can take
+        longer than a text, and with its texts, of which prompts may be the continuation. A session has its own, and
+        lets those go.
         """
         self.choice = choice
         self._target, self._tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
@@ -71,7 +72,7 @@ class Generator:
             judges=judges or {},
             allow_lossy=allow_lossy,
         )
-        self._spare: HeldDecoder | None = None  # of the last call, where forwards are captured
+        self._spare: HeldDecoder | None = None  # of the last call
 
     def generate(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
@@ -116,7 +117,7 @@ class Generator:
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
         done = {event.handle: event.completion for event in _events(session) if event.completion is not None}
-        self._keep(held)
+        self._spare = held
         return [done[handle] for handle in range(len(requests))]
 
     def stream(
@@ -144,9 +145,9 @@ class Generator:
                     yield event.piece
         except GeneratorExit:  # whoever listens has had enough
             session.cancel(handle)
-            self._keep(held)
+            self._spare = held
             raise
-        self._keep(held)
+        self._spare = held
         assert done is not None, "a session goes on until every request has ended"
         return done
 
@@ -156,6 +157,7 @@ class Generator:
         slots: int = 8,
         longest: int | None = None,
         prefill_tokens: int = PREFILL_TOKENS,
+        prefix_caching: bool = True,
         warm: bool = False,
     ) -> Session:
         """Return a running batch that requests may join and leave at any time.
@@ -166,6 +168,9 @@ class Generator:
                 2,048, or as many as the model has positions.
             prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
                 let a long prompt begin sooner.
+            prefix_caching: whether a prompt that begins like another request's text is read from where they differ, in
+                slots that stand free of those that have ended. It is then answered sooner, which tells whoever sends
+                prompts how others begin.
             warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
                 now, so that no request waits while something is captured, compiled or set up at its first use.
 
@@ -179,7 +184,7 @@ class Generator:
             raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
         _require_slots(slots)
         self._spare = None  # its caches make room for the new ones
-        held = self._maker.make(slots, longest)
+        held = self._maker.make(slots, longest, prefix_caching=prefix_caching)
         if warm:
             self._warm(held)
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
@@ -224,13 +229,8 @@ class Generator:
             spare.calls += 1
             return spare
         del spare  # its caches make room for the new ones
-        if self._is_captured:  # few lengths, so that it serves again
-            longest = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
-        return self._maker.make(slots, longest)
-
-    def _keep(self, held: HeldDecoder) -> None:
-        """Keep a decoder whose capturing took long for the next call."""
-        self._spare = held if self._is_captured else None
+        longest = -(-longest // SHARED_LENGTH) * SHARED_LENGTH  # few lengths, so that it serves again
+        return self._maker.make(slots, min(longest, self._target.longest_context))
 
     def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(

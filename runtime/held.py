@@ -72,7 +72,7 @@ class DecoderMaker:
     allow_lossy: bool
     _known: dict[tuple[int, int], tuple[RoundSetup, ...]] = field(default_factory=dict)  # of slots and lengths
 
-    def make(self, slots: int, longest: int) -> HeldDecoder:
+    def make(self, slots: int, longest: int, *, prefix_caching: bool = True) -> HeldDecoder:
         """Return a new decoder, with the drafters alone that so many texts, as long, may meet.
 
         A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
@@ -89,7 +89,7 @@ class DecoderMaker:
             made = self._made(setups, yielding, slots, capacity)
             absent = made.refused | made.cramped | yielding
             try:
-                decoder = self._decoder(made, setups, absent, slots=slots, capacity=capacity)
+                decoder = self._decoder(made, setups, absent, slots, capacity, prefix_caching)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -139,7 +139,13 @@ class DecoderMaker:
         return {name: HybridDrafter(model_drafter(self.models[name], slots=slots, capacity=capacity))}
 
     def _decoder(
-        self, made: _Made, setups: Iterable[RoundSetup], absent: Mapping[str, str], *, slots: int, capacity: int
+        self,
+        made: _Made,
+        setups: Iterable[RoundSetup],
+        absent: Mapping[str, str],
+        slots: int,
+        capacity: int,
+        prefix_caching: bool,
     ) -> Decoder:
         planned = [self.models[name] for name in made.drafters if name in self.models]
         asked = {setup.classifier for setup in setups}
@@ -153,4 +159,5 @@ class DecoderMaker:
             allow_lossy=self.allow_lossy,
             judges=judges,
             absent=absent,
+            prefix_caching=prefix_caching,
         )

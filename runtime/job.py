@@ -41,5 +41,6 @@ class Job:
             rounds=self.rounds,
             finish_reason=reason if end is None else "stop",
             lossy=tuple(place for place in places if place < len(emitted)),
+            cached_tokens=0 if self.sequence is None else self.sequence.cached,
             error=error,
         )

@@ -216,9 +216,10 @@ class Session:
         if job.reading is None:
             if self._gallery is not None:
                 job.request = self._gallery.shown(job.request, self)
-            if len(job.request.prompt) <= most:
+            unread = self._decoder.unread(job.request)
+            if unread <= most:
                 job.sequence = self._decoder.admit(job.request, job.handle)
-                return len(job.request.prompt)
+                return unread
             job.reading = self._decoder.begin(job.request, job.handle)
         before = job.reading.left
         self._decoder.read_on(job.reading, most)

@@ -18,7 +18,7 @@ from spectune.planner.policies import ChainPolicy, OptTreePolicy, StackPolicy, T
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
-from spectune.runtime.generation import GenerationOptions, GenerationSettings
+from spectune.runtime.generation import Completion, GenerationOptions, GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.held import DecoderMaker, HeldDecoder
 from spectune.runtime.models.forward import CausalModel, ForwardInput
@@ -55,6 +55,41 @@ def generated(policy: TreePolicy | None) -> list[tuple[int, ...]]:
     drafters = {"small": LeanModel(perturbed(TARGET, 0.02))}
     generator = Generator(LeanModel(TARGET), TOKENIZER, drafters, schedule, choice)
     return [done.tokens for done in generator.generate_batch(PROMPTS, max_new_tokens=12)]
+
+
+LONG = "to be or not to be " * 3
+
+
+def answer(generator: Generator, kind: str, prompt: str) -> Completion:
+    """Return an answer of nine tokens, asked for in one way or another."""
+    if kind == "generate":
+        return generator.generate(prompt, max_new_tokens=9)
+    stream = generator.stream(prompt, max_new_tokens=9)
+    while True:
+        try:
+            next(stream)
+        except StopIteration as end:
+            done: Completion = end.value
+            return done
+
+
+@pytest.mark.parametrize("kind", ["generate", "stream"])
+def test_a_prompt_that_goes_on_with_that_of_the_call_before_is_read_from_there(kind: str) -> None:
+    generator, tokens, prompt, cached = plain_generator(), [], LONG, []
+    for _ in range(3):
+        done = answer(generator, kind, prompt)
+        assert done.tokens == plain_generator().generate(prompt, max_new_tokens=9).tokens
+        tokens.append(len(TOKENIZER(prompt).input_ids))
+        cached.append(done.cached_tokens)
+        prompt += "or not to be "
+    assert cached == [0, *(count - 1 for count in tokens[:2])]  # its last token is no longer a space
+
+
+def test_a_session_that_is_to_read_every_prompt_does() -> None:
+    session = plain_generator().session(slots=2, longest=200, prefix_caching=False)
+    for _ in range(2):
+        session.submit(LONG, max_new_tokens=3)
+    assert [event.completion.cached_tokens for event in session.events() if event.completion is not None] == [0, 0]
 
 
 @pytest.mark.parametrize("policy", WIDE, ids=lambda policy: policy.label)
@@ -175,9 +210,9 @@ def test_caches_that_do_not_serve_are_let_go_before_others_are_allocated(
     gone: list[bool] = []
     made = DecoderMaker.make
 
-    def watched(maker: DecoderMaker, slots: int, longest: int) -> HeldDecoder:
+    def watched(maker: DecoderMaker, slots: int, longest: int, *, prefix_caching: bool = True) -> HeldDecoder:
         gone.append(former() is None)
-        return made(maker, slots, longest)
+        return made(maker, slots, longest, prefix_caching=prefix_caching)
 
     monkeypatch.setattr(DecoderMaker, "make", watched)
     if kind == "batch":

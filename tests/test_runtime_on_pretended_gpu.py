@@ -229,7 +229,7 @@ class Done:
     rounds: list[tuple[list[int], int]]  # tokens that each sequence kept, and those that were verified
 
 
-def decoded(case: Case, device: torch.device) -> Done:
+def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False) -> Done:
     """Decode; on a GPU only the reading of prompts may wait unasked."""
     who = crew(case, device)
     setup = RoundSetup(
@@ -239,7 +239,7 @@ def decoded(case: Case, device: torch.device) -> Done:
     )
     decoder = Decoder(
         who.target, {"it": who.drafter}, always(setup), slots=case.slots, capacity=CAPACITY,
-        allow_lossy=True, judges=who.judges,
+        allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip
     feed, rounds = Feed(decoder, requests(case.sampling)), list[Round]()
     while True:
@@ -260,6 +260,8 @@ def requests(sampling: str) -> list[Request]:
     """Return what is asked; of mixed requests each is drawn from in a way of its own."""
     if sampling == "greedy":
         return random_requests(5, tokens=6)
+    if sampling == "alike":
+        return [replace(one, prompt=(*range(20), *one.prompt)) for one in random_requests(7, tokens=6)]
     if sampling == "sampled":
         return random_requests(5, tokens=6, temperature=0.8)
     ways: tuple[dict[str, Any], ...] = (
@@ -289,6 +291,15 @@ def test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case
     expected = decoded(case, torch.device("cpu"))
     with pretended_gpu():
         assert decoded(case, PLACE) == expected
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("way", ["plain", "chain", "suffix", "text, else a chain", "eagle3: chain", "stack of 3"])
+def test_what_prompts_begin_with_is_moved_on_the_device_and_read_by_nobody(way: str, slots: int) -> None:
+    case = Case(way=way, slots=slots, sampling="alike", regime="cuda-graph", is_padded=False)
+    expected = decoded(case, torch.device("cpu"))
+    with pretended_gpu():
+        assert decoded(case, PLACE, prefix_caching=True) == expected
 
 
 # --- controls: each of these would go unseen on a CPU

@@ -29,6 +29,15 @@ class Slots(Generic[Item]):
         last = len(self.running)
         return self._homes.index(last) if last in self._homes else last
 
+    @property
+    def homes(self) -> list[int]:
+        """The slot of each sequence of the batch."""
+        return list(self._homes)
+
+    def home(self, sequence: Item) -> int:
+        """Return the slot of a sequence of the batch."""
+        return next(home for other, home in zip(self.running, self._homes, strict=True) if other is sequence)
+
     def join(self, sequence: Item) -> int:
         """Let a sequence into the batch; return its slot, which was the next."""
         slot, last = self.next, len(self.running)

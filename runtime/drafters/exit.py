@@ -61,6 +61,13 @@ class ExitDrafter(ModelDrafter):
     def move(self, source: int, target: int) -> None:
         """Do nothing: the target's cache moves before its drafters do."""
 
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Return `most`: what the target holds is copied with its own keys."""
+        return most
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Do nothing: the target's cache has done it."""
+
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return 1: the newest token is the only one that the target has not read."""
         return 1

@@ -78,6 +78,17 @@ class HybridDrafter:
         self._texts.move(source, target)
         self._model.move(source, target)
 
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Let the model hold the beginning of another slot's text, and forget the slot's former one."""
+        self._texts.admit(slot)
+        return self._model.copy_prefix(source, slot, most)
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let the model's slots exchange what they hold, and forget both former texts."""
+        for slot in (one, other):
+            self._texts.admit(slot)
+        self._model.swap_prefixes(one, other)
+
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the model has to read when it next drafts."""
         return self._model.fresh(sequences)

@@ -80,6 +80,24 @@ class StackLevel:
         self._cache.move_slot(source, target, self._committed[source])
         self._committed[target] = self._committed[source]
 
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Let a slot hold at most so many of the first committed tokens of another, which it returns."""
+        held = min(self._committed[source], most)
+        if slot != source:
+            self._committed[slot] = self._cached[slot] = 0
+            self._cache.move_slot(source, slot, held)
+        self._committed[slot] = self._cached[slot] = held
+        return held
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let two slots exchange what they hold."""
+        held = self._committed[one], self._committed[other]
+        for slot in (one, other):
+            self._committed[slot] = self._cached[slot] = 0
+        self._cache.swap_slots(one, other, max(held))
+        for slot, tokens in zip((other, one), held, strict=True):
+            self._committed[slot] = self._cached[slot] = tokens
+
     def unread(self, slot: int, tokens: Many[int]) -> int:
         """Return how many committed tokens the next draft has to read first."""
         return len(tokens) - self._committed[slot]

@@ -84,6 +84,22 @@ class ModelDrafter:
         self._cache.move_slot(source, target, self._cached[source])
         self._cached[target] = self._cached[source]
 
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Let a slot hold at most so many of the first tokens of another, which it returns; see `CopiesPrefix`."""
+        held = min(self._cached[source], most)
+        if slot != source:
+            self._cached[slot] = 0
+            self._cache.move_slot(source, slot, held)
+        self._cached[slot] = held
+        return held
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let two slots exchange what they hold; see `CopiesPrefix`."""
+        held = self._cached[one], self._cached[other]
+        self._cached[one] = self._cached[other] = 0
+        self._cache.swap_slots(one, other, max(held))
+        self._cached[other], self._cached[one] = held
+
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""
         held = zip(sequences, self._cached, strict=False)

@@ -42,6 +42,20 @@ class ReadsAlong(Protocol):
 
 
 @runtime_checkable
+class CopiesPrefix(Protocol):
+    """A drafter that can let one slot begin as another does."""
+
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Let a slot hold the first tokens of those that `source` holds, `most` of them at most, and nothing else.
+
+        Returns how many these are. The slots may be one and the same; what `source` holds stays.
+        """
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let two slots in which nobody runs exchange what they hold; what is broken off leaves neither."""
+
+
+@runtime_checkable
 class Forgets(Protocol):
     """A drafter that can go back in the texts it has read."""
 

@@ -99,6 +99,17 @@ class StackDrafter:
         for level in self._levels:
             level.move(source, target)
 
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Let every model hold the beginning of another slot's text; return how much of it all of them hold."""
+        self._texts[slot] = TextState()
+        return min(level.copy_prefix(source, slot, most) for level in self._levels)
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Let two slots of every model exchange what they hold."""
+        self._texts |= {one: TextState(), other: TextState()}
+        for level in self._levels:
+            level.swap_prefixes(one, other)
+
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that any model has to read first."""
         return max(level.unread(slot, s.tokens) for level in self._levels for slot, s in enumerate(sequences))

@@ -88,6 +88,11 @@ class SuccessorCache(KeyValueCache):
         for kept in (self.tokens, self.ids, self.log_probs):
             kept[target, :tokens] = kept[source, :tokens]
 
+    def swap_slots(self, one: int, other: int, tokens: int) -> None:
+        """Let two slots exchange their first `tokens` positions."""
+        for kept in (self.tokens, self.ids, self.log_probs):
+            kept[[one, other], :tokens] = kept[[other, one], :tokens]
+
     def spread(self, slots: int, tokens: int) -> None:
         """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""
         for kept in (self.tokens, self.ids, self.log_probs):
