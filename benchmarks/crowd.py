@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +16,7 @@ from spectune.planner.policies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.lookup import chains
-from spectune.runtime.drafters.protocol import Drafter
+from spectune.runtime.drafters.protocol import CopiesPrefix, Drafter, ReadsAlong
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
@@ -27,6 +27,7 @@ FLAWS = ("raises", "no memory", "another batch", "unknown tokens", NAN)
 MADE_UP = "made up by the soak"
 LEVEL_ROUNDS = 25  # rounds between changes of how many sequences there are
 CANCELLED, SAMPLED = 0.02, 0.3  # chance per round of a cancelled request; share of requests that are sampled
+GOES_ON, REMEMBERED = 0.3, 16  # share of requests whose prompt goes on with one of so many texts that ended last
 Prompts = Sequence[tuple[int, ...]]
 
 
@@ -133,6 +134,25 @@ class Flawed:
             self.made[NAN] += self.has_just_failed
 
 
+class FlawedReader(Flawed):
+    """One that also reads prompts piece by piece, and keeps what they begin with."""
+
+    def read_along(self, slot: int, tokens: Sequence[int], held: int) -> None:
+        """Pass it on."""
+        assert isinstance(self.drafter, ReadsAlong)
+        self.drafter.read_along(slot, tokens, held)
+
+    def copy_prefix(self, source: int, slot: int, most: int) -> int:
+        """Pass it on."""
+        assert isinstance(self.drafter, CopiesPrefix)
+        return self.drafter.copy_prefix(source, slot, most)
+
+    def swap_prefixes(self, one: int, other: int) -> None:
+        """Pass it on."""
+        assert isinstance(self.drafter, CopiesPrefix)
+        self.drafter.swap_prefixes(one, other)
+
+
 def _flawed_draft(flaw: str, batch: int, vocabulary: int) -> DraftBatch:
     match flaw:
         case "raises":
@@ -174,6 +194,7 @@ class Crowd:
         sampled: share of new requests that are.
         faults: what the decoder reported, by drafter; "target" for its own.
         emitted: what became of every `keep_every`-th request.
+        cached: tokens of prompts that were not read, since another text began with them.
     """
 
     def __init__(
@@ -194,13 +215,15 @@ class Crowd:
         """Start with nobody."""
         drafters: dict[str, Drafter] = dict(others)
         drafters.update(flawed)
-        self.decoder = Decoder(target, drafters, self._scheduled, slots=slots, capacity=capacity)
+        self.decoder = Decoder(target, drafters, self._scheduled, slots=slots, capacity=capacity, prefix_caching=True)
         self.flawed = flawed
         self.level: int | None = None
         self.sampled = SAMPLED
         self.faults: Counter[str] = Counter()
         self.emitted: list[Emitted] = []
-        self.rounds = self.tokens = self.joined = self.cancelled = 0
+        self.rounds = self.tokens = self.joined = self.cancelled = self.cached = 0
+        self._longest = max(map(len, prompts))
+        self._ended = deque[list[int]](maxlen=REMEMBERED)
         self._setups, self._prompts, self._slots, self._new_tokens = setups, prompts, slots, new_tokens
         self._turn, self._keep_every, self._rng = turn, keep_every, np.random.default_rng(seed)
         self._wanted = slots
@@ -256,13 +279,18 @@ class Crowd:
         while len(self.decoder.running) < (self.level or self._wanted):
             sequence = self.decoder.admit(self._request(), self.joined)
             self.joined += 1
+            self.cached += sequence.cached
             if sequence.is_finished:
                 self._keep(sequence)
 
     def _request(self) -> Request:
         rng = self._rng
+        prompt = self._prompts[int(rng.integers(len(self._prompts)))]
+        if self._ended and rng.random() < GOES_ON:
+            text = self._ended[int(rng.integers(len(self._ended)))]
+            prompt = (*text[: self._longest - 1], *prompt)[: self._longest]
         return Request(
-            prompt=self._prompts[int(rng.integers(len(self._prompts)))],
+            prompt=prompt,
             max_new_tokens=int(rng.integers(1, self._new_tokens, endpoint=True)),
             temperature=0.8 if rng.random() < self.sampled else 0.0,
             seed=int(rng.integers(2**31)),
@@ -275,6 +303,7 @@ class Crowd:
         self._keep(sequence)
 
     def _keep(self, sequence: Decoded) -> None:
+        self._ended.append(sequence.tokens)
         if sequence.index % self._keep_every == 0:
             tokens = np.array(sequence.emitted, dtype=np.int32)
             self.emitted.append(Emitted(request=sequence.request, tokens=tokens))

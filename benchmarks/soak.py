@@ -2,12 +2,13 @@
 
     python benchmarks/soak.py [--rounds 10000] [--device cpu] [--seed 0]
 
-    growth   in the device's native number format: random sequences of random prompts join, leave and are cancelled, 1
-             to 8 at once, while the way of decoding changes every few rounds between chains, trees, copies of the
-             text and stacks; one draft in a hundred goes wrong. Behind every tenth of the rounds: the process's
-             resident memory, the bytes of all living tensors, where the caches lie. Before and after that every model
-             reads as much for all sequences as it ever reads together, and a whole cycle of ways runs at full batch,
-             all requests sampled, with torch's allocations counted, which is the peak.
+    growth   in the device's native number format: random sequences of random prompts, three in ten of which go on with
+             a text that ended, join, leave and are cancelled, 1 to 8 at once, while the way of decoding changes every
+             few rounds between chains, trees, copies of the text and stacks; one draft in a hundred goes wrong. Behind
+             every tenth of the rounds: the process's resident memory, the bytes of all living tensors, where the caches
+             lie. Before and after that every model reads as much for all sequences as it ever reads together, and a
+             whole cycle of ways runs at full batch, all requests sampled, with torch's allocations counted, which is
+             the peak.
     faults   fp32: every third draft goes wrong. Drafters raise, run out of memory, score with NaN, answer for another
              batch or with unknown tokens; one never works, one is missing, and the target has no memory for some trees.
 
@@ -44,6 +45,7 @@ from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.drafters.protocol import CopiesPrefix
 from spectune.runtime.faults import MOST_FAULTS
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.setup import RoundSetup, draft_room
@@ -52,7 +54,7 @@ from spectune.tuning.family import EXACT_DTYPE
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement, judge
 
-from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
+from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, FlawedReader, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from peaks import Counted, counted_family, models_of  # isort: skip
 
@@ -136,6 +138,7 @@ def grown(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
         "tokens": crowd.tokens,
         "requests": crowd.joined,
         "cancelled": crowd.cancelled,
+        "cached_tokens": crowd.cached,
         "faults": dict(crowd.faults),
         "held": [asdict(one) for one in held],
         "resident_growth_bytes": slope(held),
@@ -181,6 +184,7 @@ def broken(prompts: Prompts, rounds: int, device: str, seed: int) -> Json:
         "near_ties": judgement.near_ties,
         "wrong": judgement.wrong,
         "checks": {
+            "beginnings of prompts were not read anew": crowd.cached > 0,
             "every kind of fault was made": len(flaws) == 5 and missing > 0 and target.failed > 0,
             "what drafters raised and wrong shapes were reported": all(told.values()),
             "scores that are no numbers were reported": sum(unseen.values()) == 0,
@@ -201,7 +205,9 @@ def crowd_of(
     sound = drafters_of(Family(target=target, drafters=models), setups, SLOTS, capacity)
     used = {str(setup.drafter): [models[name] for name in models_of(setup) if name in models] for setup in setups}
     flawed = {
-        name: Flawed(drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary)
+        name: (FlawedReader if isinstance(drafter, CopiesPrefix) else Flawed)(
+            drafter, used[name], chance, np.random.default_rng((seed, place)), target.vocabulary
+        )
         for place, (name, drafter) in enumerate(sound.items())
     }
     return Crowd(
