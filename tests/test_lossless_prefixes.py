@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.policies import (
     ChainPolicy,
     HybridPolicy,
@@ -32,6 +33,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.drafters.stack import StackDrafter
+from spectune.runtime.faults import MOST_FAULTS, PATIENCE
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.lean import LeanModel
@@ -381,12 +383,13 @@ def test_a_text_whose_slot_another_one_moves_to_is_kept_elsewhere() -> None:
     served.ended(again, second, third)
 
 
-def test_a_text_that_still_runs_lends_its_prompt() -> None:
+@pytest.mark.parametrize("tokens", [25, 30])
+def test_a_text_that_still_runs_lends_its_prompt_or_some_of_it(tokens: int) -> None:
     served = Served(3)
     running = served.joined(text(1, 30), 20)
     served.decoder.step()
-    other = served.joined([*text(1, 25), *text(2, 9)], 20)
-    assert other.cached == 25
+    other = served.joined([*text(1, tokens), *text(2, 9)], 20)
+    assert other.cached == tokens
     served.ended(running, other)
 
 
@@ -402,9 +405,10 @@ def test_what_was_read_of_a_prompt_that_was_given_up_is_kept() -> None:
     served.ended(running, again)
 
 
-def test_a_reading_that_fails_leaves_what_is_there_and_nothing_that_is_not() -> None:
-    served = Served(2)
-    old = served.answered(text(1, 30))
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_reading_that_fails_leaves_what_is_there_and_nothing_that_is_not(slots: int) -> None:
+    served = Served(slots)
+    old = served.answered(text(1, 60))
 
     def failing(step: ForwardInput, cache: KeyValueCache) -> Tensor:
         cache.states[:, step.first_slot, int(step.positions.min()) :] = 1e9
@@ -414,5 +418,79 @@ def test_a_reading_that_fails_leaves_what_is_there_and_nothing_that_is_not() -> 
     with pytest.raises(MemoryError):
         served.decoder.admit(Request(prompt=(*old.tokens[:25], *text(2, 9)), max_new_tokens=4))
     del served.target.forward
+    assert served.answered([*old.tokens, 7]).cached == (25 if slots == 1 else old.context)
     assert served.answered([*old.tokens[:25], *text(2, 9)]).cached == 25
-    assert served.answered([*old.tokens, 7]).cached >= 25
+
+
+def test_where_a_prompt_was_read_in_pieces_is_free_again() -> None:
+    served = Served(3)
+    running = served.joined(text(1, 20), 30)
+    reading = served.decoder.begin(Request(prompt=(*text(1, 20), *text(2, 9)), max_new_tokens=30))
+    served.decoder.read_on(reading, 9)
+    assert [served.decoder._admission._prefixes.length(slot) for slot in range(3)] == [20, 29, 0]
+    served.ended(running, reading.sequence)
+
+
+def took_turns(
+    decoder: Decoder, rounds: int, tokens: int = 9, firsts: tuple[int, int] = (1, 2)
+) -> list[tuple[int, list[int]]]:
+    """Let two chats take turns; return how much of every prompt was not read, and what each round kept."""
+    found, texts = [], [text(first, 20) for first in firsts]
+    for turn in range(rounds):
+        for place, prompt in enumerate(texts):
+            sequence = decoder.admit(Request(prompt=tuple(prompt), max_new_tokens=tokens, seed=place))
+            kept = []
+            while not sequence.is_finished:
+                kept += decoder.step().kept
+            assert tuple(sequence.emitted) == alone(sequence.request)
+            found.append((sequence.cached, kept))
+            texts[place] = [*sequence.tokens, turn, place, turn]
+    return found
+
+
+def taking_turns(way: Way, *, prefix_caching: bool) -> list[tuple[int, list[int]]]:
+    setup = PLAIN if way.drafter is None else RoundSetup(policy=way.policy, drafter="it")
+    drafters = {} if way.drafter is None else {"it": way.drafter(2)}
+    return took_turns(
+        Decoder(
+            tapped_for(TARGET, way.models), drafters, always(setup),
+            slots=2, capacity=CAPACITY, prefix_caching=prefix_caching,
+        ),
+        rounds=3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_that_exchange_their_slots_keep_what_their_drafters_know(way: str) -> None:
+    cached, anew = (taking_turns(WAYS[way], prefix_caching=is_on) for is_on in (True, False))
+    assert [kept for _, kept in cached] == [kept for _, kept in anew]
+    assert [tokens > 0 for tokens, _ in cached] == [False, False, True, True, True, True]
+
+
+class Cramped(ModelDrafter):
+    """A drafter that finds no memory for some drafts."""
+
+    missing = 0
+
+    def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
+        if self.missing:
+            self.missing -= 1
+            raise MemoryError
+        return super().draft(sequences, policy)
+
+
+def test_a_drafter_that_has_rested_knows_nothing_of_the_texts_that_came_meanwhile() -> None:
+    found = []
+    for prefix_caching in (True, False):
+        drafter = Cramped(MODELS[1], slots=2, capacity=CAPACITY)
+        decoder = Decoder(
+            TARGET, {"it": drafter}, always(RoundSetup(policy=CHAIN, drafter="it")),
+            slots=2, capacity=CAPACITY, prefix_caching=prefix_caching,
+        )  # fmt: skip
+        turns = took_turns(decoder, rounds=1)
+        drafter.missing = MOST_FAULTS
+        turns += took_turns(decoder, rounds=PATIENCE // 2 + 3, tokens=5, firsts=(3, 4))
+        found.append([kept for _, kept in turns])
+    assert found[0] == found[1]
+    assert [max(kept) > 1 for kept in found[0][4:8]] == [False] * 4  # it rests
+    assert any(max(kept) > 1 for kept in found[0][-4:])  # and drafts again
