@@ -101,12 +101,7 @@ class DraftPass:
 
     def _children(self, logits: torch.Tensor, count: int) -> Found:
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
-        known = bits_for_kernels(scores)
-        if known is not None:
-            return children_here(known, count)
-        answer = children_of(scores, count)
-        tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
-        return tokens, log_probs, not np.isnan(log_probs[:, :, 0]).any()  # of a node's children, it comes first
+        return _likeliest(scores, count)
 
     def _told(self, found: Found) -> Children:
         self._depth += 1
@@ -121,10 +116,8 @@ def require_numbers(are_numbers: bool) -> None:
         raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
 
 
-def recorded_children(
-    logits: torch.Tensor, count: int, request: Request, places: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a draft pass would answer behind nodes of one request's text, on the host, the best child first.
+def recorded_children(logits: torch.Tensor, count: int, request: Request, places: torch.Tensor) -> Children:
+    """Return what a draft pass would answer behind nodes of one request's text, the best child first.
 
     Args:
         logits: (rows, width, vocabulary), all of the one text.
@@ -133,9 +126,19 @@ def recorded_children(
         places: (rows, width) int64, place in the text of the token behind each node.
 
     Returns:
-        log-probabilities float32 and token ids int64, both (rows, width, count).
+        (rows, width, count).
     """
     asked = [request] * len(logits)
-    scores = with_noise(processed(logits.float(), asked), asked, places)
+    scores = with_noise(processed(logits, asked), asked, places)
+    tokens, log_probs, _ = _likeliest(scores, count)
+    return Children(tokens=tokens, log_probs=log_probs)
+
+
+def _likeliest(scores: torch.Tensor, count: int) -> Found:
+    """Return the likeliest tokens behind nodes, by their scores (batch, width, vocabulary)."""
+    known = bits_for_kernels(scores)
+    if known is not None:
+        return children_here(known, count)
     answer = children_of(scores, count)
-    return answer.log_probs.cpu(), answer.tokens.cpu()
+    tokens, log_probs = fetched_together(answer.tokens, answer.log_probs)
+    return tokens, log_probs, not np.isnan(log_probs[:, :, 0]).any()  # of a node's children, it comes first

@@ -93,7 +93,9 @@ def _along(models: Mapping[str, CausalModel], request: Request, continuation: Se
         each = [torch.softmax(one, dim=-1) for one in scores]
         best = [_drawn(one, request, len(prompt) + start) for one in scores]
         for i in range(len(each)):
-            for j in range(i, len(each)):
+            same[i, i] += len(best[i])
+            common[i, i] += len(best[i])
+            for j in range(i + 1, len(each)):
                 same[i, j] += int((best[i] == best[j]).sum())
                 common[i, j] += float(torch.minimum(each[i], each[j]).sum(dtype=torch.float64))
     return Agreement(same=_mirrored(same), common=_mirrored(common), positions=len(continuation))

@@ -57,7 +57,9 @@ class TextPass:
             logits = self._read_piece(text[at : at + self._piece_tokens], at)
             places = torch.arange(at + 1, at + 1 + logits.shape[1], device=logits.device)[None]
             pieces.append(recorded_children(logits, self._children, request, places))
-        log_probs, tokens = (torch.cat(parts, dim=1).numpy() for parts in zip(*pieces, strict=True))
+        tokens, log_probs = (
+            np.concatenate([getattr(piece, part) for piece in pieces], axis=1) for part in ("tokens", "log_probs")
+        )
         return Children(tokens=tokens, log_probs=log_probs)
 
     def stand(self, lengths: Sequence[int]) -> None:
@@ -73,9 +75,9 @@ class TextPass:
         among = range(int(new.slots.min()), int(new.slots.max()) + 1)
         step = self._lay_out(new, tokens, among)
         logits = self._model.forward(step, self._cache)
-        log_probs, order = recorded_children(logits, self._children, self._request, step.positions + 1)
+        best = recorded_children(logits, self._children, self._request, step.positions + 1)
         own = new.slots - among.start, new.turns
-        return Children(tokens=order.numpy()[own][None], log_probs=log_probs.numpy()[own][None])
+        return Children(tokens=best.tokens[own][None], log_probs=best.log_probs[own][None])
 
     def _read_piece(self, piece: Sequence[int], start: int, *, take: bool = False) -> torch.Tensor:
         """Feed tokens of the text to slot 0; return (1, tokens, vocabulary), or only the last one's."""
