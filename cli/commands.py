@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, LazyCommand] = {
     "report": LazyCommand(target=".report_:report", help="Write what the store knows as one page."),
     "edge": LazyCommand(target=".edge:edge", help="Draft on devices for a target on a server."),
     "serve": LazyCommand(target=".serve:serve", help="Serve the store to other machines."),
+    "endpoint": LazyCommand(target=".endpoint:endpoint", help="Serve a target's text by OpenAI's API."),
     "token": LazyCommand(target=".token:token", help="Make, list and revoke a service's tokens."),
     "advise": LazyCommand(target=".advise:advise", help="Tell how long an engine's drafts should be."),
     "export": LazyCommand(target=".export:export", help="Write a plan as an engine's settings."),

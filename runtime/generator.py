@@ -18,6 +18,7 @@ from .held import DecoderMaker, HeldDecoder
 from .images import ImagePrompt, PromptLike
 from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
+from .openmp import let_workers_go, let_workers_go_beside_others
 from .pad import PivotJudge
 from .prompt_ids import request_of
 from .requests import Request, seed_behind
@@ -38,6 +39,7 @@ class Generator:
 
     Attributes:
         choice: the plan it follows, or why there is none.
+        tokenizer: the target's.
         observer: what is told of every round: of a loaded generator its `Watch`, with events, counters and drift.
     """
 
@@ -63,7 +65,7 @@ class Generator:
         lets those go.
         """
         self.choice = choice
-        self._target, self._tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
+        self._target, self.tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
         self._maker = DecoderMaker(
             target=target,
             models=drafters,
@@ -108,7 +110,7 @@ class Generator:
         if isinstance(prompts, str | ImagePrompt):
             raise RequestError("generate_batch takes several prompts, got one; write [prompt]")
         each = _one_per_prompt(settings, options, len(prompts))
-        requests = [self._request(*pair) for pair in zip(prompts, each, strict=True)]
+        requests = [self.request(*pair) for pair in zip(prompts, each, strict=True)]
         if not requests:
             return []
         held = self._held_for(requests, slots)
@@ -117,7 +119,7 @@ class Generator:
         for request, own in zip(requests, each, strict=True):
             session.enqueue(request, own.stop)
         done = {event.handle: event.completion for event in _events(session) if event.completion is not None}
-        self._spare = held
+        self._set_aside(held)
         return [done[handle] for handle in range(len(requests))]
 
     def stream(
@@ -131,7 +133,7 @@ class Generator:
             RequestError, DeviceError: as `generate`.
         """
         (own,) = _one_per_prompt(settings, options, 1)
-        request = self._request(prompt, own)
+        request = self.request(prompt, own)
         held = self._held_for([request], 1)
         held.decoder.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
@@ -145,9 +147,9 @@ class Generator:
                     yield event.piece
         except GeneratorExit:  # whoever listens has had enough
             session.cancel(handle)
-            self._spare = held
+            self._set_aside(held)
             raise
-        self._spare = held
+        self._set_aside(held)
         assert done is not None, "a session goes on until every request has ended"
         return done
 
@@ -187,6 +189,7 @@ class Generator:
         held = self._maker.make(slots, longest, prefix_caching=prefix_caching)
         if warm:
             self._warm(held)
+        let_workers_go()  # another thread may be the one that steps
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
 
     def _warm(self, held: HeldDecoder) -> None:
@@ -206,10 +209,15 @@ class Generator:
         except (MemoryError, RuntimeError) as error:
             raise _no_memory(error) from error
 
-    def _request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
+    def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
+        """Return a prompt in tokens, as a session's `enqueue` takes it; any thread may ask, while another one decodes.
+
+        Raises:
+            RequestError: the prompt has no tokens, or its images do not fit it or the target.
+        """
         gallery = self._target.gallery
         seen = None if gallery is None else gallery.tokens
-        return request_of(self._tokenizer, prompt, settings, seen, self._ends)
+        return request_of(self.tokenizer, prompt, settings, seen, self._ends)
 
     @property
     def _is_captured(self) -> bool:
@@ -232,10 +240,15 @@ class Generator:
         longest = -(-longest // SHARED_LENGTH) * SHARED_LENGTH  # few lengths, so that it serves again
         return self._maker.make(slots, min(longest, self._target.longest_context))
 
+    def _set_aside(self, held: HeldDecoder) -> None:
+        """Keep a decoder for the next call."""
+        self._spare = held
+        let_workers_go_beside_others()
+
     def _session_over(self, held: HeldDecoder, *, piecewise: bool, prefill_tokens: int = PREFILL_TOKENS) -> Session:
         return Session(
             held.decoder,
-            self._tokenizer,
+            self.tokenizer,
             longest=held.longest,
             piecewise=piecewise,
             observer=self.observer,

@@ -23,6 +23,7 @@ from .models.forward import CausalModel
 from .models.loading import DTYPES, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .models.regime import decoding_regime, in_regime, plain_regime
+from .openmp import let_workers_go
 from .reason import told
 from .rivals import with_rivals
 from .substitutes import with_substitutes
@@ -93,6 +94,7 @@ def load(
         writer=_writer(choice, plan if "://" in plan else store),
     )
     tokenizer = load_tokenizer(str(target))
+    let_workers_go()  # another thread may be the one that decodes
     return Generator(
         model,
         tokenizer,

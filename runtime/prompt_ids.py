@@ -70,7 +70,7 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
         RequestError: the prompt has no tokens, or the template refuses the conversation.
     """
     if prompt.messages and tokenizer.chat_template:
-        ids = tokenizer(_in_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
+        ids = tokenizer(in_chat_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
     else:
         ids = prompt_ids(tokenizer, prompt.text)
     if not ids:
@@ -95,8 +95,14 @@ def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     return tuple(ids[:1]) if tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id] else ()
 
 
-def _in_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the conversation as the model reads it, up to where its own turn begins."""
+def in_chat_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the conversation as the model reads it, up to where its own turn begins.
+
+    Raises:
+        RequestError: the tokenizer has no chat template, or it refuses the conversation.
+    """
+    if not tokenizer.chat_template:
+        raise RequestError("the target's tokenizer has no chat template; give the prompt as text")
     turns = [{"role": message.role, "content": message.content} for message in messages]
     try:
         return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))

@@ -76,6 +76,11 @@ class Session:
         self._cramped_at: int | None = None  # sequences beside which the next request found no memory
 
     @property
+    def longest(self) -> int:
+        """Tokens of a request that there is room for, prompt and new ones."""
+        return self._longest
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing waits, runs or is to be told."""
         return not self._jobs and not self._untold

@@ -124,7 +124,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         log_to_stderr()
         tell("serving", url=listening.url, store=service.store.url, access=_access(listening, has_tokens))
         sys.setswitchinterval(SWITCH_S)
-        Server(_configuration(app, listening), service).run(sockets)
+        Server(configuration(app, listening), service).run(sockets)
     finally:
         service.store.close()
 
@@ -144,7 +144,8 @@ def _access(listening: Listening, has_tokens: bool) -> str:
     return "a token is needed"
 
 
-def _configuration(app: object, listening: Listening) -> uvicorn.Config:
+def configuration(app: object, listening: Listening) -> uvicorn.Config:
+    """Return how an application is run."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI is an ASGI application
         loop="uvloop",

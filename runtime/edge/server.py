@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...errors import SpectuneError
+from ..openmp import let_workers_go
 from .desk import Desk
 from .messages import MOST_BYTES, FromServer, Hello, Ping, Pong, Refused, from_device, to_line
 
@@ -75,6 +76,7 @@ class EdgeServer:
             Exception: whatever has ended the work by mistake.
         """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        let_workers_go()  # this thread has loaded the target, another one decodes
         server = await asyncio.start_server(self._meet, self._host, self._port, limit=MOST_BYTES)
         self._port = server.sockets[0].getsockname()[1]
         worker, stopped = asyncio.create_task(self._work()), asyncio.create_task(self._stopped.wait())

@@ -1,0 +1,109 @@
+"""`spectune endpoint`: a target's text for clients of OpenAI's API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..errors import RequestError
+from . import options
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@options.target
+@options.drafters
+@click.option(
+    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
+)
+@options.device
+@options.planned_dtype
+@click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")
+@click.option(
+    "--temperature",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0.0),
+    help="Of the plan, and of requests that name none.",
+)
+@options.allow_lossy
+@options.store
+@click.option("--name", metavar="NAME", help="What clients call the model; the folder's name unless given.")
+@click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Requests decoded at once.")
+@click.option("--longest", type=click.IntRange(2), metavar="N", help="Tokens of a request; 2048 unless given.")
+@click.option("--most", default=256, show_default=True, type=click.IntRange(1), help="Requests that may run or wait.")
+@click.option(
+    "--prefix-caching/--no-prefix-caching", default=True, show_default=True, help="Read what prompts share once."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
+@click.option("--api-key", envvar="SPECTUNE_API_KEY", metavar="KEY", help="What clients send; or SPECTUNE_API_KEY.")
+@click.option("--tls-cert", "certificate", metavar="FILE", type=FILE, help="Certificate chain, PEM.")
+@click.option("--tls-key", "key", metavar="FILE", type=FILE, help="Its private key, PEM.")
+@click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS.")
+def endpoint(
+    target: Path,
+    drafters: dict[str, Path],
+    plan: str,
+    device: str,
+    dtype: str | None,
+    workload: str | None,
+    temperature: float,
+    allow_lossy: bool,
+    store: str | None,
+    name: str | None,
+    slots: int,
+    longest: int | None,
+    most: int,
+    prefix_caching: bool,
+    host: str,
+    port: int,
+    api_key: str | None,
+    certificate: Path | None,
+    key: Path | None,
+    is_behind_proxy: bool,
+) -> None:
+    """Serve a target's text by OpenAI's API.
+
+    Decodes by the stored plan, as `spectune run` does, all requests in one running batch: /v1/completions and
+    /v1/chat/completions, streamed or not, /v1/models, /health and /metrics. Logs are JSON lines on stderr.
+
+    \b
+        spectune endpoint --target path/to/target
+        spectune endpoint --target path/to/target --temperature 0.8 --slots 16 --longest 8192
+    """
+    try:
+        from ..service.server import Listening
+        from ..service.text.app import EndpointSettings
+        from ..service.text.server import require_key, serve_text
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise RequestError(f"the endpoint needs {error.name}; install it with: pip install -e '.[service]'") from error
+    from ..runtime.loader import load
+
+    listening = Listening(host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy)
+    require_key(listening, api_key)  # before models are loaded
+    generator = load(
+        target,
+        device=device,
+        store=store,
+        plan=plan,
+        drafters=drafters,
+        workload=workload,
+        temperature=temperature,
+        dtype=dtype,
+        allow_lossy=allow_lossy,
+    )
+    settings = EndpointSettings(
+        name=name or target.resolve().name,
+        slots=slots,
+        longest=longest,
+        most=most,
+        temperature=temperature,
+        api_key=api_key,
+        prefix_caching=prefix_caching,
+    )
+    serve_text(generator, listening, settings)

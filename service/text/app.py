@@ -1,0 +1,310 @@
+"""The routes of a target's endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from ...errors import DeviceError, RequestError, SpectuneError
+from ...profiler.prompts import Message
+from ...runtime.generation import Completion
+from ...runtime.generator import Generator
+from ...runtime.prompt_ids import in_chat_template
+from ...runtime.requests import Request, seed_behind
+from ...runtime.serving import Session
+from ...runtime.watch.prometheus import Family, exposition
+from ...runtime.watch.watch import Watch
+from ..body import read_body, require_json
+from ..metrics import MEDIA_TYPE
+from ..problem import RETRY_S, ProblemError
+from ..settings import Settings
+from .asked import Asked, AskedChat, AskedCompletion, asked_of
+from .told import DONE, Told, error_of, sse
+from .worker import Answer, BusyError, TextWorker
+
+OPEN_PATHS = ("/health",)  # nobody needs a key there
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """How a target is served.
+
+    Attributes:
+        name: what clients call the model.
+        slots: requests decoded at once.
+        longest: tokens of a request, prompt and new ones; None: as `Generator.session` has it.
+        most: requests that may run or wait.
+        temperature: of requests that name none.
+        api_key: that everybody has to give; None: nobody.
+        hosts: names under which it may be asked; any where empty. Keeps web pages of others from one without a key,
+            whose browser would ask under their own name.
+        prefix_caching: see `Generator.session`.
+        warm: likewise.
+    """
+
+    name: str
+    slots: int = 8
+    longest: int | None = None
+    most: int = 256
+    temperature: float = 0.0
+    api_key: str | None = None
+    hosts: tuple[str, ...] = ()
+    prefix_caching: bool = True
+    warm: bool = True
+
+
+class Endpoint:
+    """One target, its session, and the requests of everybody."""
+
+    def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
+        """Take a generator that nobody else uses."""
+        self._generator, self._settings, self._bounds = generator, settings, Settings()
+        self._longest = 0
+        self.worker = TextWorker(self._session, most=settings.most)
+
+    @property
+    def app(self) -> Starlette:
+        """The application."""
+        posts: dict[str, Handler] = {"/v1/completions": self.complete, "/v1/chat/completions": self.chat}
+        gets: dict[str, Handler] = {"/v1/models": self.models, "/health": self.health, "/metrics": self.metrics}
+        routes = [Route(path, self._guarded(path, handler), methods=["POST"]) for path, handler in posts.items()]
+        routes += [Route(path, self._guarded(path, handler), methods=["GET"]) for path, handler in gets.items()]
+        own = Middleware(TrustedHostMiddleware, allowed_hosts=list(self._settings.hosts) or ["*"])
+        refusals: dict[Any, Any] = {HTTPException: _refuse_path, Exception: _tell_failure}
+        return Starlette(routes=routes, middleware=[own], exception_handlers=refusals, lifespan=self._living)
+
+    async def complete(self, request: HttpRequest) -> Response:
+        """Go on with texts."""
+        asked = asked_of(AskedCompletion, await self._body(request))
+        return await self._answered(request, asked, asked.prompts, "completion")
+
+    async def chat(self, request: HttpRequest) -> Response:
+        """Answer a conversation."""
+        asked = asked_of(AskedChat, await self._body(request))
+        turns = [Message(role=message.role, content=message.text) for message in asked.messages]
+        text = await asyncio.to_thread(in_chat_template, turns, self._generator.tokenizer)
+        return await self._answered(request, asked, [text], "chat")
+
+    async def models(self, request: HttpRequest) -> Response:
+        """Name the one model."""
+        known = {"id": self._settings.name, "object": "model", "created": 0, "owned_by": "spectune"}
+        return JSONResponse({"object": "list", "data": [{**known, "max_model_len": self._longest}]})
+
+    async def health(self, request: HttpRequest) -> Response:
+        """Say whether texts are decoded."""
+        if not self.worker.is_alive:
+            raise DeviceError("nothing decodes any more; the log tells why")
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: HttpRequest) -> Response:
+        """Count what was served, and what the plan's cells did."""
+        served, watch = self.worker.served, self._generator.observer
+        ended = [({"finish_reason": reason}, float(count)) for reason, count in sorted(served.ended.items())]
+        told = exposition(
+            [
+                _family("requests_open", "gauge", "Requests that run or wait.", self.worker.open),
+                Family(name="spectune_requests_total", kind="counter", about="Requests that ended.", samples=ended),
+                _family("prompt_tokens_total", "counter", "Tokens of prompts.", served.prompt_tokens),
+                _family(
+                    "cached_prompt_tokens_total", "counter", "Those that were not read anew.", served.cached_tokens
+                ),
+                _family("new_tokens_total", "counter", "Tokens of answers.", served.new_tokens),
+            ]
+        )
+        return PlainTextResponse(told + (watch.prometheus() if isinstance(watch, Watch) else ""), media_type=MEDIA_TYPE)
+
+    async def _body(self, request: HttpRequest) -> bytes:
+        require_json(request)
+        return await read_body(request, self._bounds)
+
+    def _session(self) -> Session:
+        own = self._settings
+        made = self._generator.session(
+            slots=own.slots, longest=own.longest, prefix_caching=own.prefix_caching, warm=own.warm
+        )
+        self._longest = made.longest
+        return made
+
+    @asynccontextmanager
+    async def _living(self, _app: Starlette) -> AsyncIterator[None]:
+        await asyncio.to_thread(self.worker.start)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.worker.stop)
+
+    def _guarded(self, path: str, handler: Handler) -> Handler:
+        """Return a handler that lets in who has the key, and tells every refusal as clients read it."""
+        key = None if path in OPEN_PATHS else self._settings.api_key
+
+        async def guarded(request: HttpRequest) -> Response:
+            given = request.headers.get("authorization", "").partition(" ")[2].strip()
+            if key is not None and not hmac.compare_digest(given.encode("latin-1"), key.encode()):
+                told = "no such API key; send the one the endpoint was started with: Authorization: Bearer KEY"
+                return _refusal(401, told, "invalid_request_error", "invalid_api_key")
+            try:
+                return await handler(request)
+            except BusyError as error:
+                return _refusal(429, str(error), "rate_limit_error", headers={"Retry-After": str(RETRY_S)})
+            except RequestError as error:
+                return _refusal(400, str(error), "invalid_request_error")
+            except ProblemError as error:
+                return _refusal(error.status, error.detail, "invalid_request_error", error.kind)
+            except SpectuneError as error:
+                return _refusal(503, str(error), "server_error")
+
+        return guarded
+
+    async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[str], form: str) -> Response:
+        """Decode every prompt as often as is asked, and tell it at once or as it comes."""
+        if asked.model != self._settings.name:
+            told = f"there is no model {asked.model!r:.80} here; this is {self._settings.name}"
+            return _refusal(404, told, "invalid_request_error", "model_not_found")
+        wanted = await asyncio.to_thread(self._requests, asked, prompts)
+        stop = tuple(asked.settings(0.0, 1).stop)
+        answers = list[Answer]()
+        told_as = Told(form="chat" if form == "chat" else "completion", model=self._settings.name)
+        try:
+            for one in wanted:
+                answers.append(await self.worker.ask(one, stop, is_streamed=asked.stream))
+            if asked.stream:
+                streamed = Streamed(_events(answers, told_as, asked), partial(self._left, answers))
+                answers = []  # the stream's, from now on
+                return streamed
+            done = await _unless_gone(request, asyncio.gather(*(answer.whole() for answer in answers)))
+            if done is None:
+                return Response(status_code=499)  # nobody reads it
+            for completion in done:
+                _require_decoded(completion)
+            return JSONResponse(told_as.whole(list(zip(answers, done, strict=True))))
+        finally:
+            self._left(answers)
+
+    def _left(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self.worker.leave(answer)
+
+    def _requests(self, asked: Asked, prompts: Sequence[str]) -> list[Request]:
+        """Return every prompt in tokens, as often as there are to be answers; each draws with a seed of its own."""
+        if not prompts:
+            raise RequestError("prompt: there is none; write one text at least")
+        found: list[Request] = []
+        for prompt in prompts:
+            read = self._generator.request(prompt, asked.settings(self._settings.temperature, 1))
+            settings = asked.settings(self._settings.temperature, self._longest - len(read.prompt))
+            whole = replace(read, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
+            found += [replace(whole, seed=seed_behind(whole.seed, len(found) + place)) for place in range(asked.n)]
+        return found
+
+
+class Streamed(StreamingResponse):
+    """Server-sent events; whatever becomes of whoever reads them, their answers are left at the end."""
+
+    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+        """Take the events, and what leaves their answers."""
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
+async def _events(answers: Sequence[Answer], told: Told, asked: Asked) -> AsyncIterator[bytes]:
+    """Yield all answers as server-sent events."""
+    news: asyncio.Queue[bytes | None] = asyncio.Queue()
+    tasks = [asyncio.create_task(_followed(news, place, one, told)) for place, one in enumerate(answers)]
+    try:
+        left = len(tasks)
+        while left:
+            event = await news.get()
+            if event is None:
+                left -= 1
+            else:
+                yield event
+        done = [(answer, answer.completion) for answer in answers if answer.completion is not None]
+        if asked.stream_options is not None and asked.stream_options.include_usage:
+            yield sse(told.last(done))
+        yield DONE
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: Answer, told: Told) -> None:
+    """Put one answer's events into a queue, and None behind the last one."""
+    try:
+        if told.form == "chat":
+            news.put_nowait(sse(told.chunk(place, "", is_first=True)))
+        async for piece in answer.pieces():
+            news.put_nowait(sse(told.chunk(place, piece)))
+        assert answer.completion is not None
+        _require_decoded(answer.completion)
+        news.put_nowait(sse(told.chunk(place, "", answer.completion.finish_reason)))
+    except SpectuneError as error:
+        news.put_nowait(sse(error_of(str(error), "server_error")))
+    finally:
+        news.put_nowait(None)
+
+
+def _family(name: str, kind: Literal["counter", "gauge"], about: str, value: int) -> Family:
+    return Family(name=f"spectune_{name}", kind=kind, about=about, samples=[({}, float(value))])
+
+
+def _require_decoded(done: Completion) -> None:
+    """Raise DeviceError where a prompt could not be read, or the endpoint ended in the middle of its answer."""
+    if done.finish_reason == "failed":
+        raise DeviceError(f"the prompt could not be read: {done.error}")
+    if done.finish_reason == "cancelled":
+        raise DeviceError("the answer was cancelled")
+
+
+async def _unless_gone(request: HttpRequest, done: asyncio.Future[list[Completion]]) -> list[Completion] | None:
+    """Return what is waited for; None where the client goes away before."""
+    gone = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
+        return done.result() if done.done() else None
+    finally:
+        gone.cancel()
+        done.cancel()
+        with suppress(asyncio.CancelledError, SpectuneError):
+            await done
+
+
+async def _until_gone(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse_path(request: HttpRequest, error: HTTPException) -> Response:
+    told = {404: "there is nothing at this path; it has /v1/completions, /v1/chat/completions and /v1/models"}
+    return _refusal(error.status_code, told.get(error.status_code, error.detail), "invalid_request_error")
+
+
+async def _tell_failure(request: HttpRequest, error: Exception) -> Response:
+    return _refusal(500, "the endpoint failed at this request; its log tells why", "server_error")
+
+
+def _refusal(
+    status: int, message: str, kind: str, code: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return JSONResponse(error_of(message, kind, code), status, headers)

@@ -1,0 +1,49 @@
+"""A target's endpoint that listens."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import uvicorn
+
+from ...errors import RequestError
+from ...runtime.generator import Generator
+from ..log import log_to_stderr, tell
+from ..server import LOOPBACK, SWITCH_S, Listening, configuration
+from ..sockets import listening_sockets, require_certificate
+from .app import Endpoint, EndpointSettings
+
+
+def require_key(listening: Listening, api_key: str | None) -> None:
+    """Raise RequestError where others than this machine would ask, and need no key."""
+    if api_key is None and not listening.is_private:
+        raise RequestError(
+            f"without a key anybody who reaches {listening.host} could let texts be decoded; give one in "
+            "SPECTUNE_API_KEY, or listen on 127.0.0.1"
+        )
+
+
+def serve_text(generator: Generator, listening: Listening, settings: EndpointSettings) -> None:
+    """Serve a target's text until the process is told to end.
+
+    Args:
+        generator: that decodes; nobody else's.
+        listening: where.
+        settings: how.
+
+    Raises:
+        RequestError: it cannot or must not be served like this: others than this machine would ask and need no key, the
+            certificate is none, or another program listens there.
+    """
+    require_key(listening, settings.api_key)
+    if listening.certificate is not None and listening.key is not None:
+        require_certificate(listening.certificate, listening.key)
+    if settings.api_key is None:
+        settings = replace(settings, hosts=tuple({*LOOPBACK, listening.host.lower()}))
+    sockets = listening_sockets(listening.host, listening.port)
+    log_to_stderr()
+    access = "no key is needed" if settings.api_key is None else "a key is needed"
+    tell("serving", url=f"{listening.url}/v1", model=settings.name, plan=generator.choice.reason, access=access)
+    sys.setswitchinterval(SWITCH_S)
+    uvicorn.Server(configuration(Endpoint(generator, settings).app, listening)).run(sockets)

@@ -1,0 +1,295 @@
+"""The thread that decodes: requests reach it from an event loop, and their text goes back there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from ...errors import DeviceError, SpectuneError
+from ...runtime.faults import reason_of
+from ...runtime.generation import Completion, Event
+from ...runtime.requests import Request
+from ...runtime.serving import Session
+from ..log import tell
+
+Refusal = Callable[[Exception], None]
+INTERVAL_S = 0.02  # between two pieces of a streamed answer, of which the first comes at once
+STOP_S = 30.0  # for a round under way
+ENDED = "nothing decodes here any more; the log tells why, start the endpoint again"
+
+
+class BusyError(SpectuneError):
+    """As many requests are waiting as may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the thread is to do, or to say where it does nothing any more."""
+
+    run: Callable[[Session], None]
+    refuse: Refusal = lambda error: None
+
+
+class Answer:
+    """What becomes known of one request; one task of an event loop reads it.
+
+    Attributes:
+        request: whose.
+        is_streamed: whether it is read piece by piece, and not only at its end.
+        completion: the whole, once it has ended.
+    """
+
+    def __init__(self, request: Request, *, is_streamed: bool) -> None:
+        """Belong to the event loop that runs."""
+        self.request, self.is_streamed = request, is_streamed
+        self.completion: Completion | None = None
+        self._news, self._lock = asyncio.Event(), Lock()
+        self._piece, self._has_begun = "", False
+        self._failure: Exception | None = None
+
+    def tell(self, event: Event) -> bool:
+        """Take what became known, in any thread; return whether a reader waits for it: the first piece, or the end."""
+        with self._lock:
+            self._piece += event.piece
+            self.completion = event.completion
+            is_first, self._has_begun = not self._has_begun, True
+        return event.completion is not None or (is_first and self.is_streamed)
+
+    def fail(self, error: Exception) -> None:
+        """Take that nothing more comes."""
+        self._failure = error
+
+    def hear(self) -> None:
+        """Let whoever reads know that there is more; the event loop's thread alone may."""
+        self._news.set()
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """Yield the text as it comes, as much at once as there is.
+
+        Raises:
+            SpectuneError: it was not decoded to its end.
+        """
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            with self._lock:
+                piece, self._piece, has_ended = self._piece, "", self.completion is not None
+            if piece:
+                yield piece
+            if self._failure is not None:
+                raise self._failure
+            if has_ended:
+                return
+
+    async def whole(self) -> Completion:
+        """Return what it is when it has ended.
+
+        Raises:
+            SpectuneError: it was not decoded to its end.
+        """
+        async for _ in self.pieces():
+            pass
+        assert self.completion is not None
+        return self.completion
+
+
+@dataclass(slots=True)
+class Served:
+    """What was served since the beginning."""
+
+    ended: Counter[str] = field(default_factory=Counter)  # requests, by why they ended
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of prompts, that were not read anew
+    new_tokens: int = 0
+
+    def note(self, request: Request, done: Completion) -> None:
+        """Count a request that has ended."""
+        self.ended[done.finish_reason] += 1
+        self.prompt_tokens += len(request.prompt)
+        self.cached_tokens += done.cached_tokens
+        self.new_tokens += len(done.tokens)
+
+
+class TextWorker:
+    """Decodes in a thread of its own, in one session after another should one fail.
+
+    Attributes:
+        served: counts; changed by the thread alone.
+    """
+
+    def __init__(self, make: Callable[[], Session], *, most: int) -> None:
+        """Take what makes a session, and how many requests may run or wait."""
+        self.served = Served()
+        self._make, self._most = make, most
+        self._orders: SimpleQueue[Order | None] = SimpleQueue()
+        self._answers: dict[int, Answer] = {}  # by handle in the session; the thread's
+        self._open = 0  # requests under way, as the event loop knows
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which answers are read
+        self._unheard: dict[Answer, None] = {}  # of which more is known than their readers were told; the thread's
+        self._heard_s = 0.0  # when they were told last
+        self._has_ended = False  # the thread; who orders something then is refused
+        self._thread = Thread(target=self._run, name="spectune-text", daemon=True)
+        self._begun: SimpleQueue[Exception | None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Make the session, and decode from now on.
+
+        Raises:
+            SpectuneError: there is no memory for it.
+        """
+        self._thread.start()
+        failure = self._begun.get()
+        if failure is not None:
+            raise failure
+
+    def stop(self) -> None:
+        """End every request, and the thread behind the round under way."""
+        self._orders.put(None)
+        self._thread.join(STOP_S)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it decodes."""
+        return self._thread.is_alive() and not self._has_ended
+
+    @property
+    def open(self) -> int:
+        """Requests that run or wait."""
+        return self._open
+
+    async def ask(self, request: Request, stop: tuple[str, ...], *, is_streamed: bool) -> Answer:
+        """Let a request be decoded; return what tells its text, always in the same event loop.
+
+        Raises:
+            RequestError: it does not fit.
+            BusyError: too many wait already.
+            DeviceError: nothing decodes any more.
+        """
+        if self._open >= self._most:
+            raise BusyError(f"{self._open} requests run or wait, as many as may; ask again later")
+        answer, loop = Answer(request, is_streamed=is_streamed), asyncio.get_running_loop()
+        taken: asyncio.Future[None] = loop.create_future()
+
+        def settle(error: Exception | None) -> None:
+            loop.call_soon_threadsafe(_settle, taken, error)
+
+        def submit(session: Session) -> None:
+            try:
+                self._answers[session.enqueue(request, stop)] = answer
+            except SpectuneError as error:
+                settle(error)
+            else:
+                settle(None)
+
+        self._open, self._loop = self._open + 1, loop
+        try:
+            self._orders.put(Order(run=submit, refuse=settle))
+            if self._has_ended:  # it may have looked for orders before this one came
+                raise DeviceError(ENDED)
+            await taken
+        except BaseException:
+            self.leave(answer)
+            raise
+        return answer
+
+    def leave(self, answer: Answer) -> None:
+        """Take note that nobody reads an answer any more; it is cancelled where it has not ended."""
+        self._open -= 1
+
+        def cancel(session: Session) -> None:
+            for handle, other in self._answers.items():
+                if other is answer:
+                    session.cancel(handle)
+
+        if answer.completion is None:
+            self._orders.put(Order(run=cancel))
+
+    def _run(self) -> None:
+        try:
+            session = self._make()
+        except Exception as error:
+            self._begun.put(error)
+            return
+        self._begun.put(None)
+        try:
+            while not self._has_decoded(session):
+                del session  # its caches make room for the next one's
+                session = self._make()
+        finally:
+            self._has_ended = True
+            self._fail(DeviceError(ENDED))
+            while not self._orders.empty():
+                order = self._orders.get()
+                if order is not None:
+                    order.refuse(DeviceError(ENDED))
+
+    def _has_decoded(self, session: Session) -> bool:
+        """Decode until it is time to end; return whether it was that, and no failure, that ended it."""
+        try:
+            while self._obeyed(session):
+                if not session.is_idle:
+                    is_awaited = [self._told(event) for event in session.step()]
+                    self._let_hear(at_once=any(is_awaited))
+        except Exception as error:  # whatever it is, those who wait are told, and the next ones served
+            tell("decoding failed", level=logging.ERROR, reason=reason_of(error))
+            self._fail(DeviceError(f"decoding failed: {reason_of(error)}"))
+            return False
+        return True
+
+    def _obeyed(self, session: Session) -> bool:
+        """Do what was ordered, waiting for something where nothing is to be decoded; return whether to go on."""
+        while not self._orders.empty() or session.is_idle:
+            order = self._orders.get()
+            if order is None:
+                return False
+            order.run(session)
+        return True
+
+    def _told(self, event: Event) -> bool:
+        """Take an event; return whether somebody waits for it."""
+        answer = self._answers[event.handle]
+        if event.completion is not None:
+            del self._answers[event.handle]
+            self.served.note(answer.request, event.completion)
+        if answer.is_streamed or event.completion is not None:
+            self._unheard[answer] = None
+        return answer.tell(event)
+
+    def _let_hear(self, *, at_once: bool) -> None:
+        """Wake the event loop for all answers of which more is known, seldom: it takes turns with what decodes."""
+        now_s = time.monotonic()
+        if not self._unheard or not (at_once or now_s - self._heard_s >= INTERVAL_S):
+            return
+        unheard, self._unheard, self._heard_s = self._unheard, {}, now_s
+        assert self._loop is not None, "somebody asked"
+        with suppress(RuntimeError):  # the loop has ended, and who read with it
+            self._loop.call_soon_threadsafe(_wake, list(unheard))
+
+    def _fail(self, error: Exception) -> None:
+        for answer in self._answers.values():
+            answer.fail(error)
+            self._unheard[answer] = None
+        self.served.ended["failed"] += len(self._answers)
+        self._answers.clear()
+        self._let_hear(at_once=True)
+
+
+def _wake(answers: list[Answer]) -> None:
+    for answer in answers:
+        answer.hear()
+
+
+def _settle(taken: asyncio.Future[None], error: Exception | None) -> None:
+    if taken.done():  # who asked has gone
+        return
+    if error is None:
+        taken.set_result(None)
+    else:
+        taken.set_exception(error)
