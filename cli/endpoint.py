@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -77,16 +78,24 @@ def endpoint(
     try:
         from ..service.server import Listening
         from ..service.text.app import EndpointSettings
-        from ..service.text.server import require_key, serve_text
+        from ..service.text.server import serve_text
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "starlette", "uvicorn"):
             raise
         raise RequestError(f"the endpoint needs {error.name}; install it with: pip install -e '.[service]'") from error
     from ..runtime.loader import load
 
-    listening = Listening(host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy)
-    require_key(listening, api_key)  # before models are loaded
-    generator = load(
+    settings = EndpointSettings(
+        name=name or target.resolve().name,
+        slots=slots,
+        longest=longest,
+        most=most,
+        temperature=temperature,
+        api_key=api_key,
+        prefix_caching=prefix_caching,
+    )
+    loading = partial(
+        load,
         target,
         device=device,
         store=store,
@@ -97,13 +106,8 @@ def endpoint(
         dtype=dtype,
         allow_lossy=allow_lossy,
     )
-    settings = EndpointSettings(
-        name=name or target.resolve().name,
-        slots=slots,
-        longest=longest,
-        most=most,
-        temperature=temperature,
-        api_key=api_key,
-        prefix_caching=prefix_caching,
+    serve_text(
+        loading,
+        Listening(host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy),
+        settings,
     )
-    serve_text(generator, listening, settings)

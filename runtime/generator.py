@@ -10,6 +10,7 @@ from typing import Unpack
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import DeviceError, RequestError
+from ..profiler.prompts import Message
 from ..profiler.records.role import CAPTURED
 from .choice import Choice
 from .faults import is_out_of_memory, reason_of
@@ -20,7 +21,7 @@ from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
 from .openmp import let_workers_go, let_workers_go_beside_others
 from .pad import PivotJudge
-from .prompt_ids import request_of
+from .prompt_ids import chat_ids, request_of, request_of_ids
 from .requests import Request, seed_behind
 from .serving import Session
 from .setup import Schedule
@@ -208,6 +209,14 @@ class Generator:
             )
         except (MemoryError, RuntimeError) as error:
             raise _no_memory(error) from error
+
+    def chat_request(self, messages: Sequence[Message], settings: GenerationSettings) -> Request:
+        """Return a conversation in tokens, through the tokenizer's chat template, as `request` does a prompt.
+
+        Raises:
+            RequestError: there is no such template, or it refuses the conversation.
+        """
+        return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, messages), settings, self._ends)
 
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         """Return a prompt in tokens, as a session's `enqueue` takes it; any thread may ask, while another one decodes.

@@ -69,10 +69,8 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     Raises:
         RequestError: the prompt has no tokens, or the template refuses the conversation.
     """
-    if prompt.messages and tokenizer.chat_template:
-        ids = tokenizer(in_chat_template(prompt.messages, tokenizer), add_special_tokens=False)["input_ids"]
-    else:
-        ids = prompt_ids(tokenizer, prompt.text)
+    is_chat = bool(prompt.messages and tokenizer.chat_template)
+    ids = chat_ids(tokenizer, prompt.messages) if is_chat else prompt_ids(tokenizer, prompt.text)
     if not ids:
         raise RequestError(f"the prompt {prompt.text[:40]!r} has no tokens under this tokenizer; write some text in it")
     return tuple(ids)
@@ -95,18 +93,23 @@ def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     return tuple(ids[:1]) if tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id] else ()
 
 
-def in_chat_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the conversation as the model reads it, up to where its own turn begins.
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Return a conversation in ids, up to where the model's own turn begins; its template writes all that is special.
 
     Raises:
         RequestError: the tokenizer has no chat template, or it refuses the conversation.
     """
     if not tokenizer.chat_template:
         raise RequestError("the target's tokenizer has no chat template; give the prompt as text")
+    return tuple(tokenizer(_in_chat_template(messages, tokenizer), add_special_tokens=False)["input_ids"])
+
+
+def _in_chat_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the conversation as the model reads it."""
     turns = [{"role": message.role, "content": message.content} for message in messages]
     try:
         return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-    except TemplateError as error:
+    except (TemplateError, ValueError) as error:  # the latter of several templates none of which is the default
         roles = ", ".join(message.role for message in messages)
         raise RequestError(
             f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
@@ -134,6 +137,38 @@ def require_known(request: Request, vocabulary: int) -> None:
             )
 
 
+def request_of_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: tuple[int, ...],
+    settings: GenerationSettings,
+    ends: frozenset[int] | None = None,
+    images: tuple[Image, ...] = (),
+) -> Request:
+    """Return a request to go on with some ids.
+
+    Args:
+        tokenizer: the target's.
+        ids: of the prompt.
+        settings: of the request.
+        ends: tokens that end a text; None: the tokenizer's own alone.
+        images: that some of the ids stand for.
+
+    Raises:
+        RequestError: there are no ids, or a stop string holds more than a special token, at which no text ends.
+    """
+    if not ids:
+        raise RequestError("the prompt is empty; write some text")
+    known = own_ends(tokenizer) if ends is None else ends
+    return Request(
+        prompt=ids,
+        images=images,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        stop=known | special_ends(tokenizer, settings.stop, known) if settings.stop else known,
+        **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
+    )
+
+
 def request_of(
     tokenizer: PreTrainedTokenizerBase,
     prompt: PromptLike,
@@ -157,15 +192,4 @@ def request_of(
     if not isinstance(prompt, PromptLike):
         raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
-    ids = prompt_ids(tokenizer, text, images, seen)
-    if not ids:
-        raise RequestError("the prompt is empty; write some text")
-    known = own_ends(tokenizer) if ends is None else ends
-    return Request(
-        prompt=ids,
-        images=images,
-        max_new_tokens=settings.max_new_tokens,
-        seed=settings.seed,
-        stop=known | special_ends(tokenizer, settings.stop, known) if settings.stop else known,
-        **{setting.name: getattr(settings, setting.name) for setting in fields(Sampling)},
-    )
+    return request_of_ids(tokenizer, prompt_ids(tokenizer, text, images, seen), settings, ends, images)

@@ -147,5 +147,5 @@ def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, int]:
 
 def _possible_stop(text: str, stop: Sequence[str]) -> int:
     """Return how many characters at the end of a text may become a stop string, which is in it nowhere yet."""
-    lengths = [length for string in stop for length in range(1, len(string)) if text.endswith(string[:length])]
-    return max(lengths, default=0)
+    most = [(string, range(1, min(len(string) - 1, len(text)) + 1)) for string in stop]
+    return max((length for string, some in most for length in some if text.endswith(string[:length])), default=0)

@@ -11,7 +11,7 @@ from .fresh_process import exit_of
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted by /proc")
 
 BEGIN = """
-import os, threading
+import os, threading, time
 import numpy as np
 import torch
 from spectune.runtime import openmp
@@ -55,6 +55,26 @@ openmp.let_workers_go_beside_others()
 assert workers() == alone + 2, "another thread keeps its own"
 end.set()
 """
+FORKED = """
+child = os.fork()
+if not child:
+    openmp.let_workers_go()
+    os._exit(0)
+for _ in range(1000):
+    done, status = os.waitpid(child, os.WNOHANG)
+    if done:
+        break
+    time.sleep(0.01)
+else:
+    os.kill(child, 9)
+assert done and status == 0, "a child waits for its parent's workers"
+"""
+UNTOLD = """
+openmp.MAPPED = openmp.Path("/nothing/here")
+openmp._pauses.cache_clear()
+openmp.let_workers_go()
+assert workers() == alone + 1
+"""
 LOADED = """
 from spectune import load
 from spectune.demo.story import family_folder
@@ -68,6 +88,10 @@ assert workers() == alone
 """
 
 
-@pytest.mark.parametrize("code", [LET_GO, BESIDE, LOADED], ids=["let go", "beside others", "loaded"])
+@pytest.mark.parametrize(
+    "code",
+    [LET_GO, BESIDE, FORKED, UNTOLD, LOADED],
+    ids=["let go", "beside others", "forked", "untold", "loaded"],
+)
 def test_workers_are_let_go_and_come_back(code: str) -> None:
     assert exit_of(BEGIN + code) == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.runtime.prompt_ids import prompt_ids
+from spectune.errors import RequestError
+from spectune.profiler.prompts import Message
+from spectune.runtime.prompt_ids import chat_ids, prompt_ids
 
 from .tiny_family import END, beginning_tokenizer, byte_tokenizer
 
@@ -21,3 +23,23 @@ def test_what_a_text_itself_says_twice_stays() -> None:
     ids = prompt_ids(tokenizer, f"{END}{END}to be")
     assert ids.count(tokenizer.bos_token_id) == 2
     assert prompt_ids(byte_tokenizer("to be"), f"{END}{END}to be")[:2] == (tokenizer.bos_token_id,) * 2
+
+
+def test_a_conversation_has_the_special_tokens_that_its_template_writes_and_no_others() -> None:
+    tokenizer = beginning_tokenizer("to be or not to be")
+    turns = [Message(role="user", content="to be")]
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    own = tuple(tokenizer("to be", add_special_tokens=False)["input_ids"])
+    assert chat_ids(tokenizer, turns) == own
+    tokenizer.chat_template = "{{ bos_token }}" + tokenizer.chat_template
+    assert chat_ids(tokenizer, turns) == (tokenizer.bos_token_id, *own)
+
+
+def test_a_conversation_that_no_template_takes_is_refused() -> None:
+    tokenizer = beginning_tokenizer("to be or not to be")
+    turns = [Message(role="user", content="to be")]
+    with pytest.raises(RequestError, match="has no chat template"):
+        chat_ids(tokenizer, turns)
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    with pytest.raises(RequestError, match="refuses a conversation of the roles user"):
+        chat_ids(tokenizer, turns)

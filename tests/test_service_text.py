@@ -25,6 +25,7 @@ from spectune.runtime.choice import Choice
 from spectune.runtime.generation import GenerationSettings
 from spectune.runtime.generator import Generator
 from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.requests import Request
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.service.server import Listening
@@ -59,7 +60,9 @@ def generator(tokenizer: PreTrainedTokenizerFast = TOKENIZER) -> Generator:
 @contextmanager
 def served(settings: EndpointSettings = SETTINGS, own: Generator | None = None) -> Iterator[TestClient]:
     """Ask an endpoint in this process."""
-    with TestClient(Endpoint(own or generator(), settings).app) as client:
+    endpoint = Endpoint(own or generator(), settings)
+    endpoint.start()
+    with TestClient(endpoint.app) as client:
         yield client
 
 
@@ -101,7 +104,7 @@ def test_an_answer_is_what_generate_returns_at_once_and_in_pieces(client: TestCl
     (choice,) = whole["choices"]
     assert (choice["text"], choice["finish_reason"]) == (done.text, done.finish_reason)
     assert whole["usage"]["completion_tokens"] == len(done.tokens)
-    events = streamed(client, "/v1/completions", **asked, stream_options={"include_usage": True})
+    events = streamed(client, "/v1/completions", **asked, n=None, stream_options={"include_usage": True})
     assert "".join(event["choices"][0]["text"] for event in events[:-1]) == done.text
     assert [event["choices"][0]["finish_reason"] for event in events[:-1]][-1] == done.finish_reason
     assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == len(done.tokens)
@@ -135,16 +138,19 @@ def test_what_a_request_leaves_open_is_as_openai_has_it_and_the_plan_s_temperatu
 def test_a_conversation_is_answered_through_the_chat_template(content: Any) -> None:
     tokenizer = byte_tokenizer("to be or not to be")
     tokenizer.chat_template = TEMPLATE
-    done = generator(tokenizer).generate("user: to be\nnot", max_new_tokens=12)
+    ids = tuple(tokenizer("user: to be\nnot", add_special_tokens=False)["input_ids"])
+    session = generator(tokenizer).session(slots=1, longest=100)
+    session.enqueue(Request(prompt=ids, max_new_tokens=12, stop=frozenset({tokenizer.eos_token_id})))
+    (done,) = [event.completion for event in session.events() if event.completion is not None]
     asked = {"messages": [{"role": "user", "content": content}], "max_completion_tokens": 12}
     with served(own=generator(tokenizer)) as client:
         answer = client.post("/v1/chat/completions", json={"model": MODEL, **asked}).json()
         assert answer["object"] == "chat.completion"
         assert answer["choices"][0]["message"] == {"role": "assistant", "content": done.text}
         events = streamed(client, "/v1/chat/completions", **asked)
-        assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert [event["choices"][0]["delta"].get("role") for event in events[:2]] == ["assistant", None][: len(events)]
         assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == done.text
-        assert events[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
         endless = client.post("/v1/chat/completions", json={"model": MODEL, "messages": asked["messages"]}).json()
         assert endless["usage"]["total_tokens"] == 200  # as many as there is room for
 
@@ -161,7 +167,12 @@ def test_a_conversation_is_answered_through_the_chat_template(content: Any) -> N
         ({"prompt": "to be", "max_tokens": 500}, (400, r"need 50\d positions and there is room for 200")),
         ({"prompt": "to be", "temperature": -1}, (400, "temperature must be 0, or in")),
         ({"prompt": "to be", "top_p": 0}, (400, "top_p must be in")),
-        ({"prompt": "to be", "n": 9}, (429, "as many as may")),
+        ({"prompt": "to be", "n": 9}, (400, "1 prompts with 9 answers each are more than the 8 requests")),
+        ({"prompt": ["to be"] * 5, "n": 2}, (400, "5 prompts with 2 answers each")),
+        ({"prompt": "to be", "stop": ["or"] * 17}, (400, "stop: Value error, there may be 16 stop strings")),
+        ({"prompt": "to be", "stop": "o" * 1001}, (400, "of 1000 characters each")),
+        ({"prompt": "to be", "logprobs": 0}, (400, "logprobs is not served here, got 0")),
+        ({"prompt": ["to be", "or " * 300]}, (400, "there is room for 200")),
         ({"prompt": "to be", "tools": [{"type": "function"}]}, (400, "tools is not served here")),
         ({"prompt": "to be", "logprobs": 3}, (400, "logprobs is not served here, got 3")),
         ({"prompt": "to be", "made_up": True}, (400, "made_up is not served here")),
@@ -178,13 +189,18 @@ def test_what_is_not_served_is_refused_in_words(client: TestClient, asked: Json,
 
 
 def test_values_that_ask_for_nothing_are_taken(client: TestClient) -> None:
-    neutral = {
-        "logprobs": None,
-        "presence_penalty": 0.0,
-        "response_format": {"type": "text"},
-        "top_k": -1,
-        "user": "me",
-    }
+    vllm = {"ignore_eos": False, "min_tokens": 0, "skip_special_tokens": True, "stop_token_ids": [], "best_of": 1}
+    neutral = (
+        vllm
+        | {"n": None, "stream": None, "stop": None}
+        | {
+            "logprobs": None,
+            "presence_penalty": 0.0,
+            "response_format": {"type": "text"},
+            "top_k": -1,
+            "user": "me",
+        }
+    )
     assert completed(client, prompt="to be", **neutral)["choices"]
 
 
@@ -194,6 +210,12 @@ def test_values_that_ask_for_nothing_are_taken(client: TestClient) -> None:
         ("POST", "/v1/completions", {"content": b"{", "headers": {"Content-Type": "application/json"}}, 400),
         ("POST", "/v1/completions", {"data": {"model": MODEL}}, 415),
         ("POST", "/v1/chat/completions", {"json": {"model": MODEL, "messages": []}}, 400),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": {"model": MODEL, "messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}},
+            400,
+        ),
         ("GET", "/v1/completions", {}, 405),
         ("GET", "/v1/made-up", {}, 404),
     ],
@@ -212,20 +234,55 @@ def test_a_conversation_needs_a_chat_template(client: TestClient) -> None:
 
 
 def test_whoever_has_no_key_learns_nothing_but_that_it_lives() -> None:
-    with served(EndpointSettings(name=MODEL, longest=60, api_key="sésame", warm=False)) as client:
+    with served(EndpointSettings(name=MODEL, longest=60, api_key="sesame", warm=False)) as client:
         paths = ("/v1/models", "/metrics")
         assert [client.get(path).status_code for path in paths] == [401, 401]
         assert client.get("/v1/models", headers={"Authorization": "Bearer other"}).status_code == 401
         assert client.post("/v1/completions", json={"model": MODEL, "prompt": "to be"}).status_code == 401
-        own = {b"Authorization": "Bearer sésame".encode()}
+        assert client.get("/v1/models", headers={"Authorization": "Basic sesame"}).status_code == 401
+        own = {"Authorization": "Bearer sesame"}
         assert client.get("/v1/models", headers=own).json()["data"][0]["max_model_len"] == 60
         assert client.get("/health").status_code == 200
 
 
 def test_an_endpoint_without_a_key_is_asked_under_its_own_name_alone() -> None:
     with served(EndpointSettings(name=MODEL, longest=60, hosts=("localhost",), warm=False)) as client:
-        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+        assert client.get("/health", headers={"Host": "evil.example"}).json()["error"]["code"] == "wrong_host"
         assert client.get("/health", headers={"Host": "localhost:8000"}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "sésame", "key\n"])
+def test_a_key_that_no_header_carries_is_none(key: str) -> None:
+    with pytest.raises(RequestError, match="an API key is of printable ASCII characters"):
+        EndpointSettings(name=MODEL, api_key=key)
+
+
+def test_a_temperature_that_no_text_is_drawn_with_is_refused() -> None:
+    with pytest.raises(RequestError, match="temperature must be 0, or in"):
+        EndpointSettings(name=MODEL, temperature=200.0)
+
+
+def test_a_request_that_ignores_the_end_of_text_goes_on_behind_it() -> None:
+    asked = {"prompt": "to be", "max_tokens": 60, "temperature": 1.5}
+    with served() as client:
+        seed = next(s for s in range(60) if completed(client, **asked, seed=s)["choices"][0]["finish_reason"] == "stop")
+        on = completed(client, **asked, seed=seed, ignore_eos=True)
+        assert (on["choices"][0]["finish_reason"], on["usage"]["completion_tokens"]) == ("length", 60)
+
+
+def test_more_than_may_wait_are_told_to_come_again() -> None:
+    target, own = slow()
+    endpoint = Endpoint(own, EndpointSettings(name=MODEL, slots=1, longest=100, most=1, warm=False))
+    asked = {"model": MODEL, "prompt": "to be", "max_tokens": 4}
+    with listening(endpoint) as url, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(httpx.post, f"{url}/v1/completions", json=asked, timeout=30)
+        until(lambda: endpoint.worker.open == 1)
+        later = httpx.post(f"{url}/v1/completions", json=asked)
+        assert later.status_code == 429 and int(later.headers["Retry-After"]) > 0
+        target.go_on.set()
+        assert first.result().status_code == 200
+        until(lambda: endpoint.worker.open == 0)
+        assert httpx.post(f"{url}/v1/completions", json=asked).status_code == 200
 
 
 def test_others_than_this_machine_need_a_key() -> None:
@@ -276,6 +333,7 @@ def listening(endpoint: Endpoint) -> Iterator[str]:
     """Serve on a real socket, from which clients go away."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        endpoint.start()
         server = uvicorn.Server(uvicorn.Config(endpoint.app, log_level="error", ws="none"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -357,7 +415,6 @@ def test_a_round_that_fails_is_told_and_the_next_request_served(is_streamed: boo
         assert completed(client, prompt="to be")["choices"]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_endpoint_that_cannot_decode_any_more_says_so() -> None:
     with served(own=failing(1)) as client:
         client.post("/v1/completions", json={"model": MODEL, "prompt": "to be"})
@@ -378,7 +435,8 @@ def test_requests_under_way_are_told_that_the_endpoint_ends() -> None:
 
     async def asked() -> str:
         worker.start()
-        answer = await worker.ask(own.request("to be", GenerationSettings(max_new_tokens=90)), (), is_streamed=False)
+        asking = own.request("to be", GenerationSettings(max_new_tokens=90))
+        (answer,) = await worker.ask([asking], (), is_streamed=False)
         stopping = asyncio.create_task(asyncio.to_thread(worker.stop))
         target.go_on.set()
         await stopping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -12,19 +13,16 @@ from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ...errors import DeviceError, RequestError, SpectuneError
-from ...profiler.prompts import Message
-from ...runtime.generation import Completion
+from ...runtime.generation import Completion, GenerationSettings
 from ...runtime.generator import Generator
-from ...runtime.prompt_ids import in_chat_template
-from ...runtime.requests import Request, seed_behind
+from ...runtime.requests import Request, Sampling, seed_behind
 from ...runtime.serving import Session
 from ...runtime.watch.prometheus import Family, exposition
 from ...runtime.watch.watch import Watch
@@ -33,11 +31,14 @@ from ..metrics import MEDIA_TYPE
 from ..problem import RETRY_S, ProblemError
 from ..settings import Settings
 from .asked import Asked, AskedChat, AskedCompletion, asked_of
-from .told import DONE, Told, error_of, sse
+from .told import DONE, Form, Told, error_of, sse
 from .worker import Answer, BusyError, TextWorker
 
+API_KEY = re.compile(r"[!-~]+")  # what a header can carry
 OPEN_PATHS = ("/health",)  # nobody needs a key there
+GONE = 499  # in logs: whoever asked has gone
 Handler = Callable[[HttpRequest], Awaitable[Response]]
+Prepare = Callable[[GenerationSettings], Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,11 @@ class EndpointSettings:
     prefix_caching: bool = True
     warm: bool = True
 
+    def __post_init__(self) -> None:
+        Sampling(temperature=self.temperature)  # refuses one that is out of range
+        if self.api_key is not None and not API_KEY.fullmatch(self.api_key):
+            raise RequestError("an API key is of printable ASCII characters without blanks, one at least; give another")
+
 
 class Endpoint:
     """One target, its session, and the requests of everybody."""
@@ -79,26 +85,34 @@ class Endpoint:
 
     @property
     def app(self) -> Starlette:
-        """The application."""
+        """The application; once it has started, and until it ends."""
         posts: dict[str, Handler] = {"/v1/completions": self.complete, "/v1/chat/completions": self.chat}
         gets: dict[str, Handler] = {"/v1/models": self.models, "/health": self.health, "/metrics": self.metrics}
         routes = [Route(path, self._guarded(path, handler), methods=["POST"]) for path, handler in posts.items()]
         routes += [Route(path, self._guarded(path, handler), methods=["GET"]) for path, handler in gets.items()]
-        own = Middleware(TrustedHostMiddleware, allowed_hosts=list(self._settings.hosts) or ["*"])
         refusals: dict[Any, Any] = {HTTPException: _refuse_path, Exception: _tell_failure}
-        return Starlette(routes=routes, middleware=[own], exception_handlers=refusals, lifespan=self._living)
+        return Starlette(routes=routes, exception_handlers=refusals, lifespan=self._living)
+
+    def start(self) -> None:
+        """Decode from now on.
+
+        Raises:
+            SpectuneError: there is no memory for it, or no such room in the model.
+        """
+        self._generator.request("a", GenerationSettings())  # a tokenizer may set itself up at its first text
+        self.worker.start()
 
     async def complete(self, request: HttpRequest) -> Response:
         """Go on with texts."""
         asked = asked_of(AskedCompletion, await self._body(request))
-        return await self._answered(request, asked, asked.prompts, "completion")
+        prompts = [partial(self._generator.request, prompt) for prompt in asked.prompts]
+        return await self._answered(request, asked, prompts, "completion")
 
     async def chat(self, request: HttpRequest) -> Response:
         """Answer a conversation."""
         asked = asked_of(AskedChat, await self._body(request))
-        turns = [Message(role=message.role, content=message.text) for message in asked.messages]
-        text = await asyncio.to_thread(in_chat_template, turns, self._generator.tokenizer)
-        return await self._answered(request, asked, [text], "chat")
+        turns = [message.message for message in asked.messages]
+        return await self._answered(request, asked, [partial(self._generator.chat_request, turns)], "chat")
 
     async def models(self, request: HttpRequest) -> Response:
         """Name the one model."""
@@ -120,9 +134,7 @@ class Endpoint:
                 _family("requests_open", "gauge", "Requests that run or wait.", self.worker.open),
                 Family(name="spectune_requests_total", kind="counter", about="Requests that ended.", samples=ended),
                 _family("prompt_tokens_total", "counter", "Tokens of prompts.", served.prompt_tokens),
-                _family(
-                    "cached_prompt_tokens_total", "counter", "Those that were not read anew.", served.cached_tokens
-                ),
+                _family("cached_prompt_tokens_total", "counter", "Those not read anew.", served.cached_tokens),
                 _family("new_tokens_total", "counter", "Tokens of answers.", served.new_tokens),
             ]
         )
@@ -130,7 +142,14 @@ class Endpoint:
 
     async def _body(self, request: HttpRequest) -> bytes:
         require_json(request)
-        return await read_body(request, self._bounds)
+        try:
+            return await read_body(request, self._bounds)
+        except ProblemError as problem:
+            told = {
+                413: f"the body has more than {self._bounds.body_bytes} bytes; send less",
+                408: f"the body was not here after {self._bounds.body_timeout_s:g} s; send less",
+            }
+            raise ProblemError(problem.status, problem.kind, told.get(problem.status, problem.detail)) from None
 
     def _session(self) -> Session:
         own = self._settings
@@ -142,23 +161,22 @@ class Endpoint:
 
     @asynccontextmanager
     async def _living(self, _app: Starlette) -> AsyncIterator[None]:
-        await asyncio.to_thread(self.worker.start)
         try:
             yield
         finally:
             await asyncio.to_thread(self.worker.stop)
 
     def _guarded(self, path: str, handler: Handler) -> Handler:
-        """Return a handler that lets in who has the key, and tells every refusal as clients read it."""
-        key = None if path in OPEN_PATHS else self._settings.api_key
+        """Return a handler that lets in who may ask, and tells every refusal as clients read it."""
 
         async def guarded(request: HttpRequest) -> Response:
-            given = request.headers.get("authorization", "").partition(" ")[2].strip()
-            if key is not None and not hmac.compare_digest(given.encode("latin-1"), key.encode()):
-                told = "no such API key; send the one the endpoint was started with: Authorization: Bearer KEY"
-                return _refusal(401, told, "invalid_request_error", "invalid_api_key")
             try:
+                self._require_host(request)
+                if path not in OPEN_PATHS:
+                    self._require_key(request)
                 return await handler(request)
+            except ClientDisconnect:
+                return Response(status_code=GONE)
             except BusyError as error:
                 return _refusal(429, str(error), "rate_limit_error", headers={"Retry-After": str(RETRY_S)})
             except RequestError as error:
@@ -170,45 +188,60 @@ class Endpoint:
 
         return guarded
 
-    async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[str], form: str) -> Response:
+    def _require_host(self, request: HttpRequest) -> None:
+        hosts, host = self._settings.hosts, re.sub(r":\d+$", "", request.headers.get("host", "").lower())
+        if hosts and host not in hosts:
+            told = f"this endpoint is not {host[:100]!r}; ask it as {' or '.join(hosts)}"
+            raise ProblemError(421, "wrong_host", told)
+
+    def _require_key(self, request: HttpRequest) -> None:
+        key = self._settings.api_key
+        if key is None:
+            return
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_known = hmac.compare_digest(given.strip().encode("latin-1"), key.encode())
+        if scheme.lower() != "bearer" or not is_known:
+            told = "no such API key; send the one the endpoint was started with: Authorization: Bearer KEY"
+            raise ProblemError(401, "invalid_api_key", told)
+
+    async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[Prepare], form: Form) -> Response:
         """Decode every prompt as often as is asked, and tell it at once or as it comes."""
-        if asked.model != self._settings.name:
-            told = f"there is no model {asked.model!r:.80} here; this is {self._settings.name}"
-            return _refusal(404, told, "invalid_request_error", "model_not_found")
-        wanted = await asyncio.to_thread(self._requests, asked, prompts)
-        stop = tuple(asked.settings(0.0, 1).stop)
-        answers = list[Answer]()
-        told_as = Told(form="chat" if form == "chat" else "completion", model=self._settings.name)
-        try:
-            for one in wanted:
-                answers.append(await self.worker.ask(one, stop, is_streamed=asked.stream))
-            if asked.stream:
-                streamed = Streamed(_events(answers, told_as, asked), partial(self._left, answers))
-                answers = []  # the stream's, from now on
-                return streamed
-            done = await _unless_gone(request, asyncio.gather(*(answer.whole() for answer in answers)))
-            if done is None:
-                return Response(status_code=499)  # nobody reads it
-            for completion in done:
-                _require_decoded(completion)
-            return JSONResponse(told_as.whole(list(zip(answers, done, strict=True))))
-        finally:
-            self._left(answers)
-
-    def _left(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            self.worker.leave(answer)
-
-    def _requests(self, asked: Asked, prompts: Sequence[str]) -> list[Request]:
-        """Return every prompt in tokens, as often as there are to be answers; each draws with a seed of its own."""
+        own = self._settings
+        if asked.model != own.name:
+            told = f"there is no model {asked.model!r:.80} here; this is {own.name}"
+            raise ProblemError(404, "model_not_found", told)
         if not prompts:
             raise RequestError("prompt: there is none; write one text at least")
+        if len(prompts) * asked.choices > own.most:
+            raise RequestError(
+                f"{len(prompts)} prompts with {asked.choices} answers each are more than the {own.most} requests that "
+                "may run or wait here; ask for fewer at once"
+            )
+        wanted = await asyncio.to_thread(self._requests, asked, prompts)
+        told_as = Told(form=form, model=own.name, choices=asked.choices)
+        answers = await self.worker.ask(wanted, tuple(asked.stops), is_streamed=bool(asked.stream))
+        if asked.stream:
+            return Streamed(_events(answers, told_as, asked), partial(self.worker.leave, answers))
+        try:
+            done = await _unless_gone(request, asyncio.gather(*(answer.whole() for answer in answers)))
+        finally:
+            self.worker.leave(answers)
+        if done is None:
+            return Response(status_code=GONE)
+        for completion in done:
+            _require_decoded(completion)
+        return JSONResponse(told_as.whole(list(zip(answers, done, strict=True))))
+
+    def _requests(self, asked: Asked, prompts: Sequence[Prepare]) -> list[Request]:
+        """Return every prompt in tokens, as often as there are to be answers; each draws with a seed of its own."""
         found: list[Request] = []
-        for prompt in prompts:
-            read = self._generator.request(prompt, asked.settings(self._settings.temperature, 1))
+        for prepare in prompts:
+            read = prepare(asked.settings(self._settings.temperature, 1))
             settings = asked.settings(self._settings.temperature, self._longest - len(read.prompt))
             whole = replace(read, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
-            found += [replace(whole, seed=seed_behind(whole.seed, len(found) + place)) for place in range(asked.n)]
+            if asked.ignore_eos:
+                whole = replace(whole, stop=frozenset())
+            found += [replace(whole, seed=seed_behind(whole.seed, len(found) + n)) for n in range(asked.choices)]
         return found
 
 
@@ -241,7 +274,7 @@ async def _events(answers: Sequence[Answer], told: Told, asked: Asked) -> AsyncI
             else:
                 yield event
         done = [(answer, answer.completion) for answer in answers if answer.completion is not None]
-        if asked.stream_options is not None and asked.stream_options.include_usage:
+        if asked.tells_usage:
             yield sse(told.last(done))
         yield DONE
     finally:
@@ -251,14 +284,14 @@ async def _events(answers: Sequence[Answer], told: Told, asked: Asked) -> AsyncI
 
 async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: Answer, told: Told) -> None:
     """Put one answer's events into a queue, and None behind the last one."""
+    is_first = True
     try:
-        if told.form == "chat":
-            news.put_nowait(sse(told.chunk(place, "", is_first=True)))
-        async for piece in answer.pieces():
-            news.put_nowait(sse(told.chunk(place, piece)))
-        assert answer.completion is not None
-        _require_decoded(answer.completion)
-        news.put_nowait(sse(told.chunk(place, "", answer.completion.finish_reason)))
+        async for piece, done in answer.pieces():
+            if done is not None:
+                _require_decoded(done)
+            reason = None if done is None else done.finish_reason
+            news.put_nowait(sse(told.chunk(place, piece, reason, is_first=is_first)))
+            is_first = False
     except SpectuneError as error:
         news.put_nowait(sse(error_of(str(error), "server_error")))
     finally:
@@ -297,7 +330,8 @@ async def _until_gone(request: HttpRequest) -> None:
 
 async def _refuse_path(request: HttpRequest, error: HTTPException) -> Response:
     told = {404: "there is nothing at this path; it has /v1/completions, /v1/chat/completions and /v1/models"}
-    return _refusal(error.status_code, told.get(error.status_code, error.detail), "invalid_request_error")
+    message = told.get(error.status_code, error.detail)
+    return _refusal(error.status_code, message, "invalid_request_error", headers=dict(error.headers or {}))
 
 
 async def _tell_failure(request: HttpRequest, error: Exception) -> Response:

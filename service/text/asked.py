@@ -1,6 +1,7 @@
 """What clients ask for, in the form of OpenAI's API, and what that means here.
 
-Source: OpenAI's API reference, "Completions" and "Chat"; top_k, min_p and repetition_penalty as vLLM adds them.
+Source: OpenAI's API reference, "Completions" and "Chat"; top_k, min_p, repetition_penalty and ignore_eos as vLLM adds
+them.
 """
 
 from __future__ import annotations
@@ -9,41 +10,53 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ...errors import RequestError
+from ...profiler.prompts import Message
 from ...runtime.generation import GenerationSettings
 
 COMPLETION_TOKENS = 16  # of a completion that names no limit, as OpenAI has it
-MOST_CHOICES = 128
 SEEDS = 2**63
 Json = Any
 NEUTRAL: Mapping[str, tuple[Json, ...]] = {  # what is not served, and the values that ask for nothing
-    "audio": (None,),
-    "best_of": (None, 1),
-    "echo": (None, False),
-    "frequency_penalty": (None, 0),
-    "function_call": (None, "none", "auto"),
-    "functions": (None, []),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
-    "modalities": (None, ["text"]),
-    "presence_penalty": (None, 0),
-    "response_format": (None, {"type": "text"}),
-    "suffix": (None, ""),
-    "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
-    "top_logprobs": (None, 0),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "audio": (),
+    "best_of": (1,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "suffix": ("",),
+    "tool_calls": ([],),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
 }
 ABOUT_THE_CALLER = {  # of no matter to the text
     "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user",
 }  # fmt: skip
+STOPS, STOP_LENGTH = 16, 1000  # that are compared behind every round
 
 
 class StreamOptions(BaseModel):
     """How an answer is streamed."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class Part(BaseModel):
@@ -58,13 +71,17 @@ class Part(BaseModel):
 class AskedMessage(BaseModel):
     """One turn of a conversation."""
 
+    model_config = ConfigDict(extra="allow")
+
     role: str
     content: str | list[Part]
 
     @property
-    def text(self) -> str:
-        """Its content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+    def message(self) -> Message:
+        """The turn as templates take it."""
+        is_text = isinstance(self.content, str)
+        text = self.content if is_text else "".join(part.text for part in self.content if isinstance(part, Part))
+        return Message(role=self.role, content=str(text))
 
 
 class Asked(BaseModel):
@@ -81,14 +98,38 @@ class Asked(BaseModel):
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
-    stream: bool = False
+    ignore_eos: bool | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _require_few(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        each = stop if isinstance(stop, list) else [stop or ""]
+        if len(each) > STOPS or max(map(len, each), default=0) > STOP_LENGTH:
+            raise ValueError(f"there may be {STOPS} stop strings of {STOP_LENGTH} characters each")
+        return stop
 
     @property
     def limit(self) -> int | None:
         """New tokens at most; None: as many as there is room for."""
         return self.max_tokens
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether a stream ends with what it took."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def stops(self) -> list[str]:
+        """Strings that end an answer."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def settings(self, temperature: float, room: int) -> GenerationSettings:
         """Return how an answer is decoded.
@@ -100,7 +141,6 @@ class Asked(BaseModel):
         Raises:
             RequestError: a setting is out of range.
         """
-        heat = temperature if self.temperature is None else self.temperature
         named = {
             "top_p": self.top_p,
             "top_k": None if self.top_k == -1 else self.top_k,  # vLLM's word for all
@@ -108,10 +148,10 @@ class Asked(BaseModel):
             "repetition_penalty": self.repetition_penalty,
         }
         return GenerationSettings(
-            temperature=heat,
+            temperature=temperature if self.temperature is None else self.temperature,
             max_new_tokens=max(room, 1) if self.limit is None else self.limit,
             seed=secrets.randbelow(SEEDS) if self.seed is None else self.seed,
-            stop=[self.stop] if isinstance(self.stop, str) else self.stop or [],
+            stop=self.stops,
             **{name: value for name, value in named.items() if value is not None},  # type: ignore[arg-type]
         )
 
@@ -159,7 +199,17 @@ def asked_of(kind: type[Kind], body: bytes) -> Kind:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the body"
         raise RequestError(f"{place}: {first['msg']}") from None
-    for name, value in (asked.model_extra or {}).items():
-        if name not in ABOUT_THE_CALLER and value not in NEUTRAL.get(name, (None,)):
-            raise RequestError(f"{name} is not served here, got {value!r:.60}; leave it out")
+    _require_served(asked.model_extra or {}, ABOUT_THE_CALLER)
+    for message in asked.messages if isinstance(asked, AskedChat) else []:
+        _require_served(message.model_extra or {}, {"name"})
     return asked
+
+
+def _require_served(extra: Mapping[str, Json], ignored: set[str]) -> None:
+    """Raise RequestError for the first field that asks for what is not served: without it the answer is another."""
+    for name, value in extra.items():
+        is_neutral = value is None or any(
+            value == other and isinstance(value, bool) == isinstance(other, bool) for other in NEUTRAL.get(name, ())
+        )
+        if name not in ignored and not is_neutral:
+            raise RequestError(f"{name} is not served here, got {value!r:.60}; leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import uvicorn
@@ -15,26 +16,18 @@ from ..sockets import listening_sockets, require_certificate
 from .app import Endpoint, EndpointSettings
 
 
-def require_key(listening: Listening, api_key: str | None) -> None:
-    """Raise RequestError where others than this machine would ask, and need no key."""
-    if api_key is None and not listening.is_private:
-        raise RequestError(
-            f"without a key anybody who reaches {listening.host} could let texts be decoded; give one in "
-            "SPECTUNE_API_KEY, or listen on 127.0.0.1"
-        )
-
-
-def serve_text(generator: Generator, listening: Listening, settings: EndpointSettings) -> None:
+def serve_text(load: Callable[[], Generator], listening: Listening, settings: EndpointSettings) -> None:
     """Serve a target's text until the process is told to end.
 
     Args:
-        generator: that decodes; nobody else's.
+        load: returns what decodes, nobody else's; called when nothing else can be wrong any more.
         listening: where.
         settings: how.
 
     Raises:
         RequestError: it cannot or must not be served like this: others than this machine would ask and need no key, the
             certificate is none, or another program listens there.
+        SpectuneError: the target cannot be loaded, or there is no room for its texts.
     """
     require_key(listening, settings.api_key)
     if listening.certificate is not None and listening.key is not None:
@@ -42,8 +35,20 @@ def serve_text(generator: Generator, listening: Listening, settings: EndpointSet
     if settings.api_key is None:
         settings = replace(settings, hosts=tuple({*LOOPBACK, listening.host.lower()}))
     sockets = listening_sockets(listening.host, listening.port)
+    generator = load()
+    endpoint = Endpoint(generator, settings)
+    endpoint.start()
     log_to_stderr()
     access = "no key is needed" if settings.api_key is None else "a key is needed"
     tell("serving", url=f"{listening.url}/v1", model=settings.name, plan=generator.choice.reason, access=access)
     sys.setswitchinterval(SWITCH_S)
-    uvicorn.Server(configuration(Endpoint(generator, settings).app, listening)).run(sockets)
+    uvicorn.Server(configuration(endpoint.app, listening)).run(sockets)
+
+
+def require_key(listening: Listening, api_key: str | None) -> None:
+    """Raise RequestError where others than this machine would ask, and need no key."""
+    if api_key is None and not listening.is_private:
+        raise RequestError(
+            f"without a key anybody who reaches {listening.host} could let texts be decoded; give one in "
+            "SPECTUNE_API_KEY, or listen on 127.0.0.1"
+        )

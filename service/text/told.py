@@ -24,17 +24,19 @@ class Told:
     Attributes:
         form: of the API.
         model: its name.
+        choices: answers to each prompt, which stand behind one another.
     """
 
     form: Form
     model: str
+    choices: int = 1
     number: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
         """Return all choices at once."""
         choices = [self._choice(place, completion) for place, (_, completion) in enumerate(done)]
-        return {**self._head(is_chunk=False), "choices": choices, "usage": usage_of(done)}
+        return {**self._head(is_chunk=False), "choices": choices, "usage": self._usage(done)}
 
     def chunk(self, place: int, piece: str, reason: str | None = None, *, is_first: bool = False) -> Json:
         """Return a piece of one choice, or its end."""
@@ -47,7 +49,20 @@ class Told:
 
     def last(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
         """Return the chunk that tells the usage alone."""
-        return {**self._head(is_chunk=True), "choices": [], "usage": usage_of(done)}
+        return {**self._head(is_chunk=True), "choices": [], "usage": self._usage(done)}
+
+    def _usage(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
+        """Return how many tokens answers took; a prompt of several counts once."""
+        first = done[:: self.choices]
+        read = sum(len(answer.request.prompt) for answer, _ in first)
+        new = sum(len(completion.tokens) for _, completion in done)
+        cached = sum(completion.cached_tokens for _, completion in first)
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": new,
+            "total_tokens": read + new,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
 
     def _head(self, *, is_chunk: bool) -> Json:
         kind, prefix = "text_completion", "cmpl"
@@ -62,19 +77,6 @@ class Told:
         return {"index": place, **text, "logprobs": None, "finish_reason": done.finish_reason}
 
 
-def usage_of(done: Sequence[tuple[Answer, Completion]]) -> Json:
-    """Return how many tokens answers took; a prompt of several answers counts with each."""
-    read = sum(len(answer.request.prompt) for answer, _ in done)
-    new = sum(len(completion.tokens) for _, completion in done)
-    cached = sum(completion.cached_tokens for _, completion in done)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": new,
-        "total_tokens": read + new,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
 def error_of(message: str, kind: str, code: str | None = None) -> Json:
     """Return an error as clients read it."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
@@ -82,4 +84,4 @@ def error_of(message: str, kind: str, code: str | None = None) -> Json:
 
 def sse(told: Json) -> bytes:
     """Return a server-sent event."""
-    return b"data: " + json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -17,7 +16,7 @@ from ...runtime.faults import reason_of
 from ...runtime.generation import Completion, Event
 from ...runtime.requests import Request
 from ...runtime.serving import Session
-from ..log import tell
+from ..log import LOGGER
 
 Refusal = Callable[[Exception], None]
 INTERVAL_S = 0.02  # between two pieces of a streamed answer, of which the first comes at once
@@ -70,8 +69,8 @@ class Answer:
         """Let whoever reads know that there is more; the event loop's thread alone may."""
         self._news.set()
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """Yield the text as it comes, as much at once as there is.
+    async def pieces(self) -> AsyncIterator[tuple[str, Completion | None]]:
+        """Yield the text as it comes, as much at once as there is; with the last piece, which may be empty, the whole.
 
         Raises:
             SpectuneError: it was not decoded to its end.
@@ -80,12 +79,12 @@ class Answer:
             await self._news.wait()
             self._news.clear()
             with self._lock:
-                piece, self._piece, has_ended = self._piece, "", self.completion is not None
-            if piece:
-                yield piece
+                piece, self._piece, done = self._piece, "", self.completion
+            if piece or done is not None:
+                yield piece, done
             if self._failure is not None:
                 raise self._failure
-            if has_ended:
+            if done is not None:
                 return
 
     async def whole(self) -> Completion:
@@ -94,10 +93,10 @@ class Answer:
         Raises:
             SpectuneError: it was not decoded to its end.
         """
-        async for _ in self.pieces():
-            pass
-        assert self.completion is not None
-        return self.completion
+        async for _, done in self.pieces():
+            if done is not None:
+                return done
+        raise AssertionError("pieces end with the whole or an error")
 
 
 @dataclass(slots=True)
@@ -164,51 +163,58 @@ class TextWorker:
         """Requests that run or wait."""
         return self._open
 
-    async def ask(self, request: Request, stop: tuple[str, ...], *, is_streamed: bool) -> Answer:
-        """Let a request be decoded; return what tells its text, always in the same event loop.
+    async def ask(self, requests: Sequence[Request], stop: tuple[str, ...], *, is_streamed: bool) -> list[Answer]:
+        """Let requests be decoded, all or none; return what tells their texts, always in the same event loop.
 
         Raises:
-            RequestError: it does not fit.
+            RequestError: one does not fit.
             BusyError: too many wait already.
             DeviceError: nothing decodes any more.
         """
-        if self._open >= self._most:
-            raise BusyError(f"{self._open} requests run or wait, as many as may; ask again later")
-        answer, loop = Answer(request, is_streamed=is_streamed), asyncio.get_running_loop()
+        if self._open + len(requests) > self._most:
+            raise BusyError(f"{self._open} requests run or wait, of {self._most} that may; ask again later")
+        answers, loop = [Answer(request, is_streamed=is_streamed) for request in requests], asyncio.get_running_loop()
         taken: asyncio.Future[None] = loop.create_future()
 
         def settle(error: Exception | None) -> None:
-            loop.call_soon_threadsafe(_settle, taken, error)
+            with suppress(RuntimeError):  # the loop has ended, and who asked with it
+                loop.call_soon_threadsafe(_settle, taken, error)
 
         def submit(session: Session) -> None:
+            handles: list[int] = []
             try:
-                self._answers[session.enqueue(request, stop)] = answer
-            except SpectuneError as error:
+                for answer in answers:
+                    handles.append(session.enqueue(answer.request, stop))
+            except Exception as error:  # of one that does not fit: the others of it are taken back
+                for handle in handles:
+                    session.cancel(handle)
                 settle(error)
-            else:
-                settle(None)
+                return
+            self._answers.update(zip(handles, answers, strict=True))
+            settle(None)
 
-        self._open, self._loop = self._open + 1, loop
+        self._open, self._loop = self._open + len(answers), loop
         try:
             self._orders.put(Order(run=submit, refuse=settle))
             if self._has_ended:  # it may have looked for orders before this one came
                 raise DeviceError(ENDED)
             await taken
         except BaseException:
-            self.leave(answer)
+            self.leave(answers)
             raise
-        return answer
+        return answers
 
-    def leave(self, answer: Answer) -> None:
-        """Take note that nobody reads an answer any more; it is cancelled where it has not ended."""
-        self._open -= 1
+    def leave(self, answers: Sequence[Answer]) -> None:
+        """Take note that nobody reads answers any more; they are cancelled where they have not ended."""
+        self._open -= len(answers)
+        left = {id(answer) for answer in answers if answer.completion is None}
 
         def cancel(session: Session) -> None:
-            for handle, other in self._answers.items():
-                if other is answer:
+            for handle, answer in self._answers.items():
+                if id(answer) in left:
                     session.cancel(handle)
 
-        if answer.completion is None:
+        if left:
             self._orders.put(Order(run=cancel))
 
     def _run(self) -> None:
@@ -222,6 +228,8 @@ class TextWorker:
             while not self._has_decoded(session):
                 del session  # its caches make room for the next one's
                 session = self._make()
+        except Exception:  # it was there before, and is no more
+            LOGGER.exception("decoding has ended")
         finally:
             self._has_ended = True
             self._fail(DeviceError(ENDED))
@@ -238,7 +246,7 @@ class TextWorker:
                     is_awaited = [self._told(event) for event in session.step()]
                     self._let_hear(at_once=any(is_awaited))
         except Exception as error:  # whatever it is, those who wait are told, and the next ones served
-            tell("decoding failed", level=logging.ERROR, reason=reason_of(error))
+            LOGGER.exception("decoding failed")
             self._fail(DeviceError(f"decoding failed: {reason_of(error)}"))
             return False
         return True
@@ -254,7 +262,9 @@ class TextWorker:
 
     def _told(self, event: Event) -> bool:
         """Take an event; return whether somebody waits for it."""
-        answer = self._answers[event.handle]
+        answer = self._answers.get(event.handle)
+        if answer is None:  # of one that was taken back
+            return False
         if event.completion is not None:
             del self._answers[event.handle]
             self.served.note(answer.request, event.completion)
