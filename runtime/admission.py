@@ -97,14 +97,13 @@ class Admission:
         slot = self._batch.home(sequence)
         self._batch.leave(sequence)
         self._prefixes.keep(slot, sequence.tokens[: sequence.context])
-        if self._drafting.has_resting:  # who may begin anew, in the slots of the batch
-            self.settle()
         self._drafting.note_left(self._slots)
 
     def settle(self) -> None:
         """Let every sequence lie in its own slot of every cache."""
         for source, target, mover in self._batch.settle():
             self._vacate(target)
+            self._prefixes.drop(target)
             self._cache.move_slot(source, target, mover.context)
             self._drafting.move(source, target)
             self._prefixes.moved(source, target)
@@ -139,11 +138,11 @@ class Admission:
         """Let two slots in which nobody runs exchange what they hold, in every cache."""
         if one == other:
             return
-        texts = self._prefixes.take(one), self._prefixes.take(other)  # until both are there
-        self._cache.swap_slots(one, other, max(map(len, texts)))
+        tokens = max(self._prefixes.length(slot) for slot in (one, other))
+        before = self._prefixes.take_out(one, other)  # until both are there
+        self._cache.swap_slots(one, other, tokens)
         self._drafting.swap_prefixes(one, other)
-        self._prefixes.keep(other, texts[0])
-        self._prefixes.keep(one, texts[1])
+        self._prefixes.put_back(before, one, other)
 
     def _vacate(self, slot: int, besides: int | None = None, shared: int = 0) -> None:
         """Let the text of a slot that is needed move to a free one, see `PrefixCache.refuge`; but to one not."""
@@ -187,8 +186,8 @@ class Admission:
         self._batch.join(sequence)
         try:
             self._drafting.join(reading, slot)
+            self._prefixes.drop(reading.slot)
+            self._prefixes.keep(slot, sequence.request.prompt)
         except BaseException:  # somebody stops it; what drafters raise is a fault
             self._batch.leave(sequence)
             raise
-        self._prefixes.drop(reading.slot)
-        self._prefixes.keep(slot, sequence.request.prompt)

@@ -99,7 +99,7 @@ class KeyValueCache:
     def swap_slots(self, one: int, other: int, tokens: int) -> None:
         """Let two slots exchange their first `tokens` positions; what is broken off leaves neither."""
         for rows in self._moving:
-            of_slots = rows.view(len(rows), self.slots, self.capacity, -1)
+            of_slots = rows.view(len(rows), self.slots, self.capacity, rows.shape[-1])
             for start in range(0, tokens, SWAPPED_AT_ONCE):
                 first, second = (
                     of_slots[:, slot, start : min(start + SWAPPED_AT_ONCE, tokens)] for slot in (one, other)

@@ -57,8 +57,8 @@ class Decoder:
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
-        With `prefix_caching` texts that have left are kept in free slots, and a prompt that begins like a text in any
-        slot is read from where they differ.
+        With `prefix_caching` texts that have left are kept in free slots, and a prompt that begins like one of them, or
+        like the prompt of one that runs, is read from where they differ.
 
         Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
@@ -158,7 +158,7 @@ class Decoder:
             self._note_joined(reading.sequence)
 
     def abandon(self, reading: Reading) -> None:
-        """Forget a prompt that was begun, where it has not joined."""
+        """Give up a prompt that was begun, where it has not joined."""
         self._admission.abandon(reading)
 
     def cancel(self, sequence: Sequence) -> None:

@@ -44,11 +44,6 @@ class Drafting:
         """Whether no drafter has failed in its last round or for good."""
         return not any(self._failures.values())
 
-    @property
-    def has_resting(self) -> bool:
-        """Whether a drafter rests that will be asked again when so many texts have left."""
-        return bool(self._resting)
-
     def expect(self, setup: RoundSetup) -> None:
         """Take note of how the next round is likely to be run: who drafts by it alone reads prompts until then."""
         self._latest = setup
@@ -119,7 +114,7 @@ class Drafting:
                 drafter.read_along(reading.slot, tokens, reading.along.pop(name, 0))
                 reading.along[name] = len(tokens)
 
-        self.keep_up(reading.slot, read)
+        self.keep_up(read, reading.slot)
 
     def copy_prefix(self, source: int, slot: int, tokens: int) -> dict[str, int]:
         """Let a slot begin as another does, with so many tokens at most; return how many each drafter holds there."""
@@ -129,7 +124,7 @@ class Drafting:
             if isinstance(drafter, CopiesPrefix):
                 held[name] = drafter.copy_prefix(source, slot, tokens)
 
-        self.keep_up(slot, copy)
+        self.keep_up(copy, slot)
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
@@ -139,7 +134,7 @@ class Drafting:
             if isinstance(drafter, CopiesPrefix):
                 drafter.swap_prefixes(one, other)
 
-        self.keep_up(other, swap)
+        self.keep_up(swap, one, other)
 
     def join(self, reading: Reading, slot: int) -> None:
         """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read.
@@ -161,24 +156,24 @@ class Drafting:
             if not held:
                 drafter.read_along(slot, (), 0)
 
-        self.keep_up(slot, take)
+        self.keep_up(take, slot)
 
     def move(self, source: int, target: int) -> None:
         """Let `target` become the slot of the sequence in `source`."""
-        self.keep_up(target, lambda _, drafter: drafter.move(source, target))
+        self.keep_up(lambda _, drafter: drafter.move(source, target), target)
 
     def _reads_at_once(self, name: str) -> bool:
         """Whether a drafter reads prompts before it is asked to draft: who drafted last; all before any is known."""
         return self._latest is None or self._latest.drafter == name
 
-    def keep_up(self, slot: int, tell: Callable[[str, Drafter], None]) -> None:
-        """Tell drafters of a sequence that came or moved to a slot; who fails at it reads that text anew, later."""
+    def keep_up(self, tell: Callable[[str, Drafter], None], *slots: int) -> None:
+        """Tell drafters of what came or moved to some slots; who fails at it reads their texts anew, later."""
         for name, drafter in self.drafters.items():
             if self._failures[name] < MOST_FAULTS:
                 try:
                     tell(name, drafter)
                 except Exception as error:
-                    self._note_failure(name, error, 1 if self._has_forgotten(name, [slot]) else MOST_FAULTS)
+                    self._note_failure(name, error, 1 if self._has_forgotten(name, slots) else MOST_FAULTS)
 
     def note_left(self, slots: int) -> None:
         """Take note of a text that has left; who has rested for long enough begins anew, in so many slots."""

@@ -246,8 +246,13 @@ class Generator:
             spare.calls += 1
             return spare
         del spare  # its caches make room for the new ones
-        longest = -(-longest // SHARED_LENGTH) * SHARED_LENGTH  # few lengths, so that it serves again
-        return self._maker.make(slots, min(longest, self._target.longest_context))
+        shared = min(-(-longest // SHARED_LENGTH) * SHARED_LENGTH, self._target.longest_context)
+        try:
+            return self._maker.make(slots, shared)  # one of few lengths, so that it serves again
+        except DeviceError:
+            if shared == longest:
+                raise
+        return self._maker.make(slots, longest)
 
     def _set_aside(self, held: HeldDecoder) -> None:
         """Keep a decoder for the next call."""

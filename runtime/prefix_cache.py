@@ -71,10 +71,16 @@ class PrefixCache:
         """Take note that a slot is written to from its beginning."""
         self._texts.pop(slot, None)
 
-    def take(self, slot: int) -> list[int]:
-        """Take note that a slot is written to; return what was kept of it."""
-        text = self._texts.pop(slot, None)
-        return [] if text is None else text.tolist()
+    def take_out(self, *slots: int) -> dict[int, Ints]:
+        """Take note that slots are written to; return what is kept of all, until then."""
+        before = self._texts
+        self._texts = {slot: text for slot, text in before.items() if slot not in slots}
+        return before
+
+    def put_back(self, before: dict[int, Ints], one: int, other: int) -> None:
+        """Take note that two slots have exchanged what `take_out` returned, which was not used for that."""
+        swapped = {one: other, other: one}
+        self._texts = {swapped.get(slot, slot): text for slot, text in before.items()}
 
     def moved(self, source: int, target: int) -> None:
         """Take note that what lay in one slot lies in another now; it was not used for that."""

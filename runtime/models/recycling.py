@@ -91,7 +91,9 @@ class SuccessorCache(KeyValueCache):
     def swap_slots(self, one: int, other: int, tokens: int) -> None:
         """Let two slots exchange their first `tokens` positions."""
         for kept in (self.tokens, self.ids, self.log_probs):
-            kept[[one, other], :tokens] = kept[[other, one], :tokens]
+            held = kept[one, :tokens].clone()
+            kept[one, :tokens] = kept[other, :tokens]
+            kept[other, :tokens] = held
 
     def spread(self, slots: int, tokens: int) -> None:
         """Copy the first `tokens` positions of slot 0 over the first `slots` slots."""
