@@ -293,7 +293,7 @@ def test_a_gpu_emits_the_same_in_the_same_rounds_and_waits_on_purpose_alone(case
         assert decoded(case, PLACE) == expected
 
 
-@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("way", ["plain", "chain", "suffix", "text, else a chain", "eagle3: chain", "stack of 3"])
 def test_what_prompts_begin_with_is_moved_on_the_device_and_read_by_nobody(way: str, slots: int) -> None:
     case = Case(way=way, slots=slots, sampling="alike", regime="cuda-graph", is_padded=False)
