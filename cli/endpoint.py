@@ -10,18 +10,14 @@ import click
 from ..errors import RequestError
 from . import options
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command()
 @options.target
 @options.drafters
-@click.option(
-    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
-)
+@options.followed_plan
 @options.device
 @options.planned_dtype
-@click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")
+@options.followed_workload
 @click.option(
     "--temperature",
     default=0.0,
@@ -41,8 +37,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
 @click.option("--api-key", envvar="SPECTUNE_API_KEY", metavar="KEY", help="What clients send; or SPECTUNE_API_KEY.")
-@click.option("--tls-cert", "certificate", metavar="FILE", type=FILE, help="Certificate chain, PEM.")
-@click.option("--tls-key", "key", metavar="FILE", type=FILE, help="Its private key, PEM.")
+@options.tls_cert
+@options.tls_key
 @click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS.")
 def endpoint(
     target: Path,

@@ -119,6 +119,18 @@ device = click.option(
     callback=device_name,
     help="auto, cpu or cuda:N (PyTorch's count).",
 )
+followed_plan = click.option(
+    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
+)
+followed_workload = click.option(
+    "--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first."
+)
+tls_cert = click.option(
+    "--tls-cert", "certificate", metavar="FILE", type=click.Path(path_type=Path), help="Certificate chain, PEM."
+)
+tls_key = click.option(
+    "--tls-key", "key", metavar="FILE", type=click.Path(path_type=Path), help="Its private key, PEM."
+)
 workload = click.option(
     "--workload", default="default", metavar="NAME", show_default=True, help="What the prompts are called."
 )

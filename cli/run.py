@@ -37,12 +37,10 @@ UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing 
     help="Image for a target that sees: .npy, .png or .jpg; repeatable.",
 )
 @options.drafters
-@click.option(
-    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
-)
+@options.followed_plan
 @options.device
 @options.planned_dtype
-@click.option("--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first.")
+@options.followed_workload
 @options.temperature
 @click.option("--top-k", default=0, show_default=True, type=click.IntRange(0), help="Draw from the K best; 0 is all.")
 @click.option(

@@ -8,15 +8,13 @@ import click
 
 from . import options
 
-FILE = click.Path(path_type=Path)
-
 
 @click.command()
 @options.store
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8321, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
-@click.option("--tls-cert", "certificate", metavar="FILE", type=FILE, help="Certificate chain, PEM.")
-@click.option("--tls-key", "key", metavar="FILE", type=FILE, help="Its private key, PEM.")
+@options.tls_cert
+@options.tls_key
 @click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS; one here says who asks.")
 @click.option("--no-auth", "is_open", is_flag=True, help="Nobody needs a token; on loopback only.")
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 64), help="Processes that plan.")

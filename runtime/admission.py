@@ -90,13 +90,12 @@ class Admission:
         """Do as `Decoder.abandon` does."""
         if reading is self._reading:
             self._reading = None
-            self._prefixes.keep(reading.slot, reading.sequence.request.prompt[: reading.read])
+            self._prefixes.keep(reading.slot, reading.sequence.request.prompt, reading.read)
 
     def leave(self, sequence: Sequence) -> None:
         """Let a sequence out of the batch."""
-        slot = self._batch.home(sequence)
-        self._batch.leave(sequence)
-        self._prefixes.keep(slot, sequence.tokens[: sequence.context])
+        slot = self._batch.leave(sequence)
+        self._prefixes.keep(slot, sequence.tokens, sequence.context)
         self._drafting.note_left(self._slots)
 
     def settle(self) -> None:
@@ -131,7 +130,7 @@ class Admission:
         else:
             self._vacate(slot, besides=source, shared=tokens if source == slot else 0)
         reading.along = self._copy_prefix(source, slot, tokens)
-        self._prefixes.keep(slot, prompt[:tokens])
+        self._prefixes.keep(slot, prompt, tokens)
         reading.read = reading.sequence.cached = tokens
 
     def _swap_prefixes(self, one: int, other: int) -> None:

@@ -49,19 +49,20 @@ class PrefixCache:
         """Return how many tokens are kept of a slot."""
         return len(self._texts[slot]) if slot in self._texts else 0
 
-    def keep(self, slot: int, tokens: Many[int]) -> None:
-        """Take note that a slot holds the keys and values of so many tokens, up to the first image.
+    def keep(self, slot: int, tokens: Many[int], end: int | None = None) -> None:
+        """Take note that a slot holds the keys and values of a text's tokens, up to the first image.
 
         An image's ids may stand for another one tomorrow.
 
         Args:
             slot: any.
-            tokens: that begin with what was kept of the slot.
+            tokens: of the text, which begins with what was kept of the slot.
+            end: how many of them; None: all.
         """
         if not self._is_on:
             return
         known = self._texts.pop(slot, np.zeros(0, dtype=np.int64))
-        new = np.array(tokens[len(known) :], dtype=np.int64)
+        new = np.array(tokens[len(known) : end], dtype=np.int64)
         is_image = new >= IMAGE_IDS
         said = np.concatenate((known, new[: is_image.argmax()] if is_image.any() else new))
         if len(said) >= LEAST:

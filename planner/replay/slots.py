@@ -34,10 +34,6 @@ class Slots(Generic[Item]):
         """The slot of each sequence of the batch."""
         return list(self._homes)
 
-    def home(self, sequence: Item) -> int:
-        """Return the slot of a sequence of the batch."""
-        return next(home for other, home in zip(self.running, self._homes, strict=True) if other is sequence)
-
     def join(self, sequence: Item) -> int:
         """Let a sequence into the batch; return its slot, which was the next."""
         slot, last = self.next, len(self.running)
@@ -48,12 +44,14 @@ class Slots(Generic[Item]):
             self._homes[slot] = slot
         return slot
 
-    def leave(self, sequence: Item) -> None:
-        """Let a sequence of the batch leave; the last one takes its place."""
+    def leave(self, sequence: Item) -> int:
+        """Let a sequence of the batch leave; the last one takes its place. Return the slot in which it lies."""
         place = next(place for place, other in enumerate(self.running) if other is sequence)
+        slot = self._homes[place]
         last, home = self.running.pop(), self._homes.pop()
         if place < len(self.running):
             self.running[place], self._homes[place] = last, home
+        return slot
 
     def settle(self) -> Iterator[tuple[int, int, Item]]:
         """Yield source, target and sequence of every move that is due.

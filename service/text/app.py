@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -15,12 +15,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from ...errors import DeviceError, RequestError, SpectuneError
-from ...runtime.generation import Completion, GenerationSettings
+from ...runtime.generation import GenerationSettings
 from ...runtime.generator import Generator
 from ...runtime.requests import Request, Sampling, seed_behind
 from ...runtime.serving import Session
@@ -31,8 +30,9 @@ from ..metrics import MEDIA_TYPE
 from ..problem import RETRY_S, ProblemError
 from ..settings import Settings
 from .asked import Asked, AskedChat, AskedCompletion, asked_of
-from .told import DONE, Form, Told, error_of, sse
-from .worker import Answer, BusyError, TextWorker
+from .streaming import Streamed, events_of, require_decoded, unless_gone
+from .told import Form, Told, error_of
+from .worker import BusyError, TextWorker
 
 API_KEY = re.compile(r"[!-~]+")  # what a header can carry
 OPEN_PATHS = ("/health",)  # nobody needs a key there
@@ -221,15 +221,17 @@ class Endpoint:
         told_as = Told(form=form, model=own.name, choices=asked.choices)
         answers = await self.worker.ask(wanted, tuple(asked.stops), is_streamed=bool(asked.stream))
         if asked.stream:
-            return Streamed(_events(answers, told_as, asked), partial(self.worker.leave, answers))
+            return Streamed(
+                events_of(answers, told_as, tells_usage=asked.tells_usage), partial(self.worker.leave, answers)
+            )
         try:
-            done = await _unless_gone(request, asyncio.gather(*(answer.whole() for answer in answers)))
+            done = await unless_gone(request, asyncio.gather(*(answer.whole() for answer in answers)))
         finally:
             self.worker.leave(answers)
         if done is None:
             return Response(status_code=GONE)
         for completion in done:
-            _require_decoded(completion)
+            require_decoded(completion)
         return JSONResponse(told_as.whole(list(zip(answers, done, strict=True))))
 
     def _requests(self, asked: Asked, prompts: Sequence[Prepare]) -> list[Request]:
@@ -245,87 +247,8 @@ class Endpoint:
         return found
 
 
-class Streamed(StreamingResponse):
-    """Server-sent events; whatever becomes of whoever reads them, their answers are left at the end."""
-
-    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
-        """Take the events, and what leaves their answers."""
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._leave = leave
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._leave()
-
-
-async def _events(answers: Sequence[Answer], told: Told, asked: Asked) -> AsyncIterator[bytes]:
-    """Yield all answers as server-sent events."""
-    news: asyncio.Queue[bytes | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_followed(news, place, one, told)) for place, one in enumerate(answers)]
-    try:
-        left = len(tasks)
-        while left:
-            event = await news.get()
-            if event is None:
-                left -= 1
-            else:
-                yield event
-        done = [(answer, answer.completion) for answer in answers if answer.completion is not None]
-        if asked.tells_usage:
-            yield sse(told.last(done))
-        yield DONE
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: Answer, told: Told) -> None:
-    """Put one answer's events into a queue, and None behind the last one."""
-    is_first = True
-    try:
-        async for piece, done in answer.pieces():
-            if done is not None:
-                _require_decoded(done)
-            reason = None if done is None else done.finish_reason
-            news.put_nowait(sse(told.chunk(place, piece, reason, is_first=is_first)))
-            is_first = False
-    except SpectuneError as error:
-        news.put_nowait(sse(error_of(str(error), "server_error")))
-    finally:
-        news.put_nowait(None)
-
-
 def _family(name: str, kind: Literal["counter", "gauge"], about: str, value: int) -> Family:
     return Family(name=f"spectune_{name}", kind=kind, about=about, samples=[({}, float(value))])
-
-
-def _require_decoded(done: Completion) -> None:
-    """Raise DeviceError where a prompt could not be read, or the endpoint ended in the middle of its answer."""
-    if done.finish_reason == "failed":
-        raise DeviceError(f"the prompt could not be read: {done.error}")
-    if done.finish_reason == "cancelled":
-        raise DeviceError("the answer was cancelled")
-
-
-async def _unless_gone(request: HttpRequest, done: asyncio.Future[list[Completion]]) -> list[Completion] | None:
-    """Return what is waited for; None where the client goes away before."""
-    gone = asyncio.create_task(_until_gone(request))
-    try:
-        await asyncio.wait((done, gone), return_when=asyncio.FIRST_COMPLETED)
-        return done.result() if done.done() else None
-    finally:
-        gone.cancel()
-        done.cancel()
-        with suppress(asyncio.CancelledError, SpectuneError):
-            await done
-
-
-async def _until_gone(request: HttpRequest) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _refuse_path(request: HttpRequest, error: HTTPException) -> Response:
