@@ -1,16 +1,18 @@
 """What prompts cost that go on with what was decoded before: read anew, and from where they differ (prefix caching).
 
 The demo's target, and its small model in a hybrid with copies of the text, decode chats over pieces of held-out sources
-in two sessions that differ in `prefix_caching` alone, turn by turn one after the other:
+in sessions that differ in `prefix_caching` and `spare_slots` alone, turn by turn one after the other:
 
     one chat       begins with 256 tokens; each of 8 turns adds 64 and is answered by 32
     taking turns   4 chats in 5 slots, one turn at a time, so that each one's text has to wait in a free slot
     alike          8 requests that share 512 tokens and differ in 32 come at once
+    full           8 chats ask at once, again and again, where 4 are decoded at once: also with 8 spare slots
 
-Told are milliseconds until the first piece of an answer, medians over repeats. `holds` is true where every answer is
-the same token for token, where behind 512 tokens the first piece of a turn comes in half the time, where requests that
-begin alike are all under way in half the time, and where a prompt that begins like nothing comes no later than in 1.1
-times the time. The last line is one JSON object.
+Told are milliseconds until the first piece of an answer, of all where several come at once, and of a full batch until
+the end of the last answer, medians over repeats. `holds` is true where every answer is the same token for token, where
+behind 512 tokens the first piece of a turn comes in half the time, where requests that begin alike are all under way in
+half the time, where a prompt that begins like nothing comes no later than in 1.1 times the time, and where the chats of
+a full batch, behind 512 tokens, are answered in half of it with spare slots. The last line is one JSON object.
 
     python benchmarks/chats.py [--repeats 5]
 """
@@ -45,7 +47,8 @@ BEGINNING, ASKED, ANSWER, TURNS = 256, 64, 32, 8  # tokens of a chat, and how of
 CHATS, ALIKE, SHARED, OWN = 4, 8, 512, 32
 LONG = 512  # tokens from which on a turn has to come in half the time
 HALF, NO_LATER = 0.5, 1.1
-WAYS = {"anew": False, "cached": True}
+WAYS: dict[str, dict[str, Any]] = {"anew": {"prefix_caching": False}, "cached": {}}  # of making a session
+FULL = {**WAYS, "spare": {"spare_slots": 2 * CHATS}}
 SETUP = RoundSetup(policy=HybridPolicy(text=SuffixPolicy(length=8), model=ChainPolicy(length=3)), drafter="small")
 
 
@@ -54,7 +57,7 @@ class Turn:
     """One prompt and what became of it, by each way."""
 
     prompt: int  # tokens
-    ms: dict[str, float] = field(default_factory=dict)  # until the first piece
+    ms: dict[str, float] = field(default_factory=dict)  # until the first piece, or the last one's end
     cached: dict[str, int] = field(default_factory=dict)  # tokens of the prompt that were not read
     answers: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -73,14 +76,16 @@ def main() -> None:
     family = load_family(models, dtype=DTYPE, device="cpu")
     tokenizer = load_tokenizer(str(models.target))
     texts = long_texts(tokenizer)
-    one, taking, alike = list[list[Turn]](), list[list[Turn]](), list[Turn]()
+    one, taking, alike, full = list[list[Turn]](), list[list[Turn]](), list[Turn](), list[list[Turn]]()
     for repeat in range(asked.repeats):
         one.append(chatted(family, tokenizer, [texts[repeat % len(texts)]], slots=2))
         taking.append(chatted(family, tokenizer, [texts[(repeat + n) % len(texts)] for n in range(CHATS)], CHATS + 1))
         alike.append(came_at_once(family, tokenizer, texts[repeat % len(texts)], texts[(repeat + 1) % len(texts)]))
+        full.append(asked_at_once(family, tokenizer, texts))
         print(f"repeat {repeat + 1} of {asked.repeats}", flush=True)
     rows = {"one chat": rows_of(one), "taking turns": rows_of(taking), "alike": rows_of([[turn] for turn in alike])}
-    every = [turn for run in (*one, *taking, alike) for turn in run]
+    crowded = rows_of(full)
+    every = [turn for run in (*one, *taking, alike, *full) for turn in run]
     first = [turn.ratio for run in (*one, *taking) for turn in run if turn.cached["cached"] == 0]
     checks = {
         "every answer is the same": all(len(set(turn.answers.values())) == 1 for turn in every),
@@ -92,7 +97,11 @@ def main() -> None:
             for name in rows
         },
         "a prompt that begins like nothing comes no later": statistics.median(first) <= NO_LATER,
+        f"full: half the time by spare slots behind {LONG} tokens": all(
+            row["spare_ms"] <= HALF * row["cached_ms"] for row in crowded if row["prompt"] >= LONG
+        ),
     }
+    rows["full"] = crowded
     for name, found in rows.items():
         for row in found:
             print(f"{name:<13} {json.dumps(row)}")
@@ -117,7 +126,7 @@ def long_texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     return [tokens[:needed] for tokens in found if len(tokens) >= needed][: 2 * CHATS]
 
 
-def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, *, prefix_caching: bool) -> Session:
+def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, **options: Any) -> Session:
     """Return a running batch that has decoded once, so that nothing is set up in what is timed."""
     maker = DecoderMaker(
         target=family.target,
@@ -127,7 +136,7 @@ def session(family: Family, tokenizer: PreTrainedTokenizerBase, slots: int, *, p
         judges={},
         allow_lossy=False,
     )
-    held = maker.make(slots, 2 * LONG + BEGINNING, prefix_caching=prefix_caching)
+    held = maker.make(slots, 2 * LONG + BEGINNING, **options)
     made = Session(held.decoder, tokenizer, longest=held.longest)
     answered(made, list(range(8)))
     return made
@@ -149,9 +158,7 @@ def chatted(
     family: Family, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[int]], slots: int
 ) -> list[Turn]:
     """Let chats over some texts take turns; return the turns."""
-    running = {
-        name: session(family, tokenizer, slots, prefix_caching=prefix_caching) for name, prefix_caching in WAYS.items()
-    }
+    running = {name: session(family, tokenizer, slots, **options) for name, options in WAYS.items()}
     histories = [list(text[:BEGINNING]) for text in texts]
     turns = []
     for turn in range(TURNS):
@@ -169,8 +176,8 @@ def chatted(
 def came_at_once(family: Family, tokenizer: PreTrainedTokenizerBase, text: Sequence[int], other: Sequence[int]) -> Turn:
     """Let requests that begin alike come at once; return what the last of them to be under way waited for."""
     turn = Turn(prompt=SHARED + OWN)
-    for name, prefix_caching in WAYS.items():
-        running = session(family, tokenizer, ALIKE, prefix_caching=prefix_caching)
+    for name, options in WAYS.items():
+        running = session(family, tokenizer, ALIKE, **options)
         start, told = time.perf_counter(), dict[int, float]()
         handles = [
             running.enqueue(Request(prompt=(*text[:SHARED], *other[n * OWN : (n + 1) * OWN]), max_new_tokens=ANSWER))
@@ -187,6 +194,33 @@ def came_at_once(family: Family, tokenizer: PreTrainedTokenizerBase, text: Seque
     return turn
 
 
+def asked_at_once(family: Family, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[int]]) -> list[Turn]:
+    """Let twice as many chats as are decoded at once all ask, turn by turn; return until when all were answered."""
+    running = {name: session(family, tokenizer, CHATS, **options) for name, options in FULL.items()}
+    histories = [list(text[:BEGINNING]) for text in texts[: 2 * CHATS]]
+    turns = []
+    for turn in range(TURNS):
+        begin = BEGINNING + turn * ASKED
+        for history, text in zip(histories, texts, strict=False):
+            history += text[begin : begin + ASKED]
+        done = Turn(prompt=len(histories[0]))
+        answers = list[tuple[int, ...]]()
+        for name in sorted(FULL, reverse=bool(turn % 2)):
+            start = time.perf_counter()
+            handles = [
+                running[name].enqueue(Request(prompt=tuple(history), max_new_tokens=ANSWER)) for history in histories
+            ]
+            ended = {event.handle: event.completion for event in running[name].events() if event.completion is not None}
+            done.ms[name] = 1e3 * (time.perf_counter() - start)
+            answers = [ended[handle].tokens for handle in handles]
+            done.answers[name] = tuple(token for answer in answers for token in answer)
+            done.cached[name] = sum(one.cached_tokens for one in ended.values())
+        for history, answer in zip(histories, answers, strict=True):
+            history += answer
+        turns.append(done)
+    return turns
+
+
 def rows_of(runs: Sequence[Sequence[Turn]]) -> list[dict[str, Any]]:
     """Return medians over runs and chats, of turns whose prompts are as long."""
     by_length = dict[int, list[Turn]]()
@@ -196,8 +230,12 @@ def rows_of(runs: Sequence[Sequence[Turn]]) -> list[dict[str, Any]]:
     return [
         {
             "prompt": length,
-            "cached": round(statistics.median(turn.cached["cached"] for turn in same)),
-            **{f"{name}_ms": statistics.median(turn.ms[name] for turn in same) for name in WAYS},
+            **{
+                name: round(statistics.median(turn.cached[name] for turn in same))
+                for name in same[0].ms
+                if name != "anew"
+            },
+            **{f"{name}_ms": statistics.median(turn.ms[name] for turn in same) for name in same[0].ms},
             "ratio": statistics.median(turn.ratio for turn in same),
         }
         for length, same in by_length.items()

@@ -34,6 +34,12 @@ from . import options
 @click.option(
     "--prefix-caching/--no-prefix-caching", default=True, show_default=True, help="Read what prompts share once."
 )
+@click.option(
+    "--spare-slots",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Texts kept besides, to go on with; as --slots unless given.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
 @click.option("--api-key", envvar="SPECTUNE_API_KEY", metavar="KEY", help="What clients send; or SPECTUNE_API_KEY.")
@@ -55,6 +61,7 @@ def endpoint(
     longest: int | None,
     most: int,
     prefix_caching: bool,
+    spare_slots: int | None,
     host: str,
     port: int,
     api_key: str | None,
@@ -89,6 +96,7 @@ def endpoint(
         temperature=temperature,
         api_key=api_key,
         prefix_caching=prefix_caching,
+        spare_slots=spare_slots,
     )
     loading = partial(
         load,

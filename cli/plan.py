@@ -64,6 +64,13 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     help="Expected length of an answer: choose by whole requests, in which drafters read the prompt, too.",
 )
 @click.option(
+    "--cached-share",
+    default=0.0,
+    metavar="SHARE",
+    type=click.FloatRange(0.0, 1.0, max_open=True),
+    help="With --new-tokens: how much of a prompt an earlier text began with, which is not read anew, e.g. 0.8.",
+)
+@click.option(
     "--max-memory",
     "max_memory_bytes",
     metavar="SIZE",

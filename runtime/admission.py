@@ -33,7 +33,7 @@ class Admission:
 
         Args:
             target: that reads.
-            cache: of the target.
+            cache: of the target; its slots beyond those of sequences keep texts alone.
             drafting: its drafters, told of who joins.
             slots: sequences at once.
             prefix_caching: whether the beginning of a prompt that lies in any slot is not read again.
@@ -96,7 +96,7 @@ class Admission:
         """Let a sequence out of the batch."""
         slot = self._batch.leave(sequence)
         self._prefixes.keep(slot, sequence.tokens, sequence.context)
-        self._drafting.note_left(self._slots)
+        self._drafting.note_left(self._cache.slots)
 
     def settle(self) -> None:
         """Let every sequence lie in its own slot of every cache."""
@@ -145,7 +145,7 @@ class Admission:
 
     def _vacate(self, slot: int, besides: int | None = None, shared: int = 0) -> None:
         """Let the text of a slot that is needed move to a free one, see `PrefixCache.refuge`; but to one not."""
-        free = set(range(len(self.running), self._slots)).difference(self._taken, (slot, besides))
+        free = set(range(len(self.running), self._cache.slots)).difference(self._taken, (slot, besides))
         refuge = self._prefixes.refuge(slot, free, shared)
         if refuge is not None:
             self._copy_prefix(slot, refuge, self._prefixes.length(slot))

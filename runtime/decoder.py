@@ -54,11 +54,13 @@ class Decoder:
         judges: Mapping[str, PivotJudge] | None = None,
         absent: Mapping[str, str] | None = None,
         prefix_caching: bool = False,
+        spare_slots: int = 0,
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
-        With `prefix_caching` texts that have left are kept in free slots, and a prompt that begins like one of them, or
-        like the prompt of one that runs, is read from where they differ.
+        With `prefix_caching` texts that have left are kept in free slots and in `spare_slots`, in which nothing runs; a
+        prompt that begins like one of them, or like the prompt of one that runs, is read from where they differ.
+        Drafters have room for all of these slots.
 
         Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
@@ -69,7 +71,7 @@ class Decoder:
         self._joined: list[int] = []  # likewise, by index
         self._target = target
         self._schedule = schedule
-        self._cache = target.new_cache(slots, capacity)
+        self._cache = target.new_cache(slots + spare_slots, capacity)
         seen_in = seen_by(target, capacity)
         self._watch = Stopwatch(DONE + 1)
         self._faults: list[Fault] = []  # of the round that runs, and of admissions before it

@@ -161,6 +161,7 @@ class Generator:
         longest: int | None = None,
         prefill_tokens: int = PREFILL_TOKENS,
         prefix_caching: bool = True,
+        spare_slots: int = 0,
         warm: bool = False,
     ) -> Session:
         """Return a running batch that requests may join and leave at any time.
@@ -174,6 +175,8 @@ class Generator:
             prefix_caching: whether a prompt that begins like another request's text is read from where they differ, in
                 slots that stand free of those that have ended. It is then answered sooner, which tells whoever sends
                 prompts how others begin.
+            spare_slots: in which nothing runs, for texts that have ended while all slots are taken; where memory has no
+                room for so many, fewer, down to none.
             warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
                 now, so that no request waits while something is captured, compiled or set up at its first use.
 
@@ -185,9 +188,9 @@ class Generator:
         longest = min(USUAL_LENGTH, most) if longest is None else longest
         if not 2 <= longest <= most:
             raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
-        _require_slots(slots)
+        _require_slots(slots, spare_slots)
         self._spare = None  # its caches make room for the new ones
-        held = self._maker.make(slots, longest, prefix_caching=prefix_caching)
+        held = self._maker.make(slots, longest, prefix_caching=prefix_caching, spare_slots=spare_slots)
         if warm:
             self._warm(held)
         let_workers_go()  # another thread may be the one that steps
@@ -272,9 +275,11 @@ class Generator:
         )
 
 
-def _require_slots(slots: int) -> None:
+def _require_slots(slots: int, spare: int = 0) -> None:
     if slots < 1:
         raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
+    if spare < 0:
+        raise RequestError(f"spare_slots must be at least 0, got {spare}; as many as slots are usual")
 
 
 def _events(session: Session) -> Iterator[Event]:

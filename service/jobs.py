@@ -64,6 +64,7 @@ class PlanWanted:
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
     new_tokens: int | None = None
+    cached_share: float = 0.0
     max_memory_bytes: int | None = None
     tables: tuple[FrozenTable, ...] = ()
 
@@ -206,6 +207,8 @@ def _require_bounded(wanted: PlanWanted) -> None:
         raise invalid(f"at most {MOST_TABLES} frozen tables, got {len(wanted.tables)}")
     if wanted.new_tokens is not None and wanted.new_tokens < 2:
         raise invalid(f"answers have 2 new tokens or more, got {wanted.new_tokens}")
+    if not 0.0 <= wanted.cached_share < 1.0 or (wanted.cached_share and wanted.new_tokens is None):
+        raise invalid(f"with new_tokens a share of 0 to less than 1 is cached, got {wanted.cached_share}")
     if not 0 <= wanted.trials <= MOST_TRIALS:
         raise invalid(f"trials are 0 to {MOST_TRIALS}, got {wanted.trials}")
 

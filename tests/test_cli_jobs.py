@@ -181,9 +181,11 @@ def test_what_show_writes_is_planned_without_its_store(workshop: Workshop, tmp_p
     result = CliRunner().invoke(main, ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["cells"] == json.loads(workshop.plan.stdout)["cells"]
-    asked = ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json", "--new-tokens", "6"]
+    asked = ["plan", *files, "--trace", str(tmp_path / "trace.json"), "--json"]
+    asked += ["--new-tokens", "6", "--cached-share", "0.5"]
     cells = json.loads(CliRunner().invoke(main, asked).stdout)["cells"]
     assert cells and all(cell["reading"]["new_tokens"] == 6 for cell in cells)
+    assert all(cell["reading"]["cached_tokens"] == cell["reading"]["prompt_tokens"] // 2 for cell in cells)
 
 
 def test_plan_names_the_file_it_wrote(workshop: Workshop) -> None:

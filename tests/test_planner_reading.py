@@ -60,8 +60,10 @@ def measured(drafter_ms: float) -> PlanInputs:
     return replace(inputs(trace), readings=own)
 
 
-def solved(found: PlanInputs, new_tokens: int | None = None, bound: LatencyBound | None = None) -> Plan:
-    options = SearchOptions(trials=2, new_tokens=new_tokens, bound=bound)
+def solved(
+    found: PlanInputs, new_tokens: int | None = None, bound: LatencyBound | None = None, cached_share: float = 0.0
+) -> Plan:
+    options = SearchOptions(trials=2, new_tokens=new_tokens, bound=bound, cached_share=cached_share)
     return solve(found, (CELL,), created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
 
 
@@ -118,6 +120,38 @@ def test_a_drafter_that_reads_for_long_drafts_for_long_answers_alone() -> None:
     promised = [one.tokens_per_s / (1.0 - one.errors.optimism) for one in (long.prediction, open_.prediction)]
     assert promised[0] == pytest.approx(promised[1])  # decoding alone is promised
     assert long.plain == open_.plain
+
+
+def test_what_earlier_texts_began_with_costs_what_the_rest_adds_and_at_least_what_it_takes_alone() -> None:
+    curve = read_by(TARGET.key, {10: 4.0, 50: 20.0, 100: 60.0})
+    assert reading_ms(curve, 100, cached=50) == pytest.approx(40.0)  # it looks at what is there
+    flat = read_by(TARGET.key, {1: 4.0, 50: 5.0, 100: 6.0})
+    assert reading_ms(flat, 100, cached=99) == pytest.approx(4.0)  # a forward is a forward
+    assert reading_ms(curve, 50, cached=0) == reading_ms(curve, 50)
+
+
+@pytest.mark.parametrize(("share", "cached"), [(0.0, 0), (0.5, 20), (0.99, 39), (0.999, 39)])
+def test_a_share_of_a_prompt_is_read_by_nobody_but_its_last_token_is(share: float, cached: int) -> None:
+    found = reading_costs(measured(5.0), CELL, 20, share)
+    assert (found.prompt_tokens, found.cached_tokens) == (40, cached)
+    assert found.target_ms == pytest.approx(20.0 * (40 - cached) / 50)
+    assert found.drafts_ms == pytest.approx({"small": 5.0 * (40 - cached) / 50})
+
+
+def test_a_drafter_that_reads_for_long_drafts_short_answers_behind_what_it_has_read() -> None:
+    found = measured(200.0)
+    (anew,), (behind,) = (solved(found, 8, cached_share=share).cells for share in (0.0, 0.97))
+    assert anew.drafter != "small" and behind.drafter == "small"
+
+
+def test_a_cached_share_comes_back_with_its_plan_and_is_said() -> None:
+    plan = solved(measured(30.0), 20, cached_share=0.5)
+    assert plan_from_json(plan_to_json(plan)) == plan and plan.cached_share == 0.5
+    (cell,) = plan.cells
+    assert "for answers of 20 new tokens, whose prompts are read first, 50% of them before" in "\n".join(
+        explain_plan(plan)
+    )
+    assert "requests of 40 tokens read, 20 of them before, and 20 new ones" in "\n".join(explain_cell(cell))
 
 
 def test_a_drafter_that_reads_at_once_is_chosen_as_without() -> None:
@@ -235,13 +269,13 @@ def test_a_plan_of_short_answers_replays_short_answers_and_says_where_it_cannot(
     assert note.startswith(f"answers of {WHOLE} tokens are planned on texts of at most 25; profile with")
 
 
-@pytest.mark.parametrize("new_tokens", [None, 9])
-def test_engines_prices_are_of_answers_as_short(new_tokens: int | None) -> None:
+@pytest.mark.parametrize(("new_tokens", "share"), [(None, 0.0), (9, 0.0), (9, 0.6)])
+def test_engines_prices_are_of_answers_as_short(new_tokens: int | None, share: float) -> None:
     found, chain = measured(20.0), (ChainPolicy(length=3), "small")
-    found_price = prices(found, [CELL], [chain], None, new_tokens)[chain][CELL.batch, CELL.context]
+    found_price = prices(found, [CELL], [chain], None, new_tokens, cached_share=share)[chain][CELL.batch, CELL.context]
     played = shortened(found, new_tokens)
     decoding = price(played, CELL, *chain).tokens_per_s
-    share_ms = reading_costs(found, CELL, new_tokens).share_ms(*chain)
+    share_ms = reading_costs(found, CELL, new_tokens, share).share_ms(*chain)
     assert (share_ms > 0.0) == (new_tokens is not None)
     assert found_price.tokens_per_s == pytest.approx(1000.0 / (1000.0 / decoding + share_ms))
 
@@ -250,6 +284,18 @@ def test_engines_prices_are_of_answers_as_short(new_tokens: int | None) -> None:
 def test_a_reading_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="finite times"):
         PromptReading(**{"prompt_tokens": 5, "target_ms": 1.0, "drafter_ms": 1.0, "pays_from": None, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("cached", [-1, 5])
+def test_a_prompt_of_which_nothing_is_read_is_refused(cached: int) -> None:
+    with pytest.raises(PlanError, match="the last is always read"):
+        PromptReading(prompt_tokens=5, target_ms=1.0, drafter_ms=1.0, pays_from=None, cached_tokens=cached)
+
+
+@pytest.mark.parametrize(("share", "new_tokens"), [(-0.1, 8), (1.0, 8), (0.5, None)])
+def test_a_share_that_cannot_be_or_changes_nothing_is_refused(share: float, new_tokens: int | None) -> None:
+    with pytest.raises(PlanError, match=r"of a prompt is cached|say how long answers are"):
+        SearchOptions(new_tokens=new_tokens, cached_share=share)
 
 
 def test_an_answer_of_which_nothing_is_decoded_is_refused() -> None:

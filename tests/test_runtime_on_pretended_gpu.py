@@ -229,16 +229,16 @@ class Done:
     rounds: list[tuple[list[int], int]]  # tokens that each sequence kept, and those that were verified
 
 
-def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False) -> Done:
+def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, spare: int = 0) -> Done:
     """Decode; on a GPU only the reading of prompts may wait unasked."""
-    who = crew(case, device)
+    who = crew(replace(case, slots=case.slots + spare), device)
     setup = RoundSetup(
         policy=WAYS[case.way],
         drafter=None if case.way == "plain" else "it",
         run_tokens=PADDED if case.is_padded else (),
     )
     decoder = Decoder(
-        who.target, {"it": who.drafter}, always(setup), slots=case.slots, capacity=CAPACITY,
+        who.target, {"it": who.drafter}, always(setup), slots=case.slots, spare_slots=spare, capacity=CAPACITY,
         allow_lossy=True, judges=who.judges, prefix_caching=prefix_caching,
     )  # fmt: skip
     feed, rounds = Feed(decoder, requests(case.sampling)), list[Round]()
@@ -299,7 +299,7 @@ def test_what_prompts_begin_with_is_moved_on_the_device_and_read_by_nobody(way: 
     case = Case(way=way, slots=slots, sampling="alike", regime="cuda-graph", is_padded=False)
     expected = decoded(case, torch.device("cpu"))
     with pretended_gpu():
-        assert decoded(case, PLACE, prefix_caching=True) == expected
+        assert decoded(case, PLACE, prefix_caching=True, spare=2) == expected
 
 
 # --- controls: each of these would go unseen on a CPU

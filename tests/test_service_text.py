@@ -311,6 +311,15 @@ def test_many_at_once_get_their_own_texts_and_are_counted() -> None:
     assert "spectune_new_tokens_total 180.0" in counted and "spectune_requests_open 0.0" in counted
 
 
+@pytest.mark.parametrize(("spare", "is_kept"), [(None, True), (0, False)])
+def test_texts_are_kept_besides_those_that_are_decoded(spare: int | None, is_kept: bool) -> None:
+    with served(replace(SETTINGS, slots=1, spare_slots=spare)) as client:
+        for prompt in (LONG, "not " * 15):
+            completed(client, prompt=prompt, max_tokens=4)
+        usage = completed(client, prompt=LONG + "be", max_tokens=4)["usage"]
+    assert (usage["prompt_tokens_details"]["cached_tokens"] > 0) == is_kept
+
+
 class Slow(LeanModel):
     """A target each of whose rounds waits until it is let go on."""
 

@@ -232,10 +232,13 @@ def _solved(plan: Plan, inputs: PlanInputs, able: Mapping[Staged, Setting]) -> R
     wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
     cells = cells_at(wanted)
     staged = list(dict.fromkeys([PLAIN, *able, *wanted.values()]))
-    found = prices(inputs, cells, staged, plan.bound, plan.new_tokens)
+    found = prices(inputs, cells, staged, plan.bound, plan.new_tokens, cached_share=plan.cached_share)
     known = _speeds(found, wanted)
     filled = [one for one, setting in able.items() if setting.is_padded]
-    padded = _speeds(prices(inputs, cells, filled, plan.bound, plan.new_tokens, is_padded=True), {})
+    filled_up = prices(
+        inputs, cells, filled, plan.bound, plan.new_tokens, cached_share=plan.cached_share, is_padded=True
+    )
+    padded = _speeds(filled_up, {})
     if len(known[PLAIN]) < len(wanted):
         raise PlanError("plain decoding has no price in some cell of the plan; profile its batches and contexts")
     regime = inputs.verify.regime

@@ -100,6 +100,7 @@ class PlanRequest:
     trials: int = SearchOptions().trials
     bound: LatencyBound | None = None
     new_tokens: int | None = None  # of an answer; see `SearchOptions`
+    cached_share: float = 0.0  # of a prompt; likewise
     max_memory_bytes: int | None = None
     allow_lossy: bool = False
     max_quality_loss: float | None = None  # see `SearchOptions`
@@ -119,6 +120,7 @@ class PlanRequest:
             trials=self.trials,
             bound=self.bound,
             new_tokens=self.new_tokens,
+            cached_share=self.cached_share,
             max_memory_bytes=self.max_memory_bytes,
             allow_lossy=self.allow_lossy,
             max_quality_loss=self.max_quality_loss,

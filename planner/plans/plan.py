@@ -173,6 +173,7 @@ class Plan:
     Attributes:
         bound: latency that was asked for.
         new_tokens: of an answer, where whole requests chose the plan; older ones say it in their cells alone.
+        cached_share: of their prompts, not read anew, since earlier texts began so.
         hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
             goes on with the cell it is in.
         version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
@@ -188,6 +189,7 @@ class Plan:
     provenance: Provenance
     bound: LatencyBound | None = None
     new_tokens: int | None = None
+    cached_share: float = 0.0
     hysteresis: float = 1.0
     version: int = 0
 

@@ -17,6 +17,7 @@ class PromptReading:
 
     Attributes:
         prompt_tokens: of the prompt.
+        cached_tokens: of these, not read anew, since an earlier text began so.
         target_ms: by the target, however drafts are made; None where it was not timed.
         drafter_ms: by all models that draft; 0 where none does.
         pays_from: new tokens of an answer from which on requests are done faster than by plain decoding; 0 where no
@@ -32,11 +33,16 @@ class PromptReading:
     pays_from: float | None
     new_tokens: int | None = None
     decoded_tokens: float | None = None
+    cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         told = (self.target_ms or 0.0, self.drafter_ms, self.pays_from or 0.0, self.decoded_tokens or 0.0)
         if self.prompt_tokens < 1 or not all(math.isfinite(each) and each >= 0.0 for each in told):
             raise PlanError(f"reading a prompt of 1 token or more takes finite times of at least 0, got {self}")
+        if not 0 <= self.cached_tokens < self.prompt_tokens:
+            raise PlanError(
+                f"of {self.prompt_tokens} tokens of a prompt the last is always read, got {self.cached_tokens} cached"
+            )
 
     def compared(self, tokens_per_s: float) -> float:
         """Return the tokens per second of the plan's own decoding as a plan that is chosen by requests compares it."""

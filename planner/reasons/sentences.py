@@ -91,10 +91,12 @@ def _requests(cell: PlanCell) -> Iterator[str]:
     if reading.new_tokens is not None and reading.target_ms is not None:
         own = reading.of_requests(cell.prediction.tokens_per_s, reading.new_tokens)
         plain = reading.of_requests(cell.plain.tokens_per_s, reading.new_tokens, is_drafted=False)
-        what = f"{reading.prompt_tokens:,} tokens read and {reading.new_tokens:,} new ones"
+        cached = f", {reading.cached_tokens:,} of them before," if reading.cached_tokens else ""
+        what = f"{reading.prompt_tokens:,} tokens read{cached} and {reading.new_tokens:,} new ones"
         yield f"requests of {what}: {own:,.1f} new tokens/s, {own / plain:.2f} times plain decoding"
     if reading.drafter_ms and reading.pays_from is not None:
-        read = f"what drafts reads a prompt of {reading.prompt_tokens:,} tokens in {reading.drafter_ms:.2f} ms"
+        cached = f" behind {reading.cached_tokens:,} of them" if reading.cached_tokens else ""
+        read = f"what drafts reads a prompt of {reading.prompt_tokens:,} tokens{cached} in {reading.drafter_ms:.2f} ms"
         yield f"{read}, which pays for answers of {math.ceil(reading.pays_from):,} new tokens or more"
 
 

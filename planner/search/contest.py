@@ -256,7 +256,11 @@ class Contest:
 
 
 def contest_of(
-    inputs: PlanInputs, cell: Cell, bound: LatencyBound | None = None, new_tokens: int | None = None
+    inputs: PlanInputs,
+    cell: Cell,
+    bound: LatencyBound | None = None,
+    new_tokens: int | None = None,
+    cached_share: float = 0.0,
 ) -> Contest:
     """Return the contest of a cell before anything has entered; it knows nothing of memory.
 
@@ -265,6 +269,7 @@ def contest_of(
         cell: of the plan.
         bound: of the latency.
         new_tokens: of an answer, where whole requests are priced; None for decoding alone.
+        cached_share: of a prompt, not read anew.
 
     Raises:
         MeasurementError: the batch was not measured.
@@ -274,7 +279,7 @@ def contest_of(
         costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind),
         texts=len(inputs.texts),
         needs_bytes=unknown_bytes,
-        reading=reading_costs(inputs, cell, new_tokens),
+        reading=reading_costs(inputs, cell, new_tokens, cached_share),
         bound=bound,
     )
 

@@ -25,6 +25,7 @@ class SearchOptions:
         trials: Optuna trials per cell and searched policy kind; 0 leaves it at grids and fixed points.
         bound: latency to keep where possible.
         new_tokens: of an answer, so that what drafters take to read prompts counts; None chooses by decoding alone.
+        cached_share: of a prompt, not read anew where whole requests are planned for, since an earlier text began so.
         max_memory_bytes: weights and key-value caches of a cell may take at most this.
         allow_lossy: whether ways may compete whose output is not the target's own.
         max_quality_loss: most that such a way may lose, at the upper end of the interval of its measured loss, in
@@ -36,6 +37,7 @@ class SearchOptions:
     trials: int = 24
     bound: LatencyBound | None = None
     new_tokens: int | None = None
+    cached_share: float = 0.0
     max_memory_bytes: int | None = None
     allow_lossy: bool = False
     max_quality_loss: float | None = None
@@ -48,6 +50,12 @@ class SearchOptions:
             raise PlanError(
                 f"answers need 2 new tokens or more to be decoded, got {self.new_tokens}; the first one comes with the "
                 "prompt"
+            )
+        if not 0.0 <= self.cached_share < 1.0:
+            raise PlanError(f"a share of 0 to less than 1 of a prompt is cached, got {self.cached_share}")
+        if self.cached_share and self.new_tokens is None:
+            raise PlanError(
+                "reading prompts counts where whole requests are planned for; say how long answers are, too"
             )
         if self.max_memory_bytes is not None and self.max_memory_bytes < 1:
             raise PlanError(f"memory must be a positive number of bytes, got {self.max_memory_bytes}")

@@ -86,6 +86,7 @@ def _reading(costs: ReadingCosts, chosen: Candidate, promised: Prediction, plain
         pays_from=None if is_plain else pays_from(drafter_ms, promised.tokens_per_s, plain.tokens_per_s),
         new_tokens=costs.new_tokens,
         decoded_tokens=costs.decoded_tokens,
+        cached_tokens=costs.cached_tokens,
     )
 
 

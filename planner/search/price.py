@@ -141,6 +141,6 @@ def needs_bytes_of(inputs: PlanInputs, costs: CellCosts) -> NeedsBytes:
 
 
 def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
-    contest = contest_of(inputs, cell, options.bound, options.new_tokens)
+    contest = contest_of(inputs, cell, options.bound, options.new_tokens, options.cached_share)
     contest.needs_bytes, contest.most_bytes = needs_bytes_of(inputs, contest.costs), options.max_memory_bytes
     return contest

@@ -57,6 +57,7 @@ def prices(
     bound: LatencyBound | None = None,
     new_tokens: int | None = None,
     *,
+    cached_share: float = 0.0,
     is_padded: bool = False,
 ) -> dict[Staged, dict[Place, Price]]:
     """Return the prices of policies by cell; none where a policy cannot be priced there, with the reason unsaid.
@@ -67,6 +68,7 @@ def prices(
         staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
         bound: of the latency.
         new_tokens: of an answer, where whole requests are priced; None for decoding alone.
+        cached_share: of a prompt, not read anew.
         is_padded: whether every round verifies the full size of a policy, as some engines do, instead of what it
             drafted. Not for CAST and stacks, which no engine has.
 
@@ -75,7 +77,10 @@ def prices(
         MeasurementError: a batch was not measured.
     """
     rehearsal = Rehearsal(shortened(inputs, new_tokens))
-    contests = {(cell.batch, cell.context): contest_of(rehearsal.inputs, cell, bound, new_tokens) for cell in cells}
+    contests = {
+        (cell.batch, cell.context): contest_of(rehearsal.inputs, cell, bound, new_tokens, cached_share)
+        for cell in cells
+    }
     found: dict[Staged, dict[Place, Price]] = {one: {} for one in staged}
     for one, drafted in _results(rehearsal, staged):
         results = _padded(one[0], drafted) if is_padded else drafted

@@ -91,6 +91,7 @@ def solve(
         provenance=provenance_of(inputs, outcomes, chosen, wanted, notes, created=created, spectune=spectune),
         bound=wanted.bound,
         new_tokens=wanted.new_tokens,
+        cached_share=wanted.cached_share,
         hysteresis=HYSTERESIS,
     )
 

@@ -86,6 +86,7 @@ class Searcher:
         if trials:
             cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
             answers = "" if self.options.new_tokens is None else f", answers of {self.options.new_tokens}"
+            answers += f" behind {self.options.cached_share:g} cached" if self.options.cached_share else ""
             place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}, half {hunt.half}"
             name = f"{self._inputs_digest()} v{STUDY_VERSION} {hunt.drafter} {space.kind} {place}"
             search(self.studies(name), space.ranges, starts, trials, lambda knobs: hunt.price(space.policy(knobs)))

@@ -55,6 +55,7 @@ class EndpointSettings:
         hosts: names under which it may be asked; any where empty. Keeps web pages of others from one without a key,
             whose browser would ask under their own name.
         prefix_caching: see `Generator.session`.
+        spare_slots: likewise; None: as many as slots.
         warm: likewise.
     """
 
@@ -66,6 +67,7 @@ class EndpointSettings:
     api_key: str | None = None
     hosts: tuple[str, ...] = ()
     prefix_caching: bool = True
+    spare_slots: int | None = None
     warm: bool = True
 
     def __post_init__(self) -> None:
@@ -154,7 +156,11 @@ class Endpoint:
     def _session(self) -> Session:
         own = self._settings
         made = self._generator.session(
-            slots=own.slots, longest=own.longest, prefix_caching=own.prefix_caching, warm=own.warm
+            slots=own.slots,
+            longest=own.longest,
+            prefix_caching=own.prefix_caching,
+            spare_slots=own.slots if own.spare_slots is None else own.spare_slots,
+            warm=own.warm,
         )
         self._longest = made.longest
         return made
