@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,13 +149,28 @@ def test_who_forwards_in_an_own_way_or_keeps_more_than_keys_is_asked_step_by_ste
     assert not step_by_step(model).can_find(model.new_cache(1, CAPACITY))
 
 
-def reading(model: LeanModel, lengths: list[int], temperature: float = 0.0) -> tuple[ModelDrafter, list[Sequence]]:
+SAMPLINGS: dict[str, list[dict[str, Any]]] = {  # each text's, in turn
+    "sampled": [{"temperature": 0.7}],
+    "masked": [
+        {"temperature": 0.9, "top_k": 7},
+        {"temperature": 1.0, "top_p": 0.8},
+        {"temperature": 1.3, "min_p": 0.2, "top_k": 20, "top_p": 0.9},
+    ],
+    "some": [{}, {"temperature": 0.8}, {"temperature": 1.1, "top_p": 0.7}],
+}
+
+
+def reading(
+    model: LeanModel, lengths: list[int], samplings: list[dict[str, Any]] | None = None
+) -> tuple[ModelDrafter, list[Sequence]]:
     """Return a drafter that has read texts of such lengths but for the newest token of each."""
+    each = samplings or [{}]
     drafter = ModelDrafter(model, slots=len(lengths), capacity=CAPACITY)
     sequences = []
     for slot, length in enumerate(lengths):
         prompt = tuple(np.random.default_rng(slot).integers(0, model.vocabulary, length).tolist())
-        sequences.append(Sequence(Request(prompt=prompt, max_new_tokens=30, temperature=temperature), slot))
+        request = Request(prompt=prompt, max_new_tokens=30, seed=slot - 1, **each[slot % len(each)])
+        sequences.append(Sequence(request, slot))
         drafter.admit(slot, sequences[-1])
     return drafter, sequences
 
@@ -165,9 +181,17 @@ def assert_same(first: DraftBatch, second: DraftBatch) -> None:
     assert first.widths == second.widths
 
 
-def assert_alike(model: LeanModel, policy: TreePolicy, lengths: list[int], *, grows: bool, rounds: int = 3) -> Asked:
+def assert_alike(
+    model: LeanModel,
+    policy: TreePolicy,
+    lengths: list[int],
+    samplings: list[dict[str, Any]] | None = None,
+    *,
+    grows: bool,
+    rounds: int = 3,
+) -> Asked:
     """Hold drafts behind growing texts to those of a drafter that is told step by step; return what was asked."""
-    (whole, texts), (apart, others) = reading(model, lengths), reading(step_by_step(model), lengths)
+    (whole, texts), (apart, others) = (reading(one, lengths, samplings) for one in (model, step_by_step(model)))
     asked, read = Asked.of(whole, grows=grows), whole.forwards
     emitted = np.random.default_rng(1).integers(0, model.vocabulary, (rounds, len(lengths), 4))
     for tokens in emitted:
@@ -196,6 +220,34 @@ BEAMS: dict[str, TreePolicy] = {
     "the vocabulary": Eagle2Policy(verify_tokens=9, depth=1, top_k=64),
 }
 assert any(isinstance(beam, Eagle2Policy) and beam.depth * beam.top_k**2 > MANY for beam in BEAMS.values())
+
+
+@pytest.mark.parametrize("samplings", SAMPLINGS)
+@pytest.mark.parametrize("kind", GROWN)
+def test_sampled_drafts_are_those_of_a_drafter_that_is_told_step_by_step(kind: str, samplings: str) -> None:
+    asked = assert_alike(bfloat16_lean(), GROWN[kind], [3, 12, 7], SAMPLINGS[samplings], grows=False)
+    assert asked.times and not asked.grown_times
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("samplings", SAMPLINGS)
+@pytest.mark.parametrize("kind", BEAMS)
+def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str, threads: int) -> None:
+    model, own = bfloat16_lean(), SAMPLINGS[samplings]
+    with threads_of(threads):
+        assert assert_alike(model, BEAMS[kind], [3, 12, 7], own, grows=True, rounds=2).grown_times == 2
+
+
+def test_a_whole_sampled_draft_of_a_large_vocabulary_is_shared_among_threads() -> None:
+    model = bfloat16_lean(vocab_size=4096)  # more scores than a thread draws alone
+    drafts = []
+    for threads in (1, 2):
+        with threads_of(threads):
+            drafter, sequences = reading(model, [5, 8], SAMPLINGS["masked"])
+            asked = Asked.of(drafter)
+            drafts.append(drafter.draft(sequences, BEAMS["all that it saw"]))
+            assert asked.grown_times == 1
+    assert_same(*drafts)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -257,8 +309,10 @@ class Asked:
         return grown
 
 
-def test_drafts_of_sampled_texts_are_told_step_by_step() -> None:
-    drafter, sequences = reading(bfloat16_lean(), [5, 8], temperature=0.7)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_drafts_of_texts_whose_repetitions_are_penalised_are_told_step_by_step(temperature: float) -> None:
+    penalised = {"temperature": temperature, "repetition_penalty": 1.2}
+    drafter, sequences = reading(bfloat16_lean(), [5, 8], [{}, penalised])
     asked, read = Asked.of(drafter), drafter.forwards
     drafter.draft(sequences, GROWN["eagle2"])
     assert asked.times == asked.grown_times == 0 and drafter.forwards > read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
-from .test_runtime_whole_finding import assert_same
+from .test_runtime_whole_finding import SAMPLINGS, assert_same
 from .tiny_heads import READS, Weights, head_weights, layer_config
 from .tiny_models import tiny_llama
 from .torch_threads import threads_of
@@ -192,26 +193,39 @@ def test_a_head_that_reads_other_states_than_a_target_keeps_drafts_from_its_own_
 
 
 def reading(
-    head: EagleHead, lengths: list[int], *, temperature: float = 0.0, also: tuple[int, ...] = ()
+    head: EagleHead,
+    lengths: list[int],
+    samplings: list[dict[str, Any]] | None = None,
+    *,
+    also: tuple[int, ...] = (),
 ) -> tuple[HeadDrafter, list[Sequence]]:
     """Return a head that has read texts of such lengths but for the newest token of each, beside a target's states."""
     drafter = HeadDrafter(head, slots=len(lengths), capacity=CAPACITY)
     cache = tapped_for(target_model(), [head], also=also).new_cache(len(lengths), CAPACITY)
     assert isinstance(cache, FeatureCache)
     drafter.attach(filled(cache))
-    sequences = []
+    sequences, each = [], samplings or [{}]
     for slot, length in enumerate(lengths):
         prompt = tuple(np.random.default_rng(slot).integers(0, VOCABULARY, length).tolist())
-        sequences.append(Sequence(Request(prompt=prompt, max_new_tokens=30, temperature=temperature), slot))
+        request = Request(prompt=prompt, max_new_tokens=30, seed=slot - 1, **each[slot % len(each)])
+        sequences.append(Sequence(request, slot))
         drafter.admit(slot, sequences[-1])
     return drafter, sequences
 
 
 def assert_alike(
-    head: EagleHead, policy: TreePolicy, lengths: list[int], *, grows: bool, also: tuple[int, ...] = ()
+    head: EagleHead,
+    policy: TreePolicy,
+    lengths: list[int],
+    samplings: list[dict[str, Any]] | None = None,
+    *,
+    grows: bool,
+    also: tuple[int, ...] = (),
 ) -> None:
     """Hold drafts behind growing texts to those of a drafter that is told step by step."""
-    (whole, texts), (apart, others) = (reading(one, lengths, also=also) for one in (head, step_by_step(head)))
+    (whole, texts), (apart, others) = (
+        reading(one, lengths, samplings, also=also) for one in (head, step_by_step(head))
+    )
     assert whole._finds is not None and apart._finds is None
     grown = whole._finds.grown
     told = list[bool]()
@@ -259,12 +273,27 @@ def test_more_children_than_a_head_can_draft_are_found_step_by_step() -> None:
     assert_same(*drafts)
 
 
-def test_drafts_of_sampled_texts_are_those_step_by_step() -> None:
-    drafts = []
-    for head in (head_of(), step_by_step(head_of())):
-        drafter, sequences = reading(head, [5, 8], temperature=0.7)
-        drafts.append(drafter.draft(sequences, GROWN["eagle2"]))
-    assert_same(*drafts)
+@pytest.mark.parametrize("samplings", SAMPLINGS)
+@pytest.mark.parametrize("kind", GROWN)
+def test_sampled_drafts_are_those_of_a_head_that_is_told_step_by_step(kind: str, samplings: str) -> None:
+    head = head_of(reduced=samplings == "sampled")
+    assert_alike(head, GROWN[kind], [3, 12, 7], SAMPLINGS[samplings], grows=False)
+
+
+@pytest.mark.parametrize("samplings", SAMPLINGS)
+@pytest.mark.parametrize("kind", BEAMS)
+def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str) -> None:
+    head = head_of(reduced=samplings == "sampled")
+    assert_alike(head, BEAMS[kind], [1, 12, 7], SAMPLINGS[samplings], grows=True)
+
+
+def test_a_head_of_part_of_the_vocabulary_drafts_what_is_kept_of_it() -> None:
+    """Where more children are asked for than are kept, either way fills up with tokens that are never drawn."""
+    assert_alike(head_of(), BEAMS["a chain"], [1, 12, 7], SAMPLINGS["masked"], grows=True)
+
+
+def test_drafts_of_texts_whose_repetitions_are_penalised_are_those_step_by_step() -> None:
+    assert_alike(head_of(), GROWN["static"], [5, 8], [{}, {"repetition_penalty": 1.2}], grows=False)
 
 
 @pytest.mark.parametrize("kind", ["chain", "static"])

@@ -10,10 +10,14 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
+import numpy as np
+
 from ...profiler.remembered import cache_folder
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+ZERO = cast(int, np.int64(0))  # for kernels: what a literal 0 is handed to is compiled once more, with all below it
 
 PACKAGE = Path(__file__).parents[2]
 KERNELS = ("*/kernels", "*/*/kernels")  # folders of it that kernels call each other from

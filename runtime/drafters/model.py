@@ -12,15 +12,16 @@ from ...planner.growth.grow import DraftBatch, grow
 from ...planner.growth.room import READ_TOGETHER
 from ...planner.policies import TreePolicy
 from ..cache import KeyValueCache
+from ..draws import drafted_draws, is_drawn_alone
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout, compact_of
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
-from ..models.forward import ALL, NO_NODES, CausalModel, FindsChildren, ForwardInput
+from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
-from ..requests import Sequence, shared_temperature
+from ..requests import Sequence
 from ..sampling import draft_scores
 from .host_pass import DraftPass, Found, prepare
 from .one_call import beam_of, grown_by, nodes_behind
@@ -120,11 +121,11 @@ class ModelDrafter:
         beam = None if self._finds is None else beam_of(policy)
         if self._finds is None or beam is None or beam.top_k > self._model.vocabulary:
             return None
-        if shared_temperature(sequences) != 0.0:
+        if not is_drawn_alone(sequences):
             return None
         unread = self._unread_rows(sequences)
         read, behind = self._cached[: len(sequences)], [len(s.tokens) for s in sequences]
-        draft = grown_by(self._finds, self._cache, beam, read, behind, unread)
+        draft = grown_by(self._finds, self._cache, beam, read, behind, unread, drafted_draws(sequences))
         if draft is not None:
             self.note_drafted(sequences, len(draft.widths))
         return draft
@@ -230,24 +231,36 @@ class ModelDrafter:
         """Run one forward over committed text; return its logits."""
         return self.feed(step)
 
-    def found_behind_text(self, sequences: Many[Sequence], count: int) -> Found | None:
-        """Feed what `catch_up` does, and return the likeliest tokens behind it, where one call does both."""
+    def found_behind_text(self, sequences: Many[Sequence], count: int, draws: Draws | None) -> Found | None:
+        """Feed what `catch_up` does, and return the likeliest tokens behind it, where one call does both.
+
+        The draws are as `UnlaidNodes` has them.
+        """
         if self._finds is None:
             return None
         tokens, wanted = self._unread_rows(sequences)
-        found = self._found(self._finds, tokens, 0, NO_NODES, wanted, count)
+        found = self._found(self._finds, tokens, 0, NO_NODES, wanted, count, draws)
         if found is not None:
             self._note_read(sequences)
         return found
 
-    def found_behind_layer(self, tokens: Ints, depth: int, visible: Bools, count: int) -> Found | None:
+    def found_behind_layer(
+        self, tokens: Ints, depth: int, visible: Bools, count: int, draws: Draws | None
+    ) -> Found | None:
         """Feed what `feed_layer` does, and return the likeliest tokens behind each, where one call does both."""
-        return None if self._finds is None else self._found(self._finds, tokens, depth - 1, visible, ALL, count)
+        return None if self._finds is None else self._found(self._finds, tokens, depth - 1, visible, ALL, count, draws)
 
     def _found(
-        self, model: FindsChildren, tokens: Ints, depth: int, visible: Bools, wanted: Ints, count: int
+        self,
+        model: FindsChildren,
+        tokens: Ints,
+        depth: int,
+        visible: Bools,
+        wanted: Ints,
+        count: int,
+        draws: Draws | None,
     ) -> Found | None:
-        nodes = nodes_behind(self._cached[: len(tokens)], tokens, depth, visible, wanted)
+        nodes = nodes_behind(self._cached[: len(tokens)], tokens, depth, visible, wanted, draws)
         self._cache.require(nodes.seen)
         found = model.found(nodes, count, self._cache)
         self.forwards += found is not None

@@ -11,7 +11,7 @@ from ...planner.growth.draft import DraftBatch
 from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from ..cache import KeyValueCache
 from ..layout import Bools, Ints
-from ..models.forward import FindsChildren, UnlaidBeam, UnlaidNodes
+from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes
 from .host_pass import require_numbers
 
 
@@ -27,11 +27,15 @@ def _beam_of_one(length: int) -> Eagle2Policy:
     return Eagle2Policy(verify_tokens=length + 1, depth=length - 1, top_k=1)
 
 
-def nodes_behind(contexts: Many[int], tokens: Ints, depth: int, visible: Bools, wanted: Ints) -> UnlaidNodes:
+def nodes_behind(
+    contexts: Many[int], tokens: Ints, depth: int, visible: Bools, wanted: Ints, draws: Draws | None
+) -> UnlaidNodes:
     """Return new tokens behind so many of each text in a cache; the others are as `UnlaidNodes` has them."""
     seen = max(contexts) + max(visible.shape[2], tokens.shape[1])
     behind = np.array(contexts, dtype=np.int64)
-    return UnlaidNodes(tokens=tokens, contexts=behind, depth=depth, visible=visible, wanted=wanted, seen=seen)
+    return UnlaidNodes(
+        tokens=tokens, contexts=behind, depth=depth, visible=visible, wanted=wanted, seen=seen, draws=draws
+    )
 
 
 def grown_by(
@@ -41,6 +45,7 @@ def grown_by(
     read: Many[int],
     behind: Many[int],
     unread: tuple[Ints, Ints],
+    draws: Draws | None,
 ) -> DraftBatch | None:
     """Return the trees of a beam; None where they have to be grown layer by layer.
 
@@ -51,19 +56,22 @@ def grown_by(
         read: tokens of each text in the cache.
         behind: tokens of each text.
         unread: (batch, any), what has to be read first, and (batch,), the last token of each row.
+        draws: as `UnlaidBeam` has them.
 
     Raises:
         RequestError: the cache has no room.
         ModelError: scores are no numbers.
     """
-    asked = unlaid_beam(beam, *unread, np.array((read, behind)))
+    asked = unlaid_beam(beam, *unread, np.array((read, behind)), draws)
     cache.require(asked.seen)
     grown = model.grown(asked, cache)
     return None if grown is None else whole_draft(beam, *grown)
 
 
-def unlaid_beam(beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints) -> UnlaidBeam:
-    """Return a beam behind texts; `tokens`, `wanted` and `contexts` are as `UnlaidBeam` has them."""
+def unlaid_beam(
+    beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints, draws: Draws | None = None
+) -> UnlaidBeam:
+    """Return a beam behind texts; what is not of the beam is as `UnlaidBeam` has it."""
     read, behind = contexts
     return UnlaidBeam(
         tokens=tokens,
@@ -73,6 +81,7 @@ def unlaid_beam(beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints) 
         top_k=beam.top_k,
         drafts=beam.max_verify_tokens - 1,
         seen=int(max(read.max() + tokens.shape[1], behind.max() + beam.depth * beam.top_k)),
+        draws=draws,
     )
 
 

@@ -131,6 +131,7 @@ class UnlaidNodes:
     visible: Bools  # (batch, n, nodes), which of the nodes behind the context each sees; `NO_NODES` of texts
     wanted: Ints  # (batch,), the only token of each row behind which children are; or `ALL`
     seen: int  # cache positions in sight, new tokens included
+    draws: Draws | None = None  # how the target draws at these places; None where it takes the best
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,6 +149,7 @@ class UnlaidBeam:
     top_k: int  # nodes that each of them is fed, and children of every node; at most the vocabulary
     drafts: int  # nodes of each tree beside its root, at most all that the beam sees
     seen: int  # cache positions in sight at the most, new tokens included
+    draws: Draws | None = None  # as `UnlaidNodes` has it
 
 
 @runtime_checkable
@@ -158,7 +160,7 @@ class FindsChildren(Protocol):
         """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
 
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
-        """Forward nodes of the first slots, and return the likeliest tokens behind them.
+        """Forward nodes of the first slots, and return the likeliest tokens behind them, by `draft_scores`.
 
         Returns:
             token ids and log-probabilities as `DeviceChildren` has them, and whether these are numbers. None, and
@@ -166,7 +168,7 @@ class FindsChildren(Protocol):
         """
 
     def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
-        """Read the next tokens of the texts in the first slots, and grow a beam behind them.
+        """Read the next tokens of the texts in the first slots, and grow a beam behind them, likewise.
 
         Returns:
             trees (3, batch, drafts + 1), tokens, parents and depths as `DraftBatch` has them, and whether all scores

@@ -28,6 +28,8 @@ from .kernels.whole_forward import run_forward, run_round
 from .places import LayerStates
 
 NO_TREES: Ints = np.empty((3, 0, 0), dtype=np.int64)  # are asked of a draft that is of one layer
+NO_DRAWS = Draws(np.empty((0, 3), dtype=np.int64), np.empty((0, 3), dtype=np.float32))
+Drawing = tuple[Ints, Floats32, Floats32]  # places and settings of draws, and room for them
 
 
 class WholeForward:
@@ -103,7 +105,7 @@ class WholeForward:
             return False
         number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
         told = number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0
-        draft.load(*self._drafting(told, states, 1, (number[None], numbers, NO_TREES)))
+        draft.load(*self._drafting(told, None, states, 1, (number[None], numbers, NO_TREES)))
         return True
 
     def found(self, nodes: UnlaidNodes, count: int, states: Tensor) -> tuple[Ints, Floats32, bool] | None:
@@ -111,7 +113,7 @@ class WholeForward:
         if not self._takes(states, nodes.seen):
             return None
         told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._vocabulary))
-        found = draft(*self._drafting(told, states, rows, (below, log_probs, NO_TREES)))
+        found = draft(*self._drafting(told, nodes.draws, states, rows, (below, log_probs, NO_TREES)))
         return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
     def grown(self, beam: UnlaidBeam, states: Tensor) -> tuple[Ints, bool] | None:
@@ -119,14 +121,17 @@ class WholeForward:
         if not self._takes(states, beam.seen):
             return None
         told, (*written, trees, rows) = told_of_beam(beam), room_for(beam)
-        found = draft(*self._drafting(told, states, rows, (*written, trees)))
+        found = draft(*self._drafting(told, beam.draws, states, rows, (*written, trees)))
         return None if found == UNKNOWN else (trees, found == NUMBERS)
 
-    def _drafting(self, told: tuple[Any, ...], states: Tensor, rows: int, written: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _drafting(
+        self, told: tuple[Any, ...], draws: Draws | None, states: Tensor, rows: int, written: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         """Return the arguments of a draft whose largest forward answers so many rows; see `_arguments`."""
         logits = np.empty((rows, self._vocabulary), dtype=np.uint16)
+        drawing = drawing_by(draws, rows, self._vocabulary)
         given = self._embedding, self._sight.turn_bits, bits_kept(states), logits
-        return *told, *given, *written, *NO_FEATURES, shared_by(torch.get_num_threads()), *self._given
+        return *told, *drawing, *given, *written, *NO_FEATURES, shared_by(torch.get_num_threads()), *self._given
 
     def _takes(self, states: Tensor, seen: int) -> bool:
         """Return whether kernels take a forward that sees so many positions of a cache, by torch's number of threads.
@@ -156,6 +161,13 @@ def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
     batch, fed = nodes.tokens.shape
     shape = batch, 1 if len(nodes.wanted) else fed, count
     return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), shape[0] * shape[1]
+
+
+def drawing_by(draws: Draws | None, rows: int, vocabulary: int) -> Drawing:
+    """Return how tokens are drawn, and room for the scores of so many rows and for the noise of every text."""
+    if draws is None:
+        return *NO_DRAWS, np.empty((0, vocabulary), dtype=np.float32)
+    return *draws, np.empty((rows + len(draws.places), vocabulary), dtype=np.float32)
 
 
 def told_of_beam(beam: UnlaidBeam) -> tuple[Any, ...]:

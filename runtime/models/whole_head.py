@@ -17,7 +17,7 @@ from ..feature_cache import FeatureCache
 from .anatomy import Anatomy
 from .attention import is_by_dots
 from .bits import bits, bits_kept, bits_of_new, is_kernels
-from .forward import ALL, ForwardInput, UnlaidBeam, UnlaidNodes
+from .forward import ALL, Draws, ForwardInput, UnlaidBeam, UnlaidNodes
 from .kernel_parts import KernelParts
 from .kernels.few_rows import Halves
 from .kernels.threads import can_share, shared_by
@@ -25,7 +25,16 @@ from .kernels.whole_draft import NUMBERS, UNKNOWN
 from .kernels.whole_head import draft_by_head, run_head
 from .norm import Norm
 from .projection import Projection
-from .whole_forward import NO_TREES, mask_of, numbers_of, room_behind, room_for, told_of_beam, told_of_nodes
+from .whole_forward import (
+    NO_TREES,
+    drawing_by,
+    mask_of,
+    numbers_of,
+    room_behind,
+    room_for,
+    told_of_beam,
+    told_of_nodes,
+)
 
 NOT_GIVEN: Halves = np.empty((0, 0), dtype=np.uint16)  # states of the target, where a head continues its own
 
@@ -91,7 +100,7 @@ class WholeHead:
             return False
         number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
         told = number, number, 0, np.ones((1, 1, 1), dtype=np.bool_), ALL, 0
-        draft_by_head.load(*self._drafting(told, target, cache, 1, (number[None], numbers, NO_TREES)))
+        draft_by_head.load(*self._drafting(told, None, target, cache, 1, (number[None], numbers, NO_TREES)))
         return True
 
     def found(
@@ -101,7 +110,7 @@ class WholeHead:
         if not self._takes(cache) or min(count, len(self._embedding)) > self._count:
             return None
         told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._count))
-        found = draft_by_head(*self._drafting(told, target, cache, rows, (below, log_probs, NO_TREES)))
+        found = draft_by_head(*self._drafting(told, nodes.draws, target, cache, rows, (below, log_probs, NO_TREES)))
         return None if found == UNKNOWN else (below, log_probs, found == NUMBERS)
 
     def grown(self, beam: UnlaidBeam, cache: FeatureCache, target: TargetStates) -> tuple[Ints, bool] | None:
@@ -109,18 +118,24 @@ class WholeHead:
         if not self._takes(cache) or beam.top_k > self._count:
             return None
         told, (*written, trees, rows) = told_of_beam(beam), room_for(beam)
-        found = draft_by_head(*self._drafting(told, target, cache, rows, (*written, trees)))
+        found = draft_by_head(*self._drafting(told, beam.draws, target, cache, rows, (*written, trees)))
         return None if found == UNKNOWN else (trees, found == NUMBERS)
 
     def _drafting(
-        self, told: tuple[Any, ...], target: TargetStates, cache: FeatureCache, rows: int, written: tuple[Any, ...]
+        self,
+        told: tuple[Any, ...],
+        draws: Draws | None,
+        target: TargetStates,
+        cache: FeatureCache,
+        rows: int,
+        written: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         """Return the arguments of a draft whose largest forward answers so many rows.
 
         Logits lie in memory of ours: a kernel that fails does not free its own.
         """
         logits = np.empty((rows, self._count), dtype=np.uint16)
-        beside = target.features, target.places, self._drafted
+        beside = *drawing_by(draws, rows, self._count), target.features, target.places, self._drafted
         own = self._embedding, self._turns, bits_kept(cache.states), bits_kept(cache.features), logits
         return *told, *beside, *own, *written, shared_by(torch.get_num_threads()), *self._given
 

@@ -14,7 +14,7 @@ from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
 from .bfloat16_dots import MOST_LINES, MOST_ROWS, write_mixed, write_scores, write_weights
 from .emitted import LANES
-from .few_rows import Numbers
+from .few_rows import Numbers, signed
 from .host_rows import Bits, bits_of, number_of, turn_and_write
 
 UNUSED = np.uint32(16)  # bits of a float32 that bfloat16 lacks
@@ -109,7 +109,8 @@ def shared_attend_pieces(
     first: int, seen: int, heads: int, scale: float, pieces: int,
 ) -> None:  # fmt: skip
     """Do what `attend_piece` does for all pieces of all rows and heads, by several threads."""
-    for piece in prange(len(queries) * max(pieces, 1)):
+    for number in prange(len(queries) * max(pieces, 1)):
+        piece = signed(number)
         attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, pieces)
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from ....planner.kernels.arrays import Ints
-from ....planner.kernels.compiled import compiled
+from ....planner.kernels.compiled import ZERO, compiled
 from .bfloat16_attention import UNUSED, attend
 from .bfloat16_dots import MOST_ROWS, WIDTH, write_product
 from .bfloat16_tiles import HAS_TILES, MOST_TILES, TILE_ROWS, TILE_STEP, write_tiled_product
 from .emitted import HALF_BYTES
-from .few_rows import SUMS_MAY_BE_REORDERED, Halves
+from .few_rows import SUMS_MAY_BE_REORDERED, Halves, signed
 from .host_rows import (
     LEAST_EXPONENT,
     Bits,
@@ -72,7 +72,7 @@ def product_alone(x: Halves, weight: int, bias: Halves, residual: Halves, out: H
 def product_shared(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves) -> None:
     """Do what `product` does by several threads."""
     for number in prange(out.shape[1] // WIDTH):
-        panel_product(x, weight, bias, residual, out, number)
+        panel_product(x, weight, bias, residual, out, signed(number))
 
 
 @compiled
@@ -128,7 +128,7 @@ def gate_row(opened: Halves, out: Halves, row: int) -> None:
 def shared_gate_rows(opened: Halves, out: Halves) -> None:
     """Do what `gate_rows` does, by several threads."""
     for row in prange(len(out)):
-        gate_row(opened, out, row)
+        gate_row(opened, out, signed(row))
 
 
 @compiled
@@ -212,7 +212,7 @@ def run_layers(
     opened = np.empty((len(hidden), heads * (turns.shape[1] // 2) + states.shape[3]), np.uint16)
     mixed = np.empty((len(hidden), heads * (turns.shape[1] // 2)), np.uint16)
     if passed == 0:
-        keep_features(hidden, columns, 0, after, features[slot : slot + batch])
+        keep_features(hidden, columns, ZERO, after, features[slot : slot + batch])
     for layer in range(passed, count):
         own, left = weights[layer], out if layer == count - 1 else np.empty_like(out)
         normed_product(current, input_scale[layer], input_eps, own[0], qkv_bias[layer], opened[:0], opened, is_shared)

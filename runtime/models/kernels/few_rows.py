@@ -22,6 +22,12 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
 @compiled(inline="always")
+def signed(number: int) -> int:
+    """Return a prange's index as a range's is; what both are handed to is compiled twice else, with all below it."""
+    return np.int64(number)  # type: ignore[return-value]  # numba knows no difference
+
+
+@compiled(inline="always")
 def widened(half: np.uint16) -> np.float32:
     """Return the float32 whose upper half this is, and whose lower half is zero."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)

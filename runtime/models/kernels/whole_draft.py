@@ -6,9 +6,10 @@ import numpy as np
 
 from ....planner.kernels.arrays import Bools, Floats32, Ints
 from ....planner.kernels.beam import add_up, best_first, hang_best, locate
-from ....planner.kernels.compiled import compiled
+from ....planner.kernels.compiled import ZERO, compiled
 from ...kernels.trees import descend, place_layer, uncover
-from .few_rows import Halves
+from .few_rows import Halves, Numbers
+from .host_drawn import drawn_children
 from .host_rows import Bits
 from .host_scores import children
 from .whole_forward import OPEN, SHUT, run_forward
@@ -19,6 +20,7 @@ UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what `draft` tells
 @compiled
 def draft(
     tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
+    places: Ints, settings: Numbers, room: Numbers,
     embedding: Halves, table: Halves, states: Halves, logits: Halves, below: Ints, log_probs: Floats32, trees: Ints,
     after: Ints, features: Halves, is_shared: bool,
     last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
@@ -37,6 +39,8 @@ def draft(
         tokens, depth, visible, wanted: as `UnlaidNodes` has them.
         contexts: (1 or 2, batch), committed tokens in the cache before these are read and, of a beam, behind that.
         layers: of a beam below its first.
+        places, settings: as `Draws` has them; of no rows where the best tokens are looked for.
+        room: (rows of logits and batch, vocabulary), where tokens are drawn; written.
         logits: (rows, vocabulary), as many as the largest forward has; written.
         below, log_probs: (batch, wanted tokens, any), written as `children` does.
         trees: (3, batch, any), tokens, parents and depths, roots included, written as `hang_best` does; (3, 0, any) for
@@ -47,20 +51,20 @@ def draft(
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
-    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
+    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), ZERO  # of the root
     while True:
         before = contexts[min(layer, len(contexts) - 1)]
         placed, mask = laid_out(tokens, before, depth, visible)
         own = logits[: batch * below.shape[1]]
         is_known = run_forward(
             placed, wanted, embedding, table, states, mask, own,
-            after, features, 0, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
+            after, features, ZERO, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
             last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
             input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
         )  # fmt: skip
         if not is_known:
             return UNKNOWN
-        if not children(own.reshape(batch, below.shape[1], own.shape[1]), below, log_probs, is_shared and len(own) > 1):
+        if not told_children(own, places, settings, depth, visible, wanted[:0], room, below, log_probs, is_shared):
             return NO_NUMBERS
         if not is_beam:
             return NUMBERS
@@ -71,6 +75,26 @@ def draft(
         kept, tokens, visible = next_layer(above, below, visible, top_k, layer)
         layer, depth, wanted = layer + 1, layer, wanted[:0]
         below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+
+
+@compiled
+def told_children(
+    logits: Halves, places: Ints, settings: Numbers, depth: int, visible: Bools, ids: Ints, room: Numbers,
+    below: Ints, log_probs: Floats32, is_shared: bool,
+) -> bool:  # fmt: skip
+    """Write the likeliest tokens behind new ones, drawn where that is asked for; return whether scores are numbers.
+
+    Args:
+        logits: (batch * width, vocabulary), those of the nodes that are answered.
+        ids: as `drawn_children` takes them.
+        places, settings, depth, visible, room, below, log_probs: as `draft` takes them.
+        is_shared: whether several threads share them.
+    """
+    lines = logits.reshape(len(below), below.shape[1], logits.shape[1])
+    if len(places) == 0:
+        return children(lines, below, log_probs, is_shared and len(logits) > 1)
+    below_text = depth + 1 if visible.shape[1] else depth
+    return drawn_children(lines, places, settings, below_text, ids, room, below, log_probs, is_shared)
 
 
 @compiled

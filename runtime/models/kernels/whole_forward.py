@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....planner.kernels.arrays import Ints
-from ....planner.kernels.compiled import compiled
+from ....planner.kernels.compiled import ZERO, compiled
 from ...kernels.trees import place, show
 from .bfloat16_rows import normed_product, run_layers
 from .few_rows import Halves, Numbers
@@ -53,11 +53,11 @@ def run_forward(
     for row in range(batch * count):
         hidden[row] = embedding[tokens[row]]
     turn(positions, table, turns)
-    bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), 0)
+    bias = for_every_head(mask, batch, heads // (states.shape[3] // table.shape[1]), ZERO)
     left = np.empty((batch * count, size), np.uint16)
     run_layers(
-        hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, after, features, slot, 0, seen, 0,
-        is_shared,
+        hidden, turns, states, bias, numbers[COLUMNS].reshape(batch * count), left, after, features, slot, ZERO, seen,
+        ZERO, is_shared,
         heads, attention_scale, inner, weights, input_scale, input_eps, qkv_bias, head_scale, head_eps,
         output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip
@@ -134,7 +134,7 @@ def run_round(
         show(parents, nodes, ends, OPEN, SHUT, mask, fed, seen)
     is_known = run_forward(
         placed, ends[0][:0], embedding, table, states, mask.reshape(batch, lines, width), logits,
-        after, features, 0, seen, is_shared,
+        after, features, ZERO, seen, is_shared,
         last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
         input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
     )  # fmt: skip

@@ -6,13 +6,12 @@ import numpy as np
 
 from ....planner.kernels.arrays import Bools, Floats32, Ints
 from ....planner.kernels.beam import hang_best
-from ....planner.kernels.compiled import compiled
+from ....planner.kernels.compiled import ZERO, compiled
 from .bfloat16_attention import attend
 from .bfloat16_rows import close_layer, norm, normed_product, product
-from .few_rows import Halves
+from .few_rows import Halves, Numbers
 from .host_rows import Bits
-from .host_scores import children
-from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, laid_out, next_layer, recorded
+from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, laid_out, next_layer, recorded, told_children
 from .whole_forward import COLUMNS, OPEN, POSITIONS, SHUT, TOKENS, are_known, for_every_head, take, turn
 
 UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
@@ -114,7 +113,8 @@ def open_padding(bias: Halves, columns: Ints, count: int, first: int) -> None:
 @compiled
 def draft_by_head(
     tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
-    target_features: Halves, places: Ints, drafted: Ints,
+    places: Ints, settings: Numbers, room: Numbers,
+    target_features: Halves, parts: Ints, drafted: Ints,
     embedding: Halves, table: Halves, states: Halves, features: Halves, logits: Halves,
     below: Ints, log_probs: Floats32, trees: Ints, is_shared: bool,
     join: int, join_bias: Halves, token_scale: Bits, token_eps: float, feature_scale: Bits, feature_eps: float,
@@ -127,16 +127,17 @@ def draft_by_head(
 
     Args:
         target_features: (slots, capacity, any), what the target's cache keeps.
-        places: (any,), which numbers of these the head joins.
+        parts: (any,), which numbers of these the head joins.
         drafted: (draft vocabulary,), ids of the tokens that it can draft, ascending; none where these are all.
         logits: (rows, draft vocabulary), as many as the largest forward has; written.
-        tokens, contexts, depth, visible, wanted, layers, below, log_probs, trees: as `draft` takes them.
+        tokens, contexts, depth, visible, wanted, layers, places, settings, room, below, log_probs, trees: as `draft`
+            takes them.
         embedding and everything else: as `run_head` takes them.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
-    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), 0  # of the root
-    given = along_text(target_features, places, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
+    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), ZERO  # of the root
+    given = along_text(target_features, parts, contexts[0], tokens.shape[1] if visible.shape[1] == 0 else 0)
     while True:
         before = contexts[min(layer, len(contexts) - 1)]
         placed, mask = laid_out(tokens, before, depth, visible)
@@ -144,14 +145,14 @@ def draft_by_head(
         find_parents(visible, before, parents)
         is_known = run_head(
             placed, parents, wanted, given, embedding, table, states, features, mask, own,
-            0, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
+            ZERO, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
             join, join_bias, token_scale, token_eps, feature_scale, feature_eps,
             last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
             input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
         )  # fmt: skip
         if not is_known:
             return UNKNOWN
-        if not children(own.reshape(batch, below.shape[1], own.shape[1]), below, log_probs, is_shared and len(own) > 1):
+        if not told_children(own, places, settings, depth, visible, drafted, room, below, log_probs, is_shared):
             return NO_NUMBERS
         if len(drafted):
             for row in range(batch):

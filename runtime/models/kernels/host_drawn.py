@@ -1,0 +1,90 @@
+"""What a drafter would draw on a CPU: the likeliest tokens behind its nodes, by scores with their places' noise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....planner.kernels.arrays import Ints
+from ....planner.kernels.compiled import compiled
+from .few_rows import Numbers, signed
+from .host_draws import temper
+from .host_masks import mask_line
+from .host_noise import draw_noise, hash_of, key_of, noise_of
+from .host_rows import Bits
+from .host_scores import children
+from .threads import MOST_ALONE
+
+NEVER = np.float32(-1e30)  # a score of what is never drawn; see `sampling.NEVER`
+prange = range  # compiled, it is numba's, which splits a loop among threads
+
+
+@compiled(error_model="numpy")
+def draw_noise_of(seeds: Ints, places: Ints, ids: Ints, noise: Numbers) -> None:
+    """Do what `draw_noise` does for some tokens alone, (rows, tokens)."""
+    for row in range(len(seeds)):
+        key = key_of(seeds[row], places[row])
+        for token in range(len(ids)):
+            noise[row, token] = noise_of(hash_of(key, ids[token]))
+
+
+@compiled(error_model="numpy")
+def score_line(line: Bits, noise: Numbers, top_k: int, settings: Numbers, scores: Numbers) -> None:
+    """Write what `sampling.draft_scores` makes of the scores (vocabulary,) behind one node.
+
+    Args:
+        line: the scores.
+        noise: (vocabulary,), of the node's place.
+        top_k: as `Draws` has it, like the settings (3,).
+        scores: (vocabulary,), written.
+    """
+    temperature, left_out, min_p = settings[0], settings[1], settings[2]
+    is_sampled = temperature > np.float32(0)
+    temper(line, temperature if is_sampled else np.float32(1), scores)
+    if top_k > 0 or left_out > np.float32(0) or min_p > np.float32(0):
+        mask_line(scores.view(np.uint32), scores, top_k, left_out, min_p, np.empty(len(scores), np.int32))
+        for place in range(len(scores)):
+            scores[place] = NEVER if scores[place] < NEVER else scores[place]
+    if is_sampled:
+        for place in range(len(scores)):
+            scores[place] += noise[place]
+
+
+@compiled(parallel=True)
+def shared_score_lines(lines: Bits, noise: Numbers, places: Ints, settings: Numbers, scores: Numbers) -> None:
+    """Do what `score_line` does for every node, by several threads."""
+    width = lines.shape[1]
+    for node in prange(lines.shape[0] * width):
+        row, place = signed(node) // width, signed(node) % width
+        score_line(lines[row, place], noise[row], places[row, 2], settings[row], scores[node])
+
+
+@compiled
+def drawn_children(
+    lines: Bits, places: Ints, settings: Numbers, depth: int, ids: Ints, room: Numbers,
+    tokens: Ints, log_probs: Numbers, is_shared: bool,
+) -> bool:  # fmt: skip
+    """Write what `children` does of scores with the noise of the target's own draws.
+
+    Args:
+        lines: (batch, width, vocabulary), the scores behind nodes of one depth.
+        places, settings: as `Draws` has them.
+        depth: of the nodes; 0 behind the texts themselves.
+        ids: (vocabulary,), of the tokens that are scored; none where they are counted from 0 on.
+        room: (at least batch * (1 + width), vocabulary) float32, written.
+        tokens, log_probs, is_shared: as `children` takes them.
+    """
+    batch, width, vocabulary = lines.shape
+    noise, scores = room[:batch], room[batch : batch * (1 + width)]
+    seeds, at = places[:, 0].copy(), places[:, 1] + depth
+    if len(ids):
+        draw_noise_of(seeds, at, ids, noise)
+    else:
+        draw_noise(seeds, at, noise, is_shared)
+    if is_shared and scores.size > MOST_ALONE and len(scores) > 1:
+        shared_score_lines(lines, noise, places, settings, scores)
+    else:
+        for row in range(batch):
+            for node in range(width):
+                score_line(lines[row, node], noise[row], places[row, 2], settings[row], scores[row * width + node])
+    drawn = scores.view(np.uint32).reshape(batch, width, vocabulary)
+    return children(drawn, tokens, log_probs, is_shared and len(scores) > 1)
