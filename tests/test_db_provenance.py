@@ -55,6 +55,7 @@ def test_the_database_itself_refuses_changes(store: SqlStore, table: str, statem
         store._write(lambda session: session.execute(text(statement.format(table=table))))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("table", APPEND_ONLY)
 def test_no_row_makes_room_for_another_and_no_table_is_emptied(store: SqlStore, table: str) -> None:
     fill(store)

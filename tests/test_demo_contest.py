@@ -77,6 +77,7 @@ def counted() -> dict[tuple[str, int], Count]:
     return {(kind, batch): counter.count(setup_of(kind), solved().cell(batch, 50), traced) for kind, batch in places}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("kind", ["plain", *POLICIES])
 def test_whatever_the_policy_its_replay_is_what_was_counted(kind: str, batch: int) -> None:

@@ -61,6 +61,7 @@ def law() -> dict[Text, float]:
     return exact_law(LLAMA)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("first_seed", [0, 10**6, -(2**62)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sampled_texts_follow_the_targets_law(kind: Kind, first_seed: int) -> None:

@@ -115,6 +115,7 @@ def recorded(form: Form, temperature: float) -> tuple[PromptTrace, ...]:
     return record_prompts(HEADS[form], texts(temperature), RECIPE)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", [ChainPolicy(length=4), Eagle2Policy(verify_tokens=7, depth=3, top_k=3)], ids=str)
 @pytest.mark.parametrize("form", FORMS)

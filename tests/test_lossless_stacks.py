@@ -54,6 +54,7 @@ def test_output_is_the_targets_own(name: str, siblings: int, slots: int, tempera
     assert decoded(with_siblings(name, siblings), requests, slots).outputs == plain(temperature)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_garbage_at_any_level_changes_no_output(place: int, temperature: float) -> None:

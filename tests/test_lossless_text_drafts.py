@@ -94,7 +94,9 @@ def some_requests(temperature: float) -> list[Request]:
     return random_requests(11, tokens=40, temperature=temperature)
 
 
-@pytest.mark.parametrize("name", ["suffix", "suffix tree", "cacheback"])
+@pytest.mark.parametrize(
+    "name", ["suffix", *(pytest.param(name, marks=pytest.mark.slow) for name in ("suffix tree", "cacheback"))]
+)
 def test_200_prompts_decode_to_what_transformers_generates(name: str) -> None:
     requests, expected = many_prompts("llama", 64, 20)
     done = decoded(name, requests, slots=8)

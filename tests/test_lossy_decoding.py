@@ -71,6 +71,7 @@ def strict(name: str, is_sampled: bool = False) -> tuple[list[list[int]], list[l
     return texts(sequences), [done.kept for done in rounds]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_sampled", [False, True])
 @pytest.mark.parametrize("neutral", NEUTRAL)
 @pytest.mark.parametrize("name", DRAFTS)

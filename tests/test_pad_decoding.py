@@ -114,6 +114,7 @@ def strict(draft: LossyDraft, is_sampled: bool = False) -> tuple[list[list[int]]
     return texts(sequences), [done.kept for done in rounds]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("is_sampled", [False, True])
 @pytest.mark.parametrize("end", STRICT)
 @pytest.mark.parametrize("draft", [CHAIN, STACK], ids=["chain", "stack"])

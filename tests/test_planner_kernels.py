@@ -159,6 +159,7 @@ POLICIES: list[StatelessPolicy] = [
 SWEEPS = pytest.mark.parametrize("sweep", [beams, talons, opt_trees, doubtful_chains])
 
 
+@pytest.mark.thinned
 @SWEEPS
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_sweep_of_a_whole_recording_equals_every_tree_grown_alone(sweep, seed: int) -> None:
@@ -174,6 +175,7 @@ def test_what_a_sweep_is_sure_of_in_a_truncated_recording_is_what_the_whole_one_
             assert found.lacks or found == true, policy.label
 
 
+@pytest.mark.thinned
 @SWEEPS
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_sweep_is_sure_wherever_the_growth_found_all_it_asked_for(sweep, seed: int) -> None:

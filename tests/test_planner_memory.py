@@ -235,6 +235,7 @@ def kept(layers: int) -> tuple[LeanModel, int, Footprint]:
     return models[0], held, footprint_of(architecture_of(wide_llama(layers).config.to_dict()), "float32")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("policy", [PlainPolicy(), ChainPolicy(length=5), Eagle2Policy(verify_tokens=20, depth=2)])

@@ -167,6 +167,7 @@ def test_no_more_successors_are_kept_than_there_are_tokens() -> None:
     assert told[10 * target.vocabulary] == told[target.vocabulary] != told[8]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("prompt", [8, SHORT["prompt"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -60,11 +61,15 @@ def measured(drafter_ms: float) -> PlanInputs:
     return replace(inputs(trace), readings=own)
 
 
-def solved(
-    found: PlanInputs, new_tokens: int | None = None, bound: LatencyBound | None = None, cached_share: float = 0.0
-) -> Plan:
-    options = SearchOptions(trials=2, new_tokens=new_tokens, bound=bound, cached_share=cached_share)
-    return solve(found, (CELL,), created="2026-01-01T00:00:00Z", spectune="0.1", options=options)
+def solved(found: PlanInputs, **options: Any) -> Plan:
+    wanted = SearchOptions(trials=2, **options)
+    return solve(found, (CELL,), created="2026-01-01T00:00:00Z", spectune="0.1", options=wanted)
+
+
+@cache
+def planned(drafter_ms: float, new_tokens: int | None = None, **options: Any) -> Plan:
+    """Return the plan of a drafter that reads 50 tokens in so many milliseconds."""
+    return solved(measured(drafter_ms), new_tokens=new_tokens, **options)
 
 
 def test_between_timed_lengths_reading_is_straight_and_in_proportion_beyond() -> None:
@@ -112,8 +117,7 @@ def test_answers_that_end_early_decode_fewer_tokens_and_read_as_much(new_tokens:
 
 
 def test_a_drafter_that_reads_for_long_drafts_for_long_answers_alone() -> None:
-    found = measured(200.0)
-    (open_,), (short,), (long,) = (solved(found, count).cells for count in (None, 8, 90))
+    (open_,), (short,), (long,) = (planned(200.0, count).cells for count in (None, 8, 90))
     assert open_.drafter == long.drafter == "small"
     assert short.drafter != "small"
     assert long.policy == open_.policy
@@ -139,13 +143,12 @@ def test_a_share_of_a_prompt_is_read_by_nobody_but_its_last_token_is(share: floa
 
 
 def test_a_drafter_that_reads_for_long_drafts_short_answers_behind_what_it_has_read() -> None:
-    found = measured(200.0)
-    (anew,), (behind,) = (solved(found, 8, cached_share=share).cells for share in (0.0, 0.97))
+    (anew,), (behind,) = (planned(200.0, 8, cached_share=share).cells for share in (0.0, 0.97))
     assert anew.drafter != "small" and behind.drafter == "small"
 
 
 def test_a_cached_share_comes_back_with_its_plan_and_is_said() -> None:
-    plan = solved(measured(30.0), 20, cached_share=0.5)
+    plan = planned(30.0, 20, cached_share=0.5)
     assert plan_from_json(plan_to_json(plan)) == plan and plan.cached_share == 0.5
     (cell,) = plan.cells
     assert "for answers of 20 new tokens, whose prompts are read first, 50% of them before" in "\n".join(
@@ -155,13 +158,13 @@ def test_a_cached_share_comes_back_with_its_plan_and_is_said() -> None:
 
 
 def test_a_drafter_that_reads_at_once_is_chosen_as_without() -> None:
-    (open_,), (told,) = (solved(measured(1e-6), count).cells for count in (None, WHOLE))
+    (open_,), (told,) = (planned(1e-6, count).cells for count in (None, WHOLE))
     assert (told.policy, told.drafter) == (open_.policy, open_.drafter)
     assert told.prediction.tokens_per_s == pytest.approx(open_.prediction.tokens_per_s)
 
 
 def test_from_where_it_pays_requests_are_as_fast_as_plain_ones() -> None:
-    (cell,) = solved(measured(30.0)).cells
+    (cell,) = planned(30.0).cells
     reading = cell.reading
     assert reading is not None and reading.pays_from is not None and reading.drafter_ms == pytest.approx(30.0)
     for share, is_faster in ((0.9, False), (1.1, True)):
@@ -187,7 +190,7 @@ def test_what_gains_nothing_never_pays() -> None:
 
 
 def test_alternatives_are_told_as_the_choice_was_made() -> None:
-    (open_,), (cell,) = (solved(measured(20.0), count).cells for count in (None, WHOLE))
+    (open_,), (cell,) = (planned(20.0, count).cells for count in (None, WHOLE))
     share_ms = 20.0 * 30 / 50 / decoded_tokens(measured(20.0).texts, WHOLE)
     before, after = ({(o.policy, o.drafter): o.tokens_per_s for o in each.alternatives} for each in (open_, cell))
     shared = [key for key in before if key in after]
@@ -198,7 +201,7 @@ def test_alternatives_are_told_as_the_choice_was_made() -> None:
 
 
 def test_nothing_in_the_outlook_loses_to_what_the_plan_did_not_choose() -> None:
-    (cell,) = solved(measured(60.0), 20).cells
+    (cell,) = planned(60.0, 20).cells
     assert cell.outlook is not None
     assert all(scenario.loss < 0.25 for scenario in cell.outlook.scenarios)
     assert all(other.tokens_per_s <= 1.02 * compared(cell) for other in cell.outlook.neighbours)
@@ -211,33 +214,33 @@ def compared(cell: PlanCell) -> float:
 
 
 def test_a_bound_is_on_decoding_alone() -> None:
-    (open_,) = solved(measured(200.0)).cells
+    (open_,) = planned(200.0).cells
     kept = LatencyBound(metric="itl", most_ms=1000.0 * CELL.batch / open_.prediction.tokens_per_s * 1.05)
-    (cell,) = solved(measured(200.0), 90, kept).cells
+    (cell,) = planned(200.0, 90, bound=kept).cells
     assert cell.drafter == "small" and cell.keeps_bound
 
 
 def test_it_comes_back_with_its_plan_and_is_said() -> None:
-    plan = solved(measured(30.0), 64)
+    plan = planned(30.0, 64)
     assert plan_from_json(plan_to_json(plan)) == plan
     (cell,) = plan.cells
     assert "the fastest for answers of 64 new tokens, whose prompts are read first" in explain_plan(plan)
-    assert solved(measured(30.0)).new_tokens is None
+    assert planned(30.0).new_tokens is None
     said = "\n".join(explain_cell(cell))
     assert "requests of 18 tokens read and 64 new ones" in said
-    (open_,) = solved(measured(30.0)).cells
+    (open_,) = planned(30.0).cells
     said = "\n".join(explain_cell(open_))
     assert "reads a prompt of 50 tokens in 30.00 ms, which pays for answers of" in said
 
 
 def test_an_older_plan_tells_the_length_of_its_answers_by_its_cells() -> None:
-    document = json.loads(plan_to_json(solved(measured(30.0), 64)))
+    document = json.loads(plan_to_json(planned(30.0, 64)))
     del document["new_tokens"]
     assert plan_from_json(json.dumps(document)).new_tokens == 64
 
 
 def test_without_a_reading_nothing_is_told_of_it() -> None:
-    plan = solved(replace(measured(30.0), readings={}), 8)
+    plan = solved(replace(measured(30.0), readings={}), new_tokens=8)
     (cell,) = plan.cells
     assert cell.reading is None and cell.drafter == "small"
     (note,) = (n for n in plan.provenance.notes if "reading" in n)
@@ -247,7 +250,7 @@ def test_without_a_reading_nothing_is_told_of_it() -> None:
         explain_plan(plan)
     )
     only_target = {TARGET.key: measured(30.0).readings[TARGET.key]}
-    (cell,) = solved(replace(measured(30.0), readings=only_target), 8).cells
+    (cell,) = solved(replace(measured(30.0), readings=only_target), new_tokens=8).cells
     assert cell.reading is None and cell.drafter == "small"
 
 
@@ -260,12 +263,12 @@ def test_short_answers_are_what_would_be_recorded_along_them(new_tokens: int) ->
 
 
 def test_a_plan_of_short_answers_replays_short_answers_and_says_where_it_cannot() -> None:
-    plan = solved(measured(1e-6), 4)
-    (cell,), (open_,) = plan.cells, solved(measured(1e-6)).cells
+    plan = planned(1e-6, 4)
+    (cell,), (open_,) = plan.cells, planned(1e-6).cells
     assert cell.prediction.tokens_per_round <= 3.0  # the first token comes with the prompt
     assert open_.prediction.tokens_per_round > 3.0
     assert plan.provenance.notes == ()
-    (note,) = solved(measured(1e-6), WHOLE).provenance.notes
+    (note,) = planned(1e-6, WHOLE).provenance.notes
     assert note.startswith(f"answers of {WHOLE} tokens are planned on texts of at most 25; profile with")
 
 

@@ -105,6 +105,7 @@ def test_weights_that_are_known_by_their_addresses_are_not_copied() -> None:
         deepcopy(model)
 
 
+@pytest.mark.thinned
 @needs_dots
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("head", [16, 64, 80])

@@ -99,6 +99,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["chain", "eagle2"])
 @pytest.mark.parametrize("slots", [1, 3])

@@ -157,6 +157,7 @@ def distance(out: Tensor, case: Case) -> float:
     return float((out.double() - case.mixed()).abs().max())
 
 
+@pytest.mark.thinned
 @needs_triton
 @pytest.mark.parametrize("splits", [1, *(pytest.param(splits, marks=SLOW_HERE) for splits in (3, None)), 8])
 @pytest.mark.parametrize(("dtype", "tolerance"), KINDS)
@@ -370,6 +371,7 @@ def test_tiles_are_what_the_matrix_unit_takes(padded: int, dtype: torch.dtype) -
 
 
 @needs_triton
+@pytest.mark.thinned
 @pytest.mark.parametrize(("capability", "shared_kib", "is_windowed"), [(86, 99, True), (90, 227, False)])
 @pytest.mark.parametrize(("size", "rows"), [(128, 32), (128, MOST_LINES), (256, MOST_LINES)])
 def test_the_kernel_compiles_for_small_and_large_gpus_and_fits_into_them(

@@ -42,6 +42,7 @@ def test_trees_by_kernels_are_those_without(seed: int, dtype: torch.dtype) -> No
     assert_same(drawn_weights(50, seed=seed, dtype=dtype), policy_of(8, 3, 3), batch=3)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("shape", [(2, 0, 5), (40, 0, 5), (6, 4, 1), (200, 2, 4)])
 def test_trees_of_every_shape_are_those_without(shape: tuple[int, int, int], batch: int) -> None:
