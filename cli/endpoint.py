@@ -36,9 +36,11 @@ from . import options
 )
 @click.option(
     "--spare-slots",
+    default=0,
+    show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Texts kept besides, to go on with; as --slots unless given.",
+    help="Slots in which nothing is decoded: they keep texts that have ended.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
@@ -61,7 +63,7 @@ def endpoint(
     longest: int | None,
     most: int,
     prefix_caching: bool,
-    spare_slots: int | None,
+    spare_slots: int,
     host: str,
     port: int,
     api_key: str | None,
@@ -76,7 +78,7 @@ def endpoint(
 
     \b
         spectune endpoint --target path/to/target
-        spectune endpoint --target path/to/target --temperature 0.8 --slots 16 --longest 8192
+        spectune endpoint --target path/to/target --temperature 0.8 --slots 16 --spare-slots 16
     """
     try:
         from ..service.server import Listening

@@ -60,7 +60,7 @@ class Decoder:
 
         With `prefix_caching` texts that have left are kept in free slots and in `spare_slots`, in which nothing runs; a
         prompt that begins like one of them, or like the prompt of one that runs, is read from where they differ.
-        Drafters have room for all of these slots.
+        Drafters have room for all of these slots, too.
 
         Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
         without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`

@@ -49,13 +49,13 @@ def draws_of(batch: Many[Sequence]) -> Draws:
     return Draws(places, np.array([masks_of(each) for each, _ in asked], dtype=np.float32))
 
 
-def is_drawn_alone(sequences: Many[Sequence]) -> bool:
-    """Whether what is drawn for sequences hangs on scores and noise alone, and on nothing that stands in the text."""
+def is_unpenalised(sequences: Many[Sequence]) -> bool:
+    """Whether what is drawn hangs on scores and noise alone, and on nothing that stands in the texts."""
     return shared_temperature(sequences) is not None or not any(s.request.penalises for s in sequences)
 
 
 def drafted_draws(sequences: Many[Sequence]) -> Draws | None:
-    """Return how kernels draw for some sequences, see `is_drawn_alone`; None where the best tokens are looked for."""
+    """Return how kernels draw for some sequences, see `is_unpenalised`; None where the best tokens are looked for."""
     return None if shared_temperature(sequences) == 0.0 else draws_of(sequences)
 
 

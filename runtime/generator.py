@@ -175,20 +175,22 @@ class Generator:
             prefix_caching: whether a prompt that begins like another request's text is read from where they differ, in
                 slots that stand free of those that have ended. It is then answered sooner, which tells whoever sends
                 prompts how others begin.
-            spare_slots: in which nothing runs, for texts that have ended while all slots are taken; where memory has no
-                room for so many, fewer, down to none.
+            spare_slots: in which nothing runs, for texts that have ended while all slots are taken; as many as slots
+                are usual where memory has room for them, which no plan counts.
             warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
                 now, so that no request waits while something is captured, compiled or set up at its first use.
 
         Raises:
-            RequestError: the model has fewer positions than that, or a number is below 1.
+            RequestError: the model has fewer positions than that, a number is too small, or spare slots keep nothing.
             DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
         most = self._target.longest_context
         longest = min(USUAL_LENGTH, most) if longest is None else longest
         if not 2 <= longest <= most:
             raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
-        _require_slots(slots, spare_slots)
+        _require_slots(slots)
+        if spare_slots < 0 or (spare_slots and not prefix_caching):
+            raise RequestError(f"spare slots are 0 or more, and 0 without prefix_caching, got {spare_slots}")
         self._spare = None  # its caches make room for the new ones
         held = self._maker.make(slots, longest, prefix_caching=prefix_caching, spare_slots=spare_slots)
         if warm:
@@ -275,11 +277,9 @@ class Generator:
         )
 
 
-def _require_slots(slots: int, spare: int = 0) -> None:
+def _require_slots(slots: int) -> None:
     if slots < 1:
         raise RequestError(f"slots must be at least 1, got {slots}; 8 are usual")
-    if spare < 0:
-        raise RequestError(f"spare_slots must be at least 0, got {spare}; as many as slots are usual")
 
 
 def _events(session: Session) -> Iterator[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import DeviceError, ModelError
 from ..planner.inputs import LOOKUP
@@ -42,20 +42,6 @@ class HeldDecoder:
         return is_free and is_able and self.slots == slots and self.longest >= longest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
-    """What caches are made for."""
-
-    slots: int  # texts that run
-    spare_slots: int  # texts that are kept besides
-    capacity: int  # tokens of each, draft nodes among them
-
-    @property
-    def rows(self) -> int:
-        """Texts that a cache holds."""
-        return self.slots + self.spare_slots
-
-
 @dataclass(slots=True)
 class _Made:
     """The drafters of one attempt by name, and why others are not among them."""
@@ -87,42 +73,41 @@ class DecoderMaker:
     _known: dict[tuple[int, int], tuple[RoundSetup, ...]] = field(default_factory=dict)  # of slots and lengths
 
     def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> HeldDecoder:
-        """Return a new decoder, with the drafters alone that so many texts, as long, may meet.
+        """Return a new decoder, with the drafters alone that so many texts, as long, may meet; see `Decoder`.
 
-        Where memory has no room for all spare slots, there are half as many, down to none. A drafter that cannot be
-        made, or finds no memory then, is left out; its rounds tell why. Where the target's own cache finds none beside
-        them, drafters are left out from the last of the plan on.
+        A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
+        Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
 
         Raises:
             DeviceError: it finds none at all.
         """
         setups = self._setups(slots, longest)
         load_kernels(setup.policy for setup in setups)
-        room = _Room(
-            slots=slots,
-            spare_slots=spare_slots if prefix_caching else 0,
-            capacity=longest + draft_room(setups, slots),
-        )
+        capacity = longest + draft_room(setups, slots)
         yielding: dict[str, str] = {}  # drafters that are left out for the target's sake, and why
         while True:
-            made = self._made(setups, yielding, room)
+            made = self._made(setups, yielding, slots + spare_slots, capacity)
+            absent = made.refused | made.cramped | yielding
             try:
-                if made.cramped and room.spare_slots:
-                    raise MemoryError  # for a drafter, which is worth more
-                decoder = self._decoder(made, setups, made.refused | made.cramped | yielding, room, prefix_caching)
+                decoder = self._decoder(
+                    made,
+                    setups,
+                    absent,
+                    slots=slots,
+                    capacity=capacity,
+                    prefix_caching=prefix_caching,
+                    spare_slots=spare_slots,
+                )
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 last = next((name for name in reversed(made.drafters) if name != LOOKUP), None)
-                if room.spare_slots:
-                    room = replace(room, spare_slots=room.spare_slots // 2)
-                elif last is not None:
-                    yielding[last] = CRAMPED.format(error=reason_of(error))
-                else:
+                if last is None:
                     raise DeviceError(
-                        f"{slots} sequences of {room.capacity} tokens, draft nodes among them, do not fit into memory: "
-                        f"{reason_of(error)}; decode fewer at once, or shorter texts"
+                        f"{slots + spare_slots} sequences of {capacity} tokens, draft nodes among them, do not fit "
+                        f"into memory: {reason_of(error)}; decode or keep fewer at once, or shorter texts"
                     ) from error
+                yielding[last] = CRAMPED.format(error=reason_of(error))
                 del made  # its caches make room for the next ones
                 continue
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
@@ -134,7 +119,7 @@ class DecoderMaker:
             self._known[place] = self.setups_within(*place)
         return self._known[place]
 
-    def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], room: _Room) -> _Made:
+    def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], slots: int, capacity: int) -> _Made:
         """Return the drafters of some setups but some."""
         made, left_out = _Made(), set(without)
         for setup in setups:
@@ -142,7 +127,7 @@ class DecoderMaker:
             if name is None or name in left_out or name in made.drafters:
                 continue
             try:
-                made.drafters |= self._drafter(name, setup.policy, room)
+                made.drafters |= self._drafter(name, setup.policy, slots, capacity)
             except ModelError as error:
                 made.refused[name] = reason_of(error)
             except (MemoryError, RuntimeError) as error:
@@ -151,23 +136,26 @@ class DecoderMaker:
                 made.cramped[name] = CRAMPED.format(error=reason_of(error))
         return made
 
-    def _drafter(self, name: str, policy: TreePolicy, room: _Room) -> dict[str, Drafter]:
+    def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
         """Return a drafter by its name; nothing where its models are not here, which the decoder reports as a fault."""
         drafts = drafting(policy)
         models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
         if not set(models) <= set(self.models):
             return {}
         if isinstance(drafts, StackPolicy):
-            return {name: stack_drafter(drafts, self.models, slots=room.rows, capacity=room.capacity)}
-        return {name: HybridDrafter(model_drafter(self.models[name], slots=room.rows, capacity=room.capacity))}
+            return {name: stack_drafter(drafts, self.models, slots=slots, capacity=capacity)}
+        return {name: HybridDrafter(model_drafter(self.models[name], slots=slots, capacity=capacity))}
 
     def _decoder(
         self,
         made: _Made,
         setups: Iterable[RoundSetup],
         absent: Mapping[str, str],
-        room: _Room,
+        *,
+        slots: int,
+        capacity: int,
         prefix_caching: bool,
+        spare_slots: int,
     ) -> Decoder:
         planned = [self.models[name] for name in made.drafters if name in self.models]
         asked = {setup.classifier for setup in setups}
@@ -176,11 +164,11 @@ class DecoderMaker:
             tapped_for(self.target, planned, also=(judge.reads for judge in judges.values())),
             made.drafters,
             self.schedule,
-            slots=room.slots,
-            spare_slots=room.spare_slots,
-            capacity=room.capacity,
+            slots=slots,
+            capacity=capacity,
             allow_lossy=self.allow_lossy,
             judges=judges,
             absent=absent,
             prefix_caching=prefix_caching,
+            spare_slots=spare_slots,
         )

@@ -207,8 +207,10 @@ def _require_bounded(wanted: PlanWanted) -> None:
         raise invalid(f"at most {MOST_TABLES} frozen tables, got {len(wanted.tables)}")
     if wanted.new_tokens is not None and wanted.new_tokens < 2:
         raise invalid(f"answers have 2 new tokens or more, got {wanted.new_tokens}")
-    if not 0.0 <= wanted.cached_share < 1.0 or (wanted.cached_share and wanted.new_tokens is None):
-        raise invalid(f"with new_tokens a share of 0 to less than 1 is cached, got {wanted.cached_share}")
+    if not 0.0 <= wanted.cached_share < 1.0:
+        raise invalid(f"cached_share is a share of 0 to less than 1, got {wanted.cached_share}")
+    if wanted.cached_share and wanted.new_tokens is None:
+        raise invalid(f"cached_share, {wanted.cached_share}, counts with new_tokens alone; give these, too")
     if not 0 <= wanted.trials <= MOST_TRIALS:
         raise invalid(f"trials are 0 to {MOST_TRIALS}, got {wanted.trials}")
 

@@ -150,8 +150,11 @@ def test_a_drafter_that_reads_for_long_drafts_short_answers_behind_what_it_has_r
 def test_a_cached_share_comes_back_with_its_plan_and_is_said() -> None:
     plan = planned(30.0, 20, cached_share=0.5)
     assert plan_from_json(plan_to_json(plan)) == plan and plan.cached_share == 0.5
+    for wrong in (1.0, -0.5):
+        with pytest.raises(PlanError, match="less than 1 of a prompt is cached"):
+            replace(plan, cached_share=wrong)
     (cell,) = plan.cells
-    assert "for answers of 20 new tokens, whose prompts are read first, 50% of them before" in "\n".join(
+    assert "for answers of 20 new tokens, whose prompts are read first, 50 % of each before" in "\n".join(
         explain_plan(plan)
     )
     assert "requests of 40 tokens read, 20 of them before, and 20 new ones" in "\n".join(explain_cell(cell))
@@ -297,7 +300,7 @@ def test_a_prompt_of_which_nothing_is_read_is_refused(cached: int) -> None:
 
 @pytest.mark.parametrize(("share", "new_tokens"), [(-0.1, 8), (1.0, 8), (0.5, None)])
 def test_a_share_that_cannot_be_or_changes_nothing_is_refused(share: float, new_tokens: int | None) -> None:
-    with pytest.raises(PlanError, match=r"of a prompt is cached|say how long answers are"):
+    with pytest.raises(PlanError, match=r"less than 1 is cached|say how long"):
         SearchOptions(new_tokens=new_tokens, cached_share=share)
 
 

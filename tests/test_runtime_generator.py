@@ -327,27 +327,16 @@ def test_drafters_are_left_out_from_the_last_on_where_the_target_s_cache_finds_n
     assert set(decoder._drafting.drafters) == {"lookup", "first"}
 
 
-@pytest.mark.parametrize(("room", "spare"), [(9, 6), (8, 3), (5, 1), (3, 0)])
-@pytest.mark.parametrize("who", ["target", "drafter"])
-def test_spare_slots_are_given_up_before_a_drafter_is(who: str, room: int, spare: int) -> None:
-    class Tight(LeanModel):
-        """A model whose cache finds memory for so many slots."""
-
-        def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
-            if slots > room:
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-            return super().new_cache(slots, capacity)
-
-    target, drafter = (Tight if one == who else LeanModel for one in ("target", "drafter"))
-    drafters = {"first": LeanModel(perturbed(TARGET, 0.02)), "second": drafter(perturbed(TARGET, 0.02))}
-    decoder = two_drafters(target(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=6).decoder
-    assert set(decoder._drafting.drafters) == {"lookup", "first", "second"}
-    assert decoder._cache.slots == 3 + spare
+def test_caches_have_spare_slots_besides_those_that_run() -> None:
+    drafters = {name: LeanModel(perturbed(TARGET, 0.02)) for name in ("first", "second")}
+    decoder = two_drafters(LeanModel(TARGET), drafters, Watcher())._maker.make(3, 40, spare_slots=2).decoder
+    assert decoder._cache.slots == 5 and decoder._admission._slots == 3
 
 
-def test_no_memory_is_taken_for_texts_that_are_not_kept() -> None:
-    made = plain_generator()._maker.make(3, 40, prefix_caching=False, spare_slots=6)
-    assert made.decoder._cache.slots == 3
+@pytest.mark.parametrize(("spare", "prefix_caching"), [(-1, True), (2, False)])
+def test_spare_slots_that_cannot_be_or_keep_nothing_are_refused(spare: int, prefix_caching: bool) -> None:
+    with pytest.raises(RequestError, match=f"got {spare}"):
+        plain_generator().session(spare_slots=spare, prefix_caching=prefix_caching)
 
 
 @pytest.mark.parametrize(("slots", "made"), [(1, {"first"}), (2, {"first", "second"}), (3, {"first", "second"})])

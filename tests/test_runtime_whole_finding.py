@@ -240,14 +240,8 @@ def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str, t
 
 def test_a_whole_sampled_draft_of_a_large_vocabulary_is_shared_among_threads() -> None:
     model = bfloat16_lean(vocab_size=4096)  # more scores than a thread draws alone
-    drafts = []
-    for threads in (1, 2):
-        with threads_of(threads):
-            drafter, sequences = reading(model, [5, 8], SAMPLINGS["masked"])
-            asked = Asked.of(drafter)
-            drafts.append(drafter.draft(sequences, BEAMS["all that it saw"]))
-            assert asked.grown_times == 1
-    assert_same(*drafts)
+    with threads_of(2):
+        assert_alike(model, BEAMS["all that it saw"], [5, 8], SAMPLINGS["masked"], grows=True, rounds=1)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -328,10 +322,11 @@ def test_a_text_whose_tail_is_too_long_is_read_before() -> None:
     assert_same(*drafts)
 
 
+@pytest.mark.parametrize("samplings", ["greedy", *SAMPLINGS])
 @pytest.mark.parametrize("kind", ["chain", "static"])
-def test_logits_that_are_no_numbers_are_refused(kind: str) -> None:
+def test_logits_that_are_no_numbers_are_refused(kind: str, samplings: str) -> None:
     model = bfloat16_lean()
-    drafter, sequences = reading(model, [5])
+    drafter, sequences = reading(model, [5, 8, 3], SAMPLINGS.get(samplings))
     scale = model.anatomy.final_norm.scale
     assert scale is not None and drafter._finds is not None
     scale.view(np.uint16)[...] = 0x7FC0  # NaN in bfloat16, and both halves of one in float32

@@ -287,20 +287,22 @@ def test_a_whole_sampled_draft_is_grown_by_one_call(kind: str, samplings: str) -
     assert_alike(head, BEAMS[kind], [1, 12, 7], SAMPLINGS[samplings], grows=True)
 
 
-def test_a_head_of_part_of_the_vocabulary_drafts_what_is_kept_of_it() -> None:
-    """Where more children are asked for than are kept, either way fills up with tokens that are never drawn."""
-    assert_alike(head_of(), BEAMS["a chain"], [1, 12, 7], SAMPLINGS["masked"], grows=True)
+@pytest.mark.parametrize("samplings", ["masked", "some"])
+def test_a_head_of_part_of_the_vocabulary_drafts_what_is_kept_of_it(samplings: str) -> None:
+    """Where more children are asked for than are kept, either way fills up with other tokens that are never drawn."""
+    assert_alike(head_of(), BEAMS["a chain"], [1, 12, 7], SAMPLINGS[samplings], grows=True)
 
 
 def test_drafts_of_texts_whose_repetitions_are_penalised_are_those_step_by_step() -> None:
     assert_alike(head_of(), GROWN["static"], [5, 8], [{}, {"repetition_penalty": 1.2}], grows=False)
 
 
+@pytest.mark.parametrize("samplings", ["greedy", *SAMPLINGS])
 @pytest.mark.parametrize("kind", ["chain", "static"])
-def test_logits_that_are_no_numbers_are_refused(kind: str) -> None:
+def test_logits_that_are_no_numbers_are_refused(kind: str, samplings: str) -> None:
     weights = weights_of()
     head = head_of(weights=weights | {"norm.weight": torch.full_like(weights["norm.weight"], torch.nan)})
-    drafter, sequences = reading(head, [5])
+    drafter, sequences = reading(head, [5, 8, 3], SAMPLINGS.get(samplings))
     assert drafter._finds is not None
     with pytest.raises(ModelError, match="not numbers"):
         drafter.draft(sequences, GROWN[kind])

@@ -206,7 +206,7 @@ def test_a_cancelled_job_is_done_by_nobody_and_its_events_end(client: TestClient
         ({"target": "unknown"}, "knows no model"),
         ({"batches": [0]}, "at least 1"),
         ({"trials": 10**6}, "trials"),
-        ({"cached_share": 0.5}, "with new_tokens"),
+        ({"cached_share": 0.5}, "new_tokens alone"),
         ({"new_tokens": 8, "cached_share": 1.0}, "less than 1"),
         ({"batches": "1"}, "batches"),
         ({"surprise": 1}, "surprise"),

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import Ints
-from .compiled import compiled
+from .compiled import ZERO, compiled
 
 ENTRIES = 7  # of `head`
 STATES, EDGES, LAST, READ, MATCHED, FIRST, NEWEST = range(ENTRIES)
@@ -117,7 +117,7 @@ def clear(a: Automaton) -> None:
     a.head[:] = 0
     a.head[FIRST] = a.head[NEWEST] = NONE
     a.buckets[:] = NONE
-    _new_state(a, 0, NONE)
+    _new_state(a, ZERO, NONE)
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import Bools, Floats, Ints, Small
-from .compiled import compiled
+from .compiled import ZERO, compiled
 from .ranking import ROOT, TAKEN, Ranking, begin, mark_right, put, take, write_tree
 from .suffix import Texts
 from .table import NONE, READ, Table, clear, read, slot_of
@@ -186,7 +186,7 @@ def count_chances(texts: Texts, chosen: Bools, both: Tables, trie: Trie, seen: F
 def _count_at(both: Tables, leader: Ints, after: Ints, trie: Trie, seen: Floats, right: Floats) -> bool:
     """Count one leader's nodes; return whether the text goes on with a whole follower."""
     own = both.own.followers.shape[1]
-    count, is_whole = _count_in(both.own, leader, after, 0, trie, seen[:own], right[:own])
+    count, is_whole = _count_in(both.own, leader, after, ZERO, trie, seen[:own], right[:own])
     _, is_whole_there = _count_in(both.frozen, leader, after, count, trie, seen[own:], right[own:])
     return is_whole or is_whole_there
 
@@ -221,7 +221,7 @@ def _put_followers(
 ) -> None:
     """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
     own = both.own.followers.shape[1]
-    count = _put_of(both.own, leader, chances[:own], 0, parent, hop, limits, ranking, trie)
+    count = _put_of(both.own, leader, chances[:own], ZERO, parent, hop, limits, ranking, trie)
     _put_of(both.frozen, leader, chances[own:], count, parent, hop, limits, ranking, trie)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from .arrays import Ints
 from .cast_trees import Rule, Setting, Trees, Work, add_list, expand, rank_all, rank_layer, room_for_trees
-from .compiled import compiled
+from .compiled import ZERO, compiled
 from .expansions import bring_near
 from .secant import last_valid, mean_of_last
 from .slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
@@ -69,7 +69,7 @@ def _grow(setting: Setting, running: Ints, trees: Trees, work: Work, widths: Int
         root = expansions.bounds[running[slot]]
         trees.is_censored[slot] = False
         trees.nodes[slot, 0], work.sums[0] = bring_near(expansions, running[slot]), _bring_near(setting, running[slot])
-        add_list(trees, rule, slot, 0, root, 0, expansions.hit_rank[root])
+        add_list(trees, rule, slot, ZERO, root, ZERO, expansions.hit_rank[root])
     layers, width, candidates = 1, 1, rule.max_width
     last_utility, ratios = 0.0, 1
     work.ratios[0] = 1.0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import Bools, Floats, Ints
-from .compiled import compiled
+from .compiled import ZERO, compiled
 from .expansions import NOWHERE, ORDER_BITS, Expansions, key_of
 from .heap import sift_down, sift_up
 
@@ -158,7 +158,7 @@ def rank_all(setting: Setting, trees: Trees, work: Work, slot: int, widths: Ints
     expansions, most, heap = setting.expansions, setting.rule.max_width, work.heap
     missing = len(expansions.child) - 1
     nodes, hits, below = trees.nodes[slot], trees.hits[slot], trees.below[slot]
-    heap[0] = key_of(expansions, nodes[0], 0, 0)
+    heap[0] = key_of(expansions, nodes[0], ZERO, ZERO)
     size, place, own, key = 1, 0, 0, 0
     while place < count and size > 0:
         key = heap[0]
@@ -176,7 +176,7 @@ def rank_all(setting: Setting, trees: Trees, work: Work, slot: int, widths: Ints
         sift_down(heap, size)
         under = below[number * most + rank]
         if under >= 0 and nodes[under] != missing:
-            sift_up(heap, size, key_of(expansions, nodes[under], 0, under << RANK_BITS))
+            sift_up(heap, size, key_of(expansions, nodes[under], ZERO, under << RANK_BITS))
             size += 1
     trees.own_nodes[slot] = own
     for layer in range(len(widths)):

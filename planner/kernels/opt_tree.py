@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import Bools, Counts, Floats, Ints, Ints32
-from .compiled import compiled
+from .compiled import ZERO, compiled
 from .expansions import NOWHERE, ORDER_BITS, Expansions, bring_near, key_of
 
 
@@ -46,7 +46,7 @@ def opt_tree_sweep(expansions: Expansions, probabilities: Floats, most: int, chi
             continue
         seen[0, 0] = bring_near(expansions, row)
         best[:] = NOWHERE
-        entered = _enter(expansions, root, expansions.hit_rank[root], 0, children, best, seen, 0)
+        entered = _enter(expansions, root, expansions.hit_rank[root], ZERO, children, best, seen, ZERO)
         lost = NOWHERE
         for layer in range(layers):
             for place in range(most):

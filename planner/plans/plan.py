@@ -202,6 +202,11 @@ class Plan:
         if self.new_tokens is None:
             told = (cell.reading.new_tokens for cell in self.cells if cell.reading is not None)
             object.__setattr__(self, "new_tokens", next(told, None))
+        if not 0.0 <= self.cached_share < 1.0 or (self.cached_share and self.new_tokens is None):
+            raise PlanError(
+                f"with new_tokens, {self.new_tokens}, a share of 0 to less than 1 of a prompt is cached, got "
+                f"{self.cached_share}; plan anew"
+            )
         if not 1.0 <= self.hysteresis < math.inf:
             raise PlanError(f"a plan's hysteresis is a factor of at least 1, got {self.hysteresis}; 1 is none")
         places = [(cell.batch, cell.context) for cell in self.cells]

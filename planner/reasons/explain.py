@@ -24,7 +24,7 @@ def explain_plan(plan: Plan) -> list[str]:
     if plan.new_tokens is not None:
         is_timed = any(cell.reading is not None for cell in plan.cells)
         read = "whose prompts are read first" if is_timed else "without the reading of prompts, which was not timed"
-        cached = f", {plan.cached_share:.0%} of them before" if plan.cached_share and is_timed else ""
+        cached = f", {100 * plan.cached_share:.3g} % of each before" if plan.cached_share and is_timed else ""
         lines.append(f"the fastest for answers of {plan.new_tokens:,} new tokens, {read}{cached}")
     facts = [cell_facts(cell) for cell in plan.cells]
     for block in (_table(facts, plan), _ends(plan), _published(plan)):

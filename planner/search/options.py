@@ -52,10 +52,11 @@ class SearchOptions:
                 "prompt"
             )
         if not 0.0 <= self.cached_share < 1.0:
-            raise PlanError(f"a share of 0 to less than 1 of a prompt is cached, got {self.cached_share}")
+            raise PlanError(f"of a prompt a share of 0 to less than 1 is cached, got {self.cached_share}; give another")
         if self.cached_share and self.new_tokens is None:
             raise PlanError(
-                "reading prompts counts where whole requests are planned for; say how long answers are, too"
+                f"a cached share, {self.cached_share}, counts where whole requests are planned for; say how long "
+                "answers are, too, by --new-tokens"
             )
         if self.max_memory_bytes is not None and self.max_memory_bytes < 1:
             raise PlanError(f"memory must be a positive number of bytes, got {self.max_memory_bytes}")

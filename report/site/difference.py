@@ -165,7 +165,7 @@ def _facts(contents: Contents, row: PlanRow, plan: Plan) -> dict[str, Html | str
         "Number format": plan.dtype,
         "Latency bound": NONE if plan.bound is None else str(plan.bound),
         "Answers": NONE if plan.new_tokens is None else f"{plan.new_tokens:,} new tokens",
-        "Cached of prompts": f"{plan.cached_share:.0%}" if plan.cached_share else NONE,
+        "Cached of prompts": f"{100 * plan.cached_share:.3g} %" if plan.cached_share else NONE,
         "Drafters": ", ".join(name for name, _ in plan.drafters) or NONE,
         "Surfaces": "; ".join(sorted(regimes)) or NONE,
         "Cells timed": f"{sum(each.measurements for each in origin.surfaces):,}",

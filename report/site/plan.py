@@ -106,7 +106,7 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
     yield "Number format", plan.dtype
     yield "Drafters", ", ".join(name for name, _ in plan.drafters)
     yield "Latency bound", None if plan.bound is None else str(plan.bound)
-    read = f"of which {1.0 - plan.cached_share:.0%} is read anew" if plan.cached_share else "that are read"
+    read = f"that are read but for {100 * plan.cached_share:.3g} % of each" if plan.cached_share else "that are read"
     yield "Answers", None if plan.new_tokens is None else f"{plan.new_tokens:,} new tokens behind prompts {read}"
     yield "Made", moment(row.created)
     yield "Content hash", tag("code", row.content_hash[:16])

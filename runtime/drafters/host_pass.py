@@ -14,7 +14,7 @@ from ...planner.growth.draft import Scores
 from ...planner.growth.grow import Children, grow
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import Eagle2Policy, StaticPolicy
-from ..draws import drafted_draws, is_drawn_alone
+from ..draws import drafted_draws, is_unpenalised
 from ..growth.draft import children_here, children_of
 from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
@@ -73,8 +73,8 @@ class DraftPass:
         self._drafter = drafter
         self._sequences = sequences
         self._is_greedy = shared_temperature(sequences) == 0.0
-        self._is_told = is_drawn_alone(sequences)  # so one call may say what is likeliest
-        self._draws = drafted_draws(sequences) if self._is_told else None
+        self._asks = drafter.finds_children and is_unpenalised(sequences)  # for what is likeliest, by one call
+        self._draws = drafted_draws(sequences) if self._asks else None
         self._depth = 0
         self._tokens: Ints = NOTHING
         self._paths, self._sees = beginning(len(sequences))  # (batch, width, depth), (batch, width, nodes so far)
@@ -82,7 +82,7 @@ class DraftPass:
     def root(self, children: int) -> Children:
         """Return the first layer's candidates, one row per sequence."""
         found = None
-        if self._is_told:
+        if self._asks:
             found = self._drafter.found_behind_text(self._sequences, children, self._draws)
         return self._told(self._children(self._drafter.catch_up(self._sequences), children) if found is None else found)
 
@@ -100,7 +100,7 @@ class DraftPass:
             above = self._paths[np.arange(batch)[:, None], np.maximum(parents, 0)]
             self._paths = np.concatenate((above, tokens[:, :, None]), axis=2)
         found = None
-        if self._is_told:
+        if self._asks:
             found = self._drafter.found_behind_layer(tokens, self._depth, sees, children, self._draws)
         if found is None:
             found = self._children(self._drafter.feed_layer(tokens, self._depth, sees, before), children)

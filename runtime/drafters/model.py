@@ -12,7 +12,7 @@ from ...planner.growth.grow import DraftBatch, grow
 from ...planner.growth.room import READ_TOGETHER
 from ...planner.policies import TreePolicy
 from ..cache import KeyValueCache
-from ..draws import drafted_draws, is_drawn_alone
+from ..draws import drafted_draws, is_unpenalised
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
@@ -121,7 +121,7 @@ class ModelDrafter:
         beam = None if self._finds is None else beam_of(policy)
         if self._finds is None or beam is None or beam.top_k > self._model.vocabulary:
             return None
-        if not is_drawn_alone(sequences):
+        if not is_unpenalised(sequences):
             return None
         unread = self._unread_rows(sequences)
         read, behind = self._cached[: len(sequences)], [len(s.tokens) for s in sequences]
@@ -230,6 +230,11 @@ class ModelDrafter:
     def read(self, step: ForwardInput) -> torch.Tensor:
         """Run one forward over committed text; return its logits."""
         return self.feed(step)
+
+    @property
+    def finds_children(self) -> bool:
+        """Whether one call may feed tokens and say what is likeliest behind them."""
+        return self._finds is not None
 
     def found_behind_text(self, sequences: Many[Sequence], count: int, draws: Draws | None) -> Found | None:
         """Feed what `catch_up` does, and return the likeliest tokens behind it, where one call does both.

@@ -55,7 +55,7 @@ class EndpointSettings:
         hosts: names under which it may be asked; any where empty. Keeps web pages of others from one without a key,
             whose browser would ask under their own name.
         prefix_caching: see `Generator.session`.
-        spare_slots: likewise; None: as many as slots.
+        spare_slots: likewise.
         warm: likewise.
     """
 
@@ -67,7 +67,7 @@ class EndpointSettings:
     api_key: str | None = None
     hosts: tuple[str, ...] = ()
     prefix_caching: bool = True
-    spare_slots: int | None = None
+    spare_slots: int = 0
     warm: bool = True
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class Endpoint:
             slots=own.slots,
             longest=own.longest,
             prefix_caching=own.prefix_caching,
-            spare_slots=own.slots if own.spare_slots is None else own.spare_slots,
+            spare_slots=own.spare_slots,
             warm=own.warm,
         )
         self._longest = made.longest

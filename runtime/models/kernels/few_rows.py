@@ -124,4 +124,4 @@ def product(x: Numbers, weight: Halves, out: Numbers) -> None:
 def shared_product(x: Numbers, weight: Halves, out: Numbers) -> None:
     """Write x W^T as `product` does, by several threads."""
     for number in prange((len(weight) + COLUMNS - 1) // COLUMNS):
-        tile(x, weight, out, number)
+        tile(x, weight, out, signed(number))

@@ -9,7 +9,7 @@ from ....planner.kernels.compiled import compiled
 from .few_rows import Numbers, signed
 from .host_draws import temper
 from .host_masks import mask_line
-from .host_noise import draw_noise, hash_of, key_of, noise_of
+from .host_noise import ROWS_BLOCK, draw_noise, hash_of, key_of, noise_of
 from .host_rows import Bits
 from .host_scores import children
 from .threads import MOST_ALONE
@@ -19,12 +19,30 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
 @compiled(error_model="numpy")
-def draw_noise_of(seeds: Ints, places: Ints, ids: Ints, noise: Numbers) -> None:
+def draw_block_of(key: np.uint64, ids: Ints, block: Numbers) -> None:
+    """Write the noise of some tokens."""
+    for place in range(len(block)):
+        block[place] = noise_of(hash_of(key, ids[place]))
+
+
+@compiled(parallel=True)
+def shared_noise_of(seeds: Ints, places: Ints, ids: Ints, noise: Numbers) -> None:
+    """Do what `draw_noise_of` does, by several threads."""
+    blocks = (len(ids) + ROWS_BLOCK - 1) // ROWS_BLOCK
+    for part in prange(len(seeds) * blocks):
+        row, first = signed(part) // blocks, signed(part) % blocks * ROWS_BLOCK
+        last = first + ROWS_BLOCK
+        draw_block_of(key_of(seeds[row], places[row]), ids[first:last], noise[row, first:last])
+
+
+@compiled
+def draw_noise_of(seeds: Ints, places: Ints, ids: Ints, noise: Numbers, is_shared: bool) -> None:
     """Do what `draw_noise` does for some tokens alone, (rows, tokens)."""
-    for row in range(len(seeds)):
-        key = key_of(seeds[row], places[row])
-        for token in range(len(ids)):
-            noise[row, token] = noise_of(hash_of(key, ids[token]))
+    if is_shared and noise.size > MOST_ALONE:
+        shared_noise_of(seeds, places, ids, noise)
+    else:
+        for row in range(len(seeds)):
+            draw_block_of(key_of(seeds[row], places[row]), ids, noise[row])
 
 
 @compiled(error_model="numpy")
@@ -77,7 +95,7 @@ def drawn_children(
     noise, scores = room[:batch], room[batch : batch * (1 + width)]
     seeds, at = places[:, 0].copy(), places[:, 1] + depth
     if len(ids):
-        draw_noise_of(seeds, at, ids, noise)
+        draw_noise_of(seeds, at, ids, noise, is_shared)
     else:
         draw_noise(seeds, at, noise, is_shared)
     if is_shared and scores.size > MOST_ALONE and len(scores) > 1:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
-from ....planner.kernels.compiled import compiled
-from .few_rows import Numbers
+from ....planner.kernels.compiled import ZERO, compiled
+from .few_rows import Numbers, signed
 from .hashes import BELOW_ONE, GOLDEN, MULTIPLIER_1, MULTIPLIER_2, POSITION_STEP
 from .threads import MOST_ALONE
 
@@ -92,7 +92,7 @@ def shared_noise(seeds: Ints, places: Ints, noise: Numbers) -> None:
     """Do what `draw_noise` does, by several threads."""
     blocks = (noise.shape[1] + ROWS_BLOCK - 1) // ROWS_BLOCK
     for part in prange(len(seeds) * blocks):
-        row, first = part // blocks, part % blocks * ROWS_BLOCK
+        row, first = signed(part) // blocks, signed(part) % blocks * ROWS_BLOCK
         draw_block(key_of(seeds[row], places[row]), first, noise[row, first : first + ROWS_BLOCK])
 
 
@@ -110,4 +110,4 @@ def draw_noise(seeds: Ints, places: Ints, noise: Numbers, is_shared: bool) -> No
         shared_noise(seeds, places, noise)
     else:
         for row in range(len(seeds)):
-            draw_block(key_of(seeds[row], places[row]), 0, noise[row])
+            draw_block(key_of(seeds[row], places[row]), ZERO, noise[row])

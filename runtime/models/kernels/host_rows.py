@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
-from ....planner.kernels.compiled import compiled
-from .few_rows import SUMS_MAY_BE_REORDERED, Numbers
+from ....planner.kernels.compiled import ZERO, compiled
+from .few_rows import SUMS_MAY_BE_REORDERED, Numbers, signed
 
 Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of float32
 prange = range  # compiled, it is numba's, which splits a loop among threads
@@ -284,7 +284,7 @@ def attend_rows(
     """
     for row in range(len(states)):
         kv_heads = states.shape[2] // turns.shape[1]
-        attend_row(qkv, turns, states, bias, columns, out, first, seen, heads, scale, row, 0, kv_heads)
+        attend_row(qkv, turns, states, bias, columns, out, first, seen, heads, scale, row, ZERO, kv_heads)
 
 
 @compiled(parallel=True)
@@ -296,5 +296,5 @@ def shared_attend_rows(
     kv_heads = states.shape[2] // turns.shape[1]
     at_once = kv_heads if len(states) > 1 else 1
     for part in prange(len(states) * kv_heads // at_once):
-        row, head = part * at_once // kv_heads, part * at_once % kv_heads
+        row, head = signed(part) * at_once // kv_heads, signed(part) * at_once % kv_heads
         attend_row(qkv, turns, states, bias, columns, out, first, seen, heads, scale, row, head, head + at_once)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .few_rows import SUMS_MAY_BE_REORDERED, Numbers
+from .few_rows import SUMS_MAY_BE_REORDERED, Numbers, signed
 from .host_rows import Bits, number_of, power_of_e, unused_bits
 from .threads import MOST_ALONE
 
@@ -150,7 +150,7 @@ def shared_children(scores: Bits, tokens: Ints, log_probs: Numbers) -> None:
     """Do what `children_of_node` does for every node, by several threads."""
     width = tokens.shape[1]
     for node in prange(tokens.shape[0] * width):
-        row, place = node // width, node % width
+        row, place = signed(node) // width, signed(node) % width
         children_of_node(scores[row, place], tokens[row, place], log_probs[row, place])
 
 
