@@ -13,7 +13,7 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.db.sources import record_hash, sources_of_inputs
-from spectune.errors import MeasurementError, RequestError, StoreError
+from spectune.errors import MeasurementError, PlanError, RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.footprint import Footprint
 from spectune.planner.plans.document import plan_from_json
@@ -104,6 +104,11 @@ def keep(store: Store, *, but: str = "") -> None:
     for name, put in parts.items():
         if name != but:
             put()
+
+
+def test_what_cannot_be_searched_for_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(PlanError, match="by --new-tokens"):
+        replace(REQUEST, cached_share=0.5)
 
 
 def test_the_store_gives_back_what_was_measured(store: Store) -> None:

@@ -111,6 +111,7 @@ class PlanRequest:
         object.__setattr__(self, "dtype", self.device.dtype_for(self.dtype))
         if self.lossy and not self.allow_lossy:
             raise RequestError("lossy runs were given, and lossy decoding was not allowed; pass --allow-lossy too")
+        _ = self.options  # refuses what cannot be searched for, before anything is read
 
     @property
     def options(self) -> SearchOptions:
