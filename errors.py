@@ -31,15 +31,6 @@ class MeasurementError(SpectuneError):
     """A measurement, surface or trace is wrong or does not hold what is asked."""
 
 
-class ShortBudgetError(MeasurementError):
-    """A budget ended before every first cell was timed once; what was timed is kept."""
-
-    def __init__(self, message: str, needed_s: float = 0.0) -> None:  # a default, so that it travels between processes
-        """Say which budget is likely to do, in seconds."""
-        super().__init__(message)
-        self.needed_s = needed_s
-
-
 class NoRoomError(MeasurementError):
     """Memory has no room for what is to be measured."""
 

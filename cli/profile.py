@@ -67,11 +67,9 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 @click.option(
     "--budget",
     "budget_s",
-    default=30.0,
-    show_default=True,
     type=click.FloatRange(0.0, min_open=True),
     metavar="SECONDS",
-    help="Time for timing forwards; the recording comes on top.",
+    help="Time for timing forwards; the recording comes on top.  [default: as the models need, 30 to 75]",
 )
 @click.option(
     "--held-out",
@@ -83,10 +81,10 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 )
 @click.option(
     "--record",
-    default="standard",
+    default="auto",
     show_default=True,
-    type=click.Choice(["quick", "standard", "full"]),
-    help="How many kinds of trees are recorded.",
+    type=click.Choice(["auto", "chains", "quick", "standard", "full"]),
+    help="How many kinds of trees are recorded; auto: as many as there is time for.",
 )
 @click.option(
     "--regime",
@@ -224,7 +222,8 @@ def _time_alone(
     from ..tuning.latency_profile import LatencyRequest, follow_rank, is_leader, profile_latency
     from .measured import latency_facts, print_latency
 
-    wanted = {field: value for field, value in asked.items() if field in LatencyRequest.__dataclass_fields__}
+    known = LatencyRequest.__dataclass_fields__
+    wanted = {field: value for field, value in asked.items() if field in known and value is not None}
     request = LatencyRequest(models=models, **wanted)
     if not is_leader():
         follow_rank(request)

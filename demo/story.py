@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 
 from ..db.store import Store
-from ..errors import ShortBudgetError
 from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
 from ..runtime.models.loading import load_pretrained, load_tokenizer
@@ -68,7 +67,7 @@ def family_models(folder: Path) -> Models:
 
 def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Chapter:
     """Profile the family on the calibration prompts and plan for this device."""
-    measured = _profiled(store, folder, size, progress)
+    measured = profile(_request(folder, size), store, progress=progress)
     inputs = inputs_of(measured)
     middle = median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
     progress("solving the plan", 0.0)
@@ -82,15 +81,6 @@ def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Cha
         contexts=(int(middle),),
     )
     return Chapter(profile=measured, inputs=inputs, plan=solve_and_store(inputs, request, store))
-
-
-def _profiled(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Profile:
-    """Profile; on a machine too busy for the budget go on with what it is likely to take."""
-    request = _request(folder, size)
-    try:
-        return profile(request, store, progress=progress)
-    except ShortBudgetError as error:
-        return profile(replace(request, budget_s=error.needed_s), store, progress=progress)
 
 
 def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, started: float) -> DemoOutcome:

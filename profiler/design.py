@@ -15,6 +15,7 @@ from .slice import Slice
 from .tally import Cell, Tally
 
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
+DUE_SHARE = 0.4  # of a round's time that held-out cells may take: they judge a surface and improve nothing
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
 MATTERS = 0.15  # least worth of a cell that a decision may hang on
@@ -76,7 +77,7 @@ class AdaptiveDesign:
         left_ms = 1000.0 * seconds
         worth = self._worth(tally)
         too_few = self._too_few(tally, worth)
-        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), 0.4), (too_few, 1.0)):
+        for cells, share in ((_never_timed(tally), 1.0), (self._due(tally, spent_share), DUE_SHARE), (too_few, 1.0)):
             limit_ms = share * left_ms
             for cell in cells:
                 price = visit_ms(cell.surface, _call_ms(tally, cell)) * (1.0 if cell.visits else FIRST_VISIT)
@@ -154,10 +155,10 @@ class AdaptiveDesign:
 
 def sentinels(domain: Domain) -> list[Shape]:
     """Return the shapes revisited in every round: a middle one of the first batch, and a small one of the last."""
-    doubling = doublings(domain.least_tokens, domain.most_tokens)
+    first, last = (doublings(domain.least_tokens, domain.most(domain.batches[at])) for at in (0, -1))
     shapes = [
-        (domain.batches[0], domain.reference_context, doubling[len(doubling) // 2]),
-        (domain.batches[-1], domain.reference_context, doubling[min(1, len(doubling) - 1)]),
+        (domain.batches[0], domain.reference_context, first[len(first) // 2]),
+        (domain.batches[-1], domain.reference_context, last[min(1, len(last) - 1)]),
     ]
     return list(dict.fromkeys(shapes))
 

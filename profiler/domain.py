@@ -26,6 +26,7 @@ class Domain:
     most_tokens: int
     least_tokens: int = 1
     tile_rows: int = 0  # 0: no such unit, or its steps are not known
+    limits: tuple[tuple[int, int], ...] = ()  # (batch, most tokens) of batches for which more would never pay
 
     def __post_init__(self) -> None:
         for name, values, least in (("batches", self.batches, 1), ("contexts", self.contexts, 0)):
@@ -33,6 +34,15 @@ class Domain:
                 raise MeasurementError(f"{name} must ascend from at least {least}, got {list(values)}")
         if not 1 <= self.least_tokens <= self.most_tokens:
             raise MeasurementError(f"need 1 <= least_tokens <= most_tokens: {self.least_tokens}, {self.most_tokens}")
+        for batch, most in self.limits:
+            if not self.least_tokens <= most <= self.most_tokens:
+                raise MeasurementError(
+                    f"batch {batch} may be limited to {self.least_tokens}..{self.most_tokens} tokens, got {most}"
+                )
+
+    def most(self, batch: int) -> int:
+        """Return the most tokens per sequence that are measured at a batch size."""
+        return dict(self.limits).get(batch, self.most_tokens)
 
     @property
     def reference_context(self) -> int:
@@ -43,7 +53,7 @@ class Domain:
     def shapes(self) -> int:
         """Shapes the surface answers for."""
         contexts = self.contexts[-1] - self.contexts[0] + 1
-        return len(self.batches) * contexts * (self.most_tokens - self.least_tokens + 1)
+        return contexts * sum(self.most(batch) - self.least_tokens + 1 for batch in self.batches)
 
     def holds(self, shape: Shape) -> bool:
         """Whether the surface is to answer for a shape."""
@@ -51,14 +61,14 @@ class Domain:
         return (
             batch in self.batches
             and self.contexts[0] <= context <= self.contexts[-1]
-            and self.least_tokens <= tokens <= self.most_tokens
+            and self.least_tokens <= tokens <= self.most(batch)
         )
 
     def coarse(self) -> Iterator[Shape]:
         """Yield the shapes measured first: doubling tokens and tile edges at the reference context, three elsewhere."""
-        doubling = doublings(self.least_tokens, self.most_tokens)
-        ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})
         for batch, context in product(self.batches, self.contexts):
+            doubling = doublings(self.least_tokens, self.most(batch))
+            ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})
             is_reference = context == self.reference_context
             for tokens in sorted({*doubling, *self.edges(batch)}) if is_reference else ends_and_middle:
                 yield batch, context, tokens
@@ -67,7 +77,7 @@ class Domain:
         """Return the tokens on both sides of the first edges of tiles, ascending, as far as there are some."""
         lasts = {tile * self.tile_rows // batch for tile in range(1, EDGES + 1)}
         return sorted(
-            {last + side for last in lasts if self.least_tokens <= last < self.most_tokens for side in (0, 1)}
+            {last + side for last in lasts if self.least_tokens <= last < self.most(batch) for side in (0, 1)}
         )
 
     def draw(self, count: int, rng: random.Random) -> list[Shape]:
@@ -77,11 +87,9 @@ class Domain:
         for _ in range(20 * count):
             if len(drawn) == count:
                 break
-            shape = (
-                self.batches[len(drawn) % len(self.batches)],
-                rng.randint(self.contexts[0], self.contexts[-1]),
-                rng.randint(self.least_tokens, self.most_tokens),
-            )
+            batch = self.batches[len(drawn) % len(self.batches)]
+            context = rng.randint(self.contexts[0], self.contexts[-1])
+            shape = (batch, context, rng.randint(self.least_tokens, self.most(batch)))
             if shape not in taken:
                 taken.add(shape)
                 drawn.append(shape)

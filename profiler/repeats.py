@@ -14,7 +14,7 @@ from ..errors import MeasurementError
 from .clock import Call, Clock
 from .records.role import DRAFT_ROLES
 
-LONG_MS = 20.0  # a call this long fills the caches itself
+LONG_MS = 10.0  # a call this long reads more weights than caches hold
 DRAFTING = (*DRAFT_ROLES, "loop")
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..errors import MeasurementError, ShortBudgetError
+from ..errors import MeasurementError
 from .calls import PreparedCalls
 from .clock import Call, Clock, clock_in
 from .design import Design
 from .protocols import MeasurementSink, ShapeRunner
 from .records.role import CAPTURED
 from .records.visit import Visit
-from .repeats import Repeats, repeats_of
+from .repeats import LONG_MS, Repeats, repeats_of
 from .tally import Cell, Tally
 
 Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]
@@ -67,7 +67,7 @@ class Run:
     def sit(self, until: float) -> None:
         """Go on from what the sink holds until that share of the budget is spent or nothing is left to learn.
 
-        The first points are timed whatever the share, so that a budget too small for them is told in the first sitting.
+        The first points are timed whatever the budget: without them a surface has holes.
         """
         self.start_s = self.clock.now_s()
         self.design.begin(self.tally, random.Random(self.seed))
@@ -76,12 +76,11 @@ class Run:
         if (left_s := self._left_s(until)) > 0.0:
             self._warm_up(left_s)
         longest_s = 0.0
-        while (left_s := self._left_s(until)) > longest_s / 2:
+        while (left_s := self._left_s(until)) > longest_s / 2 or not self._has_first_points():
             begun_s, wanted_s = self.clock.now_s(), self._round_s()
-            if not self._round(min(wanted_s, left_s)):
+            if not self._round(wanted_s if not self._has_first_points() else min(wanted_s, left_s)):
                 break
             longest_s = min(max(longest_s, self.clock.now_s() - begun_s), max(wanted_s, LONGEST_ROUND_S))
-        self._require_first_points()
 
     def _resume(self) -> None:
         for visit in self.sink.visits():
@@ -166,6 +165,8 @@ class Run:
         call, clock, repeats = self._ready(cell), self._clock(cell.surface), self._repeats(cell.surface)
         for _ in range(self.settings.warmup_calls if is_new else 0):
             known_ms = clock.time_ms(call)
+            if known_ms >= LONG_MS:  # it reads its weights from memory, whatever ran before
+                break
         if repeats.is_cooled(known_ms):
             self.calls.cool()
         return repeats.time_ms(call, clock, known_ms)
@@ -205,8 +206,8 @@ class Run:
         return [self._visit_ms(cell.surface, cell.ms) for cell in self._sentinels() if cell.visits]
 
     def _left_s(self, until: float) -> float:
-        """Return the seconds to a share of the budget; to its end where first points are missing."""
-        return (until if self._has_first_points() else 1.0) * self.budget_s - self._spent_s()
+        """Return the seconds to a share of the budget."""
+        return until * self.budget_s - self._spent_s()
 
     def _spent_s(self) -> float:
         return self.before_s + self.clock.now_s() - self.start_s
@@ -226,14 +227,3 @@ class Run:
 
     def _has_first_points(self) -> bool:
         return all(cell.visits or cell.failure for cell in self.first)
-
-    def _require_first_points(self) -> None:
-        """Refuse a surface that could not be looked up everywhere it is asked for."""
-        if not self._has_first_points():
-            done = [cell for cell in self.first if cell.visits or cell.failure]
-            needed = 2.0 * self.budget_s * len(self.first) / max(len(done), 1)
-            raise ShortBudgetError(
-                f"{self.budget_s:g} s were enough for {len(done)} of the first {len(self.first)} cells; they are kept: "
-                f"run the same with a budget of {needed:.0f} s or more, or ask for fewer batches or contexts",
-                needed,
-            )

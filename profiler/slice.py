@@ -17,8 +17,8 @@ class Slice:
         self.tally, self.surface, self.batch, self.domain = tally, surface, batch, domain
         self.enough = enough  # relative error at which nothing more is done
         self.reference = domain.reference_context
-        self.tokens = domain.most_tokens - domain.least_tokens + 1
-        doubling = doublings(domain.least_tokens, domain.most_tokens)
+        self.tokens = domain.most(batch) - domain.least_tokens + 1
+        doubling = doublings(domain.least_tokens, domain.most(batch))
         self.middle_tokens, self.end_tokens = doubling[len(doubling) // 2], (doubling[0], doubling[-1])
         cells = [cell for cell in tally.of_surface(surface) if cell.shape[0] == batch]
         self._taken = {cell.shape for cell in cells}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .domain import Shape
-from .drift import WINDOWS, Bools, Drift, Floats, Ints, fit_drift, group_medians, robust_scale
+from .drift import EXPONENTS, WINDOWS, Bools, Drift, Floats, Ints, fit_drift, group_medians, robust_scale
 from .records.measurement import MEDIAN_OVER_MEAN, Measurement, Purpose
 from .records.visit import Visit
 
@@ -83,7 +83,9 @@ class Tally:
         numbers = np.array([self.cell(v.surface, shape_of(v)).number for v in visits])
         ms = np.array(_timed(visits))
         self._places = {visit.ordinal: place for place, visit in enumerate(visits)}
-        self.drift = fit_drift(ms, numbers, self._windows(len(visits)))
+        surfaces = np.array([v.surface for v in visits])
+        windows, exponents = self._windows(len(visits))
+        self.drift = fit_drift(ms, numbers, windows, surfaces=surfaces, exponents=exponents)
         logs = np.log(ms) - np.log(self.drift.slowness)
         is_clean = self._clean(numbers)
         costs = group_medians(logs[is_clean], numbers[is_clean], len(self.cells))
@@ -130,12 +132,12 @@ class Tally:
             purpose=cell.purpose,
         )
 
-    def _windows(self, calls: int) -> Sequence[int]:
-        """Return the windows of neighbours to choose from: all of them whenever there are half as many calls more."""
+    def _windows(self, calls: int) -> tuple[Sequence[int], Sequence[float]]:
+        """Return windows and exponents to choose from: all of them whenever there are half as many calls more."""
         if calls < 1.5 * self._windows_chosen_at and self.drift.window:
-            return (self.drift.window,)
+            return (self.drift.window,), (self.drift.exponent,)
         self._windows_chosen_at = calls
-        return WINDOWS
+        return WINDOWS, EXPONENTS
 
     def _clean(self, numbers: Ints) -> Bools:
         """Return (calls,): calls at undisturbed moments, and all of a cell that has no others."""

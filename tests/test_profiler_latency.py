@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 
 import pytest
 
-from spectune.errors import MeasurementError, ShortBudgetError
+from spectune.errors import MeasurementError
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import Interrupted, measure
@@ -106,18 +105,13 @@ def test_a_quiet_machine_is_left_alone_once_all_is_known() -> None:
     assert machine.now_s() < 200.0
 
 
-def test_a_budget_too_small_for_the_first_points_is_refused_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("budget_s", [0.01, 0.3])
+def test_a_budget_too_small_for_the_first_points_times_them_all_the_same(budget_s: float) -> None:
     sink, machine = MemoryJournal(), FakeMachine()
-    with pytest.raises(ShortBudgetError, match=r"run the same with a budget of \d+ s or more") as refused:
-        profile(FakeRunner(machine), budget_s=0.3, sink=sink)
-    assert sink.visits()
-    profile(FakeRunner(machine), budget_s=refused.value.needed_s, sink=sink)
-    assert sink.surfaces
-
-
-def test_what_a_budget_should_have_been_is_known_in_another_process_too() -> None:
-    told = pickle.loads(pickle.dumps(ShortBudgetError("short", 7.0)))
-    assert (str(told), told.needed_s) == ("short", 7.0)
+    surface = profile(FakeRunner(machine), budget_s=budget_s, sink=sink)
+    timed = {(cell.batch, cell.context_tokens, cell.tokens) for cell in surface.measurements}
+    assert timed >= set(DOMAIN.coarse()) and sink.surfaces
+    assert machine.now_s() > budget_s
 
 
 class CompiledRunner(FakeRunner):
@@ -143,8 +137,9 @@ def test_what_captured_shapes_take_once_is_no_part_of_the_budget() -> None:
     compiled = profile(CompiledRunner(FakeMachine(), regime=CAPTURED), budget_s=20.0)
     quick = profile(FakeRunner(FakeMachine(), regime=CAPTURED), budget_s=20.0)
     assert counted(compiled) == counted(quick)
-    with pytest.raises(MeasurementError, match="run the same with a budget"):
-        profile(CompiledRunner(FakeMachine()), budget_s=20.0)
+    machine = FakeMachine()
+    profile(CompiledRunner(machine), budget_s=20.0)
+    assert machine.now_s() > 20.0 * len(list(DOMAIN.coarse()))  # of any other regime it is
 
 
 class CompiledOnce(FakeRunner):
@@ -234,11 +229,9 @@ def test_a_mood_that_one_of_several_sittings_met_is_seen_through(slow: int) -> N
     assert machine.now_s() == pytest.approx(60.0, rel=0.1)
 
 
-def test_the_first_sitting_times_the_first_points_or_says_that_the_budget_is_too_small() -> None:
+def test_the_first_sitting_times_the_first_points_whatever_its_share() -> None:
     sink = KeptVisits()
-    with pytest.raises(ShortBudgetError, match="run the same with a budget of"):
-        profile(FakeRunner(FakeMachine()), budget_s=0.5, sink=sink, sittings=(0.25, 1.0))
-    assert sink.visits() == sink.kept and sink.kept
+    profile(FakeRunner(FakeMachine()), budget_s=0.5, sink=sink, sittings=(0.25, 1.0))
     short = FakeMachine(disturbance=wobble(1))
     measure(
         [FakeRunner(short)], [DOMAIN], device=DEVICE, budget_s=10.0, sink=sink, session=Session(clock=short), until=0.01

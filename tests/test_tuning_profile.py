@@ -111,7 +111,7 @@ def test_forwards_are_timed_before_recording_behind_it_and_between_and_after_who
     steps = [what for what, _ in groupby(what for what in told if what not in ("timing forwards", "recording small"))]
     rounds = "timing whole rounds"
     assert steps == [
-        (0.25, 0), "decoding the target's own text", "comparing the models", "reading prompts",
+        "trying a few forwards", (0.25, 0), "decoding the target's own text", "comparing the models", "reading prompts",
         (0.5, 1), rounds, (0.75, 1), rounds, (1.0, 1),
     ]  # fmt: skip
 

@@ -31,7 +31,7 @@ def test_contexts_end_where_texts_do_and_at_a_place_that_the_target_has(new: int
     assert domains_of(request, detect("cpu"), asked)[0].contexts == (100, last)
 
 
-@pytest.mark.parametrize(("isa", "rows"), [(("amx_bf16",), 16), (("avx512_bf16",), 0)])
+@pytest.mark.parametrize(("isa", "rows"), [(("amx_bf16",), 16), (("avx512_bf16",), 8), (("avx2",), 0)])
 def test_edges_of_tiles_are_timed_where_the_device_has_some(isa: tuple[str, ...], rows: int, target: Path) -> None:
     asked = [Prompt(text="a"), Prompt(text="b")]
     request = ProfileRequest(models=Models(target=target), prompts=asked, batches=(1,), dtype="bfloat16")

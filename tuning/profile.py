@@ -20,7 +20,7 @@ from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
-from ..profiler.records.role import READ
+from ..profiler.records.role import EAGER, READ
 from ..profiler.records.surface import LatencySurface
 from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
@@ -31,16 +31,21 @@ from .measuring.holding import held
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
 from .measuring.sittings import FIRST, SECOND, Sittings
-from .measuring.timing import by_name, domains_of, resumes_by_name
+from .measuring.timing import by_name, domains_of, resumes_by_name, runners_of
+from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
 from .prompts import require_contexts, require_room, shown_to
+from .recording.effort import Effort
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
+AUTO = "auto"  # level of recording
+RECORDING_SHARE, LEAST_RECORDING_S = 2.0, 60.0  # of the budget for forwards, which recording may take besides
+ROUNDS_SHARE, LEAST_ROUNDS_S = 0.75, 60.0  # likewise of timing whole rounds
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
-STEPS = "in sittings, rounds by drafter"  # what a profile does; one that was stopped before it did so is begun anew
+STEPS = "trial, sittings, rounds by drafter"  # what a profile does; one that was stopped before it did so is begun anew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +104,25 @@ def profile(
     identities = identify_all(request.models)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
-    kept = recipe or recipe_of(request.record)
+    level = recipe or request.record
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
-        journal = store.open_profile(request_key(request, device, identities, workloads, domains, kept), fresh)
+        journal = store.open_profile(request_key(request, device, identities, workloads, domains, level), fresh)
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
         require_room(family.target.longest_context, [asked for each in seen for asked in each.requests])
         require_contexts(request.contexts, family.target.longest_context)
+        progress("trying a few forwards", 0.0)
+        trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, domains))
+        domains = trial.limited(domains)
+        budget_s = request.budget_s or trial.budget_s(domains)
+        request = replace(request, budget_s=budget_s)
         sittings = Sittings(request, identities, domains, device=device, journal=journal, progress=progress)
         sittings.sit(family, FIRST)
-        recorded = record_workloads(seen, identities, family, kept, journal, progress)
+        effort = Effort(
+            limit_s=max(LEAST_RECORDING_S, RECORDING_SHARE * budget_s) / len(seen), fewest_texts=max(request.batches)
+        )
+        chosen = recipe or (effort if request.record == AUTO else recipe_of(request.record))
+        recorded = record_workloads(seen, identities, family, chosen, journal, progress)
         family = family_in(family, regime)
         traces = recorded.traces[: max(len(family.drafters), 1)]  # of the first workload
         readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
@@ -121,6 +135,8 @@ def profile(
             {name: identity.key for name, identity in identities.drafters.items()},
             journal,
             progress,
+            most_tokens={batch: domains[0].most(batch) for batch in request.batches},
+            limit_s=max(LEAST_ROUNDS_S, ROUNDS_SHARE * budget_s),
             between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),
         )
         surfaces = sittings.finish(family, traces, readings)
@@ -149,6 +165,13 @@ def profile(
     )
 
 
+def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> Trial:
+    """Return a trial of forwards; none where they are captured or compiled first, which takes longer than they do."""
+    if request.regime != EAGER:
+        return Trial()
+    return try_forwards(runners_of(request, family, identities, domains), domains)
+
+
 def _readings(
     request: ProfileRequest,
     family: Family,
@@ -159,7 +182,7 @@ def _readings(
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
     def made() -> tuple[LatencySurface, ...]:
-        share_s, seed = READING_SHARE * request.budget_s, request.seed
+        share_s, seed = READING_SHARE * (request.budget_s or 0.0), request.seed
         return measure_reading(
             family, identities, contexts, device=device, dtype=request.dtype, budget_s=share_s, seed=seed
         )
@@ -174,7 +197,7 @@ def request_key(
     identities: Identities,
     workloads: Sequence[Workload],
     domains: Sequence[Domain],
-    recipe: Recipe,
+    recipe: Recipe | str,
 ) -> str:
     """Return what two runs must have in common for one to go on where the other stopped; the budget may differ."""
     facts = [

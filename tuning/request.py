@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ..errors import RequestError
 from ..planner.inputs import NAMING, is_free
@@ -58,9 +59,9 @@ class ProfileRequest:
     contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end
     max_new_tokens: int = 128  # recorded per prompt
     max_prompt_tokens: int = 64  # longer prompts are cut at the front
-    budget_s: float = 30.0  # for the latency cells
+    budget_s: float | None = None  # for timing forwards; None: what suits the models
     held_out: int = 30  # random shapes timed only to judge the surfaces
-    record: Level = "standard"  # which trees are recorded
+    record: Level | Literal["auto"] = "auto"  # which trees are recorded; auto: as there is time for
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class ProfileRequest:
             )
         if min(self.contexts, default=1) < 1 or self.max_new_tokens < 2 or self.max_prompt_tokens < 1:
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
-        if not self.budget_s > 0:
+        if self.budget_s is not None and not self.budget_s > 0:
             raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")
         if self.temperature in self.more_temperatures or len(set(self.more_temperatures)) < len(self.more_temperatures):
             raise RequestError(f"every temperature is recorded once, got {self.temperature}, {self.more_temperatures}")

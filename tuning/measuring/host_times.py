@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ..request import ProfileRequest
 from ..steps import Progress
 from .decoding import Family
 from .overhead import measure_overhead
+from .probes import MOST_PROBED
 
 REMEDY = "profile smaller batches, or shorter texts with --max-new-tokens"
 
@@ -38,6 +40,8 @@ def host_times(
     identities: Mapping[str, str],
     journal: Parts,
     progress: Progress,
+    most_tokens: Mapping[int, int] | None = None,
+    limit_s: float = math.inf,
     between: Callable[[float], None] = lambda share: None,
 ) -> HostTimes:
     """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
@@ -52,6 +56,8 @@ def host_times(
         identities: ModelIdentity.key of the family's drafters.
         journal: receives what is finished, and gives back what a stopped run finished.
         progress: told each step.
+        most_tokens: per sequence that are verified at once, by batch; MOST_PROBED where it is not said.
+        limit_s: seconds for all; every kind of round is timed once whatever the limit.
         between: told the share that is done, before every part but the first.
 
     Raises:
@@ -76,7 +82,8 @@ def host_times(
         if document is not None:
             found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
             continue
-        timed = _of_batch(family, requests, whose, batch=batch, seed=request.seed)
+        own_s, most = limit_s / len(rounds), (most_tokens or {}).get(batch, MOST_PROBED)
+        timed = _of_batch(family, requests, whose, batch=batch, seed=request.seed, limit_s=own_s, most=most)
         if not timed.left_out:
             journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))
         found.append(timed)
@@ -116,9 +123,11 @@ def _timed_apart(family: Family, identities: Mapping[str, str]) -> list[_Whose]:
     ] or [_Whose(drafter=None)]
 
 
-def _of_batch(family: Family, requests: Sequence[Request], whose: _Whose, *, batch: int, seed: int) -> HostTimes:
+def _of_batch(
+    family: Family, requests: Sequence[Request], whose: _Whose, *, batch: int, seed: int, limit_s: float, most: int
+) -> HostTimes:
     """Return the host times of a batch: without its first drafter where that one's rounds fail, none without room."""
-    timed = partial(_timed, family, requests, batch=batch, seed=seed)
+    timed = partial(_timed, family, requests, batch=batch, seed=seed, limit_s=limit_s, most=most)
     failed: tuple[str, ...] = ()
     if whose.drafter is not None:
         try:
@@ -136,7 +145,25 @@ def _of_batch(family: Family, requests: Sequence[Request], whose: _Whose, *, bat
 
 
 def _timed(
-    family: Family, requests: Sequence[Request], *, batch: int, drafter: str | None, identity: str = "", seed: int
+    family: Family,
+    requests: Sequence[Request],
+    *,
+    batch: int,
+    drafter: str | None,
+    identity: str = "",
+    seed: int = 0,
+    limit_s: float,
+    most: int,
 ) -> tuple[OverheadSample, ...]:
     with memory_for(f"rounds of batch {batch}", REMEDY):
-        return tuple(measure_overhead(family, requests, batch=batch, drafter=drafter, identity=identity, seed=seed))
+        found = measure_overhead(
+            family,
+            requests,
+            batch=batch,
+            drafter=drafter,
+            identity=identity,
+            seed=seed,
+            limit_s=limit_s,
+            most_tokens=most,
+        )
+        return tuple(found)

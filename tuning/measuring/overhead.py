@@ -13,6 +13,7 @@ the others do not.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -42,7 +43,7 @@ from ...runtime.transfer import wait_for
 from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
 from .in_rounds import Losses, Lost, Spent, clocked, like
-from .probes import probes
+from .probes import MOST_PROBED, probes
 
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter
@@ -52,6 +53,7 @@ PLAIN_TURNS = 9  # of plain decoding, which all speed-ups are over
 BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwards differ from call to call
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_TRIED = 2 * IN_A_ROW  # for as many in which nothing is captured that no round has met before
+LONG_ROUND_MS = 40.0  # whose weights are far larger than any cache
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 
 
@@ -63,6 +65,8 @@ def measure_overhead(
     drafter: str | None,
     identity: str = "",
     seed: int = 0,
+    limit_s: float = math.inf,
+    most_tokens: int = MOST_PROBED,
 ) -> list[OverheadSample]:
     """Return the samples of one batch size: one of each probe, and of a hybrid one of each way in which it drafted.
 
@@ -77,12 +81,14 @@ def measure_overhead(
         drafter: the one the probes draft with; None where the family has none.
         identity: ModelIdentity.key of a drafter that stands for no other; see `OverheadSample.drafter`.
         seed: of the order.
+        limit_s: seconds, behind which no turn begins but the first.
+        most_tokens: of a sequence that are verified at once; at least 8.
 
     Raises:
         MemoryError, RuntimeError, NoRoomError: memory has no room for the rounds (`memory_for`).
         ModelError: the drafter failed.
     """
-    setups = [probe for probe in probes(drafter) if _is_run(probe.policy, family, drafter)]
+    setups = [probe for probe in probes(drafter, most_tokens) if _is_run(probe.policy, family, drafter)]
     unending = [replace(r, stop=frozenset(), max_new_tokens=max(r.max_new_tokens, 2)) for r in requests]
     room = room_for(unending, setups, batch)
     is_sampled = any(request.temperature > 0.0 for request in requests)
@@ -92,11 +98,15 @@ def measure_overhead(
     least = 1 if is_told else SETTLING
     losses = Losses()
     with clocked(family.drafters[drafter] if drafter and is_told else None) as drafted:
-        running = _Running(family, unending, drafter, batch, room, drafted)
+        is_hurried = is_told and math.isfinite(limit_s)
+        running = _Running(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
         for probe in found:
             running.step(probe.setup)
         alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
+        begun_ns = time.perf_counter_ns()
         for turn in range(max(probe.turns(is_told) for probe in found)):
+            if turn and time.perf_counter_ns() - begun_ns > 1e9 * limit_s:
+                break
             for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
                 timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
                 forwards = alone.forwards([step.done for _, step in timed])
@@ -149,6 +159,8 @@ class _Step:
 class _Running:
     """A batch on its way, kept full; each of its rounds is run the way it is told."""
 
+    _is_hurried = False  # whether time is limited
+
     def __init__(
         self,
         family: Family,
@@ -157,8 +169,10 @@ class _Running:
         batch: int,
         room: int,
         drafted: Spent,
+        *,
+        is_hurried: bool = False,
     ) -> None:
-        self._setup, self._drafted = PLAIN, drafted
+        self._setup, self._drafted, self._is_hurried = PLAIN, drafted, is_hurried
         models = (family.target, *([] if drafter is None else [family.drafters[drafter]]))
         self._captures = [model for model in models if isinstance(model, GraphedModel)]
         self._waiting = cycle(requests)
@@ -174,9 +188,14 @@ class _Running:
         """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
 
         What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
-        rounds take as many to settle as the profiler's forwards do, and all at least so many.
+        rounds take as many to settle as the profiler's forwards do, and all at least so many. Where time is limited, a
+        long round on a CPU, which finds no weights in the caches whatever ran before, is timed once.
         """
-        spent_ms, rounds = 0.0, 0
+        first = self.step(setup)
+        if self._is_hurried and first.ms >= LONG_ROUND_MS:
+            is_plain = like(setup.policy) == "plain"
+            return [first, *(self.step(setup) for _ in range(IN_A_ROW - 1 if is_plain else 0))]
+        spent_ms, rounds = first.ms, 1
         while spent_ms < SETTLED.untimed_ms or rounds < least:
             spent_ms += self.step(setup).ms
             rounds += 1

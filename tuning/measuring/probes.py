@@ -25,41 +25,48 @@ from ...planner.policies.stack import stack_name
 from ...runtime.setup import RoundSetup
 from .decoding import LOOKUP
 
+MOST_PROBED = 32  # tokens of the largest rounds that are timed
 ALWAYS = -1.0  # a least gain that every layer reaches
 
 
-def probes(drafter: str | None) -> list[RoundSetup]:
+def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
     """Return one or more policies per kind that show its cost per forward and per node.
 
     What a round, a node and a drafter's presence cost is shared by all kinds (`profiler/records/overhead.py`): small
     and large texts, chains and EAGLE-2 trees tell it. Of the other drafted kinds, which have a cost per forward of
     their own, one tells that. They prune nothing where they can be told not to, so that their shapes do not hang on
     what the drafter thinks.
+
+    Args:
+        drafter: that drafts where one does; None where the family has none.
+        most_tokens: of a sequence that are verified at once, at least 8.
     """
+    large, copied = min(24, most_tokens), min(32, most_tokens - 1)
+    longest = min(8, most_tokens - 1)
     setups: list[tuple[TreePolicy, str | None]] = [
         (PlainPolicy(), None),
         (LookupPolicy(length=2, max_ngram=2), LOOKUP),
-        (LookupPolicy(length=8, max_ngram=2), LOOKUP),
+        (LookupPolicy(length=longest, max_ngram=2), LOOKUP),
         (SuffixPolicy(length=2, factor=8), LOOKUP),
-        (SuffixPolicy(length=32, factor=8), LOOKUP),
+        (SuffixPolicy(length=copied, factor=8), LOOKUP),
         (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
-        (SuffixTreePolicy(nodes=24, factor=24, least_chance=0.0), LOOKUP),
+        (SuffixTreePolicy(nodes=large, factor=24, least_chance=0.0), LOOKUP),
         (CachebackPolicy(nodes=6), LOOKUP),
-        (CachebackPolicy(nodes=24), LOOKUP),
+        (CachebackPolicy(nodes=large), LOOKUP),
     ]
     if drafter is not None:
         policies: list[TreePolicy] = [
             ChainPolicy(length=1),
-            ChainPolicy(length=8),
-            ConfidentChainPolicy(length=8, confidence=0.0),
-            StaticPolicy(tree=_bush(3, 5)),
+            ChainPolicy(length=longest),
+            ConfidentChainPolicy(length=longest, confidence=0.0),
+            StaticPolicy(tree=_bush(3, min(5, (most_tokens - 1) // 3))),
             Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
-            Eagle2Policy(verify_tokens=24, depth=4, top_k=6),
-            TalonPolicy(nodes=24, top_k=6, children=6, max_depth=5),
-            OptTreePolicy(nodes=23, least_gain=ALWAYS, max_depth=5, children=6),
-            _cast(6, 5, 24),
+            Eagle2Policy(verify_tokens=large, depth=4, top_k=6),
+            TalonPolicy(nodes=large, top_k=6, children=6, max_depth=5),
+            OptTreePolicy(nodes=large - 1, least_gain=ALWAYS, max_depth=5, children=6),
+            _cast(6, 5, large),
             HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
-            HybridPolicy(text=SuffixPolicy(length=8, min_match=2), model=ChainPolicy(length=4)),
+            HybridPolicy(text=SuffixPolicy(length=longest, min_match=2), model=ChainPolicy(length=4)),
             ResumedPolicy(draft=ChainPolicy(length=4)),
         ]
         setups.extend((policy, drafter) for policy in policies)

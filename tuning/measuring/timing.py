@@ -91,17 +91,11 @@ def time_surfaces(
 
     Raises:
         Interrupted: Ctrl-C; what was timed is in the sink.
-        MeasurementError: the budget is too small for the first points.
     """
-    longest = domains[0].contexts[-1]
-    runners = [runner_for(family.target, "verify", identities.target.key, request, domains[0], longest)]
+    assert request.budget_s is not None, "a profile chooses its budget before it times"
     names, exits = list(family.drafters), resuming(request)
-    timed = [*((name, str(role_of(family.drafters[name]))) for name in names), *((name, RESUME) for name in exits)]
-    for (name, role), domain in zip(timed, domains[1:], strict=True):
-        key = identities.drafters[name].key
-        runners.append(runner_for(family.drafters[name], role, key, request, domain, longest))
     return measure(
-        runners,
+        runners_of(request, family, identities, domains),
         domains,
         device=device,
         budget_s=request.budget_s,
@@ -112,6 +106,20 @@ def time_surfaces(
         progress=lambda share: progress("timing forwards", share),
         until=until,
     )
+
+
+def runners_of(
+    request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]
+) -> list[ShapeRunner]:
+    """Return the runner of the target, then of each drafter, then of verifying from exits, in the family's order."""
+    longest = domains[0].contexts[-1]
+    runners = [runner_for(family.target, "verify", identities.target.key, request, domains[0], longest)]
+    timed = [*((name, str(role_of(model))) for name, model in family.drafters.items())]
+    timed += [(name, RESUME) for name in resuming(request)]
+    for (name, role), domain in zip(timed, domains[1:], strict=True):
+        key = identities.drafters[name].key
+        runners.append(runner_for(family.drafters[name], role, key, request, domain, longest))
+    return runners
 
 
 class Timed(Protocol):

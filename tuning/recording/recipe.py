@@ -13,9 +13,11 @@ from .cast_rule import Cast
 from .growth_rules import Beam, BestFirst, OptTree, Talon
 
 Rule = Beam | BestFirst | Talon | OptTree | Cast
-Level = Literal["quick", "standard", "full"]
+Level = Literal["chains", "quick", "standard", "full"]
+LEVELS: tuple[Level, ...] = ("standard", "quick", "chains")  # among which time decides, the richest first
 
 CHILDREN, MOST_CHILDREN = 10, 60
+CHAINS: tuple[Rule, ...] = (Beam(width=1, forwards=8),)
 NARROW: tuple[Rule, ...] = tuple(
     Beam(width=width, forwards=forwards) for width, forwards in ((1, 8), (2, 6), (3, 5), (4, 4))
 )
@@ -50,6 +52,7 @@ class Recipe:
 def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
     """Return what a level records.
 
+    chains    chains of up to 8; what a static tree keeps is known from the children of each position besides
     quick     chains and narrow beams: chains of up to 8, EAGLE-2 of top 2 to 4
     standard  beams of width 1 to 10 as deep as EAGLE-2's default, the 24 most probable nodes, and TALON's default
               tree; all over the 10 best children of a node
@@ -62,6 +65,8 @@ def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
             are known only once that is measured.
     """
     own = tuple(Cast(policy=policy) for policy in cast)
+    if level == "chains":
+        return Recipe(rules=(*CHAINS, *own))
     if level == "quick":
         return Recipe(rules=(*NARROW, *own))
     if level == "standard":

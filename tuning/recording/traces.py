@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerBase
@@ -19,10 +20,14 @@ from ..prompts import requests_of
 from ..request import Identities, ProfileRequest
 from ..steps import Progress
 from .agreement import pairwise_acceptance
-from .continuations import continuations
+from .continuations import SLOTS, continuations
+from .effort import Effort
 from .lookup_trace import lookup_trace
 from .recipe import Recipe
 from .record import record_prompts
+
+COMPARED_POSITIONS = 256  # at which models are compared where recording has a limit
+Text = tuple[Request, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,7 @@ def record_workloads(
     workloads: Sequence[Workload],
     identities: Identities,
     family: Family,
-    recipe: Recipe,
+    recipe: Recipe | Effort,
     parts: Parts,
     progress: Progress,
 ) -> Recorded:
@@ -83,24 +88,22 @@ def record_workloads(
         workloads: from `workloads_of`.
         identities: of the models.
         family: the models, in the number format they will decode in.
-        recipe: which trees are recorded.
+        recipe: which trees are recorded, along all texts; or how long recording may take.
         parts: receives what is finished, and gives back what a stopped run finished.
         progress: told each step.
     """
     traces, pairwise = [], []
     for workload in workloads:
         own = PartsUnder(parts, f"{workload.request.workload} {workload.request.temperature:g}")
-        texts = _texts(workload, family, own, progress)
+        texts, found = _recorded(workload, identities, family, recipe, own, progress)
+        traces.extend(found)
         if not family.drafters:
-            prompts = tuple(lookup_trace(asked, text) for asked, text in texts)
-            traces.append(trace_of(workload.request, identities, LOOKUP, prompts))
             continue
-        traces.extend(_traces(workload, identities, family, recipe, texts, own, progress))
         progress("comparing the models", 0.0)
         pairwise.append(
             pairwise_acceptance(
                 {"target": family.target, **family.drafters},
-                texts,
+                texts if isinstance(recipe, Recipe) else compared(texts),
                 target=identities.target.key,
                 workload=workload.request.workload,
                 parts=own,
@@ -139,12 +142,53 @@ def trace_of(
     )
 
 
+def compared(texts: Sequence[Text]) -> list[Text]:
+    """Return the first texts, of COMPARED_POSITIONS at least: shares are known to 3 % by then."""
+    positions = 0
+    for count, (_, text) in enumerate(texts, start=1):
+        positions += len(text)
+        if positions >= COMPARED_POSITIONS:
+            return list(texts[:count])
+    return list(texts)
+
+
+def _recorded(
+    workload: Workload,
+    identities: Identities,
+    family: Family,
+    recipe: Recipe | Effort,
+    parts: Parts,
+    progress: Progress,
+) -> tuple[list[Text], list[AcceptanceTrace]]:
+    """Return texts and their traces: of all prompts, or group by group until intervals are narrow or time is up."""
+    every, begun_s = workload.requests, time.monotonic()
+    if isinstance(recipe, Recipe):
+        recipes = dict.fromkeys(family.drafters, recipe)
+        texts = _texts(workload, every, family, parts, progress)
+        return texts, _traces(workload, identities, family, recipes, texts, parts, progress)
+    recipes = {}
+    for upto in range(min(SLOTS, len(every)), len(every) + SLOTS, SLOTS):
+        group_s = time.monotonic()
+        texts = _texts(workload, every[:upto], family, parts, progress)
+        if not recipes:
+            share = len(every) / min(upto, len(every))
+            left_s = recipe.limit_s - share * (time.monotonic() - begun_s)
+            positions = round(share * sum(len(text) for _, text in texts))
+            progress("choosing which trees to record", 0.0)
+            recipes = recipe.recipes(family.drafters, texts, left_s, positions, parts)
+        traces = _traces(workload, identities, family, recipes, texts, parts, progress)
+        now_s = time.monotonic()
+        if upto >= len(every) or not recipe.wants_more(traces, now_s - begun_s, now_s - group_s):
+            break
+    return texts, traces
+
+
 def _texts(
-    workload: Workload, family: Family, parts: Parts, progress: Progress
-) -> list[tuple[Request, tuple[int, ...]]]:
+    workload: Workload, requests: Sequence[Request], family: Family, parts: Parts, progress: Progress
+) -> list[Text]:
     progress("decoding the target's own text", 0.0)
-    decoded = continuations(family.target, workload.requests, parts=parts)
-    texts = [(asked, text) for asked, text in zip(workload.requests, decoded, strict=True) if len(text) >= 2]
+    decoded = continuations(family.target, requests, parts=parts)
+    texts = [(asked, text) for asked, text in zip(requests, decoded, strict=True) if len(text) >= 2]
     if len(texts) < 2:
         raise RequestError(
             f"the target ends nearly every prompt of {workload.label} at once, so nothing can be recorded; add prompts"
@@ -156,15 +200,18 @@ def _traces(
     workload: Workload,
     identities: Identities,
     family: Family,
-    recipe: Recipe,
-    texts: Sequence[tuple[Request, tuple[int, ...]]],
+    recipes: Mapping[str, Recipe],
+    texts: Sequence[Text],
     parts: Parts,
     progress: Progress,
 ) -> list[AcceptanceTrace]:
+    if not family.drafters:
+        prompts = tuple(lookup_trace(asked, text) for asked, text in texts)
+        return [trace_of(workload.request, identities, LOOKUP, prompts)]
     traces = []
     for name, model in family.drafters.items():
         progress(f"recording {name}", 0.0)
-        prompts = record_prompts(model, texts, recipe, parts=parts, name=name)
+        prompts = record_prompts(model, texts, recipes[name], parts=parts, name=name)
         is_exact = not reads_of(model)
         traces.append(trace_of(workload.request, identities, name, prompts, prefix_exact=is_exact))
     return traces
