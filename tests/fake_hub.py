@@ -130,7 +130,7 @@ def served_hub() -> Iterator[FakeHub]:
     hub = FakeHub()
     handler = type("Handler", (_Handler,), {"hub": hub})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         hub.url = f"http://127.0.0.1:{server.server_port}"
         yield hub
         server.shutdown()
