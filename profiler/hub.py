@@ -106,11 +106,11 @@ def _fetched(asked: HubId) -> Path:
 def _snapshot(asked: HubId, *, is_local: bool = False) -> Path:
     """Return the path of a model's snapshot, or of the file of it that was asked for."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]  # typed in part
+    class Bar(tqdm):
         def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **{**options, "disable": None})  # None: only a terminal shows it
+            super().__init__(*args, **{**options, "disable": None})  # type: ignore[no-untyped-call]  # None: on a terminal
 
     folder = snapshot_download(
         asked.repo,

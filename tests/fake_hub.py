@@ -73,7 +73,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append((self.command, path, self.headers.get("Range", "")))
         found = API.fullmatch(path) or FILE.fullmatch(path)
-        assert found is not None, path
+        if found is None:  # what the library asks beside models
+            self._refuse(404, "")
+            return
         repo, parts = found["repo"], found.groupdict()
         if repo in self.hub.refused or repo not in self.hub.repos:
             self._refuse(*self.hub.refused.get(repo, (404, "RepoNotFound")))

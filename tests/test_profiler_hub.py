@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ NEVER = ("modeling_tiny.py", "pytorch_model.bin", "optimizer.pt", "onnx/model.sa
 class FullDisk:
     """A file on a disk that has room for small files only."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.tell = file.tell
 
@@ -42,7 +42,7 @@ class FullDisk:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with served_hub() as hub:
         point_at(monkeypatch, hub.url, tmp_path / "cache")
-        monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)  # before it tries again
+        monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)  # before it tries again
         yield hub
 
 
@@ -146,8 +146,8 @@ def test_a_full_disk_is_named_and_what_came_before_is_kept(
 
     fetch = file_download.http_get
 
-    def fetch_to_full_disk(url: str, file: IO[bytes], **options: Any) -> None:
-        fetch(url, cast(IO[bytes], FullDisk(file)), **options)
+    def fetch_to_full_disk(url: str, file: BinaryIO, **options: Any) -> None:
+        fetch(url, cast(BinaryIO, FullDisk(file)), **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(file_download, "http_get", fetch_to_full_disk)
