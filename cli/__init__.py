@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from .commands import COMMANDS
@@ -23,4 +25,6 @@ def main(ctx: click.Context, quiet: bool, verbose: bool) -> None:
     """
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
+    if quiet:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # of models that are fetched
     ctx.obj = Settings(quiet=quiet, verbose=verbose)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,7 +49,7 @@ edge.add_command(run)
 @options.store
 @options.as_json
 def plan(
-    target: Path,
+    target: str,
     name: str,
     draft_ms: float | None,
     rtt_ms: float,
@@ -70,10 +69,11 @@ def plan(
     """
     from ..db.store import open_store
     from ..planner.edge.setting import EdgeDevice
+    from ..profiler.hub import resolve_model
     from ..tuning.edge import EdgeRequest, edge_planner
 
     with open_store(store) as opened:
-        planner = edge_planner(EdgeRequest(target=target, **profiled), opened)
+        planner = edge_planner(EdgeRequest(target=resolve_model(target), **profiled), opened)
     drafter = planner.named(name)
     device = planner.here(drafter, rtt_ms) if draft_ms is None else EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms)
     found = {count: planner.plan(drafter, device, count) for count in devices}

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,9 +33,7 @@ def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
 
 @click.command()
 @click.option("--server", required=True, metavar="HOST[:PORT]", callback=_address, help="Where the target is.")
-@click.option(
-    "--drafter", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Folder of the drafter."
-)
+@click.option("--drafter", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}.")
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
 @options.device
 @options.dtype
@@ -59,7 +56,7 @@ def run(
     settings: Settings,
     /,
     server: tuple[str, int],
-    drafter: Path,
+    named: str,
     prompt: str,
     device: str,
     dtype: str,
@@ -83,6 +80,7 @@ def run(
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
+    from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
@@ -94,6 +92,7 @@ def run(
     from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device
 
+    drafter = resolve_model(named)
     wanted, identity = GenerationSettings(stop=stop, **generation), identify(drafter)
     if draft_role(drafter) != "draft":
         raise RequestError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -44,7 +43,7 @@ TOKEN = "SPECTUNE_EDGE_TOKEN"
 def serve(
     settings: Settings,
     /,
-    target: Path,
+    target: str,
     host: str,
     port: int,
     slots: int,
@@ -79,6 +78,7 @@ def serve(
     from ..db.store import open_store
     from ..planner.edge.setting import BatchRule
     from ..profiler.device import detect
+    from ..profiler.hub import resolve_model
     from ..runtime.edge.desk import Desk
     from ..runtime.edge.server import EdgeServer
     from ..runtime.ends import end_tokens
@@ -87,18 +87,18 @@ def serve(
     from ..tuning.family import torch_device
     from .existing import as_it_is
 
-    here, rule = detect(device), BatchRule(size=gather, wait_ms=wait_ms)
-    request = EdgeRequest(target=target, device=device, dtype=dtype, workload=workload, temperature=temperature)
+    here, rule, place = detect(device), BatchRule(size=gather, wait_ms=wait_ms), resolve_model(target)
+    request = EdgeRequest(target=place, device=device, dtype=dtype, workload=workload, temperature=temperature)
     with open_store(as_it_is(store)) as opened:
         adviser = adviser_from_store(
             request, opened, slots=slots, devices=devices, rule=rule, most_drafted=most_drafted
         )
     if adviser.why_not:
         tell(settings, f"devices are told to draft as is usual: {adviser.why_not}")
-    model = load_model(str(target), dtype=here.dtype_for(dtype), device=torch_device(here))
+    model = load_model(str(place), dtype=here.dtype_for(dtype), device=torch_device(here))
     verifier = _verifier(settings, model, slots=slots, capacity=capacity, most_drafted=most_drafted)
-    tokenizer = load_tokenizer(str(target))
-    ends, secret = end_tokens(target, tokenizer), os.environ.get(TOKEN, "")
+    tokenizer = load_tokenizer(str(place))
+    ends, secret = end_tokens(place, tokenizer), os.environ.get(TOKEN, "")
     desk = Desk(verifier, rule, adviser, token=secret, tokenizer=vocabulary_hash(tokenizer), stop=tuple(sorted(ends)))
     server = EdgeServer(desk, host=host, port=port)
     try:

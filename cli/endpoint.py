@@ -27,7 +27,7 @@ from . import options
 )
 @options.allow_lossy
 @options.store
-@click.option("--name", metavar="NAME", help="What clients call the model; the folder's name unless given.")
+@click.option("--name", metavar="NAME", help="What clients call the model; the folder's or id's name unless given.")
 @click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Requests decoded at once.")
 @click.option("--longest", type=click.IntRange(2), metavar="N", help="Tokens of a request; 2048 unless given.")
 @click.option("--most", default=256, show_default=True, type=click.IntRange(1), help="Requests that may run or wait.")
@@ -49,8 +49,8 @@ from . import options
 @options.tls_key
 @click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS.")
 def endpoint(
-    target: Path,
-    drafters: dict[str, Path],
+    target: str,
+    drafters: dict[str, str],
     plan: str,
     device: str,
     dtype: str | None,
@@ -88,10 +88,13 @@ def endpoint(
         if error.name not in ("fastapi", "starlette", "uvicorn"):
             raise
         raise RequestError(f"the endpoint needs {error.name}; install it with: pip install -e '.[service]'") from error
+    from ..profiler.hub import resolve_model
+    from ..profiler.snapshot import name_of
     from ..runtime.loader import load
 
+    place = resolve_model(target)
     settings = EndpointSettings(
-        name=name or target.resolve().name,
+        name=name or name_of(place.resolve()),
         slots=slots,
         longest=longest,
         most=most,
@@ -102,7 +105,7 @@ def endpoint(
     )
     loading = partial(
         load,
-        target,
+        place,
         device=device,
         store=store,
         plan=plan,

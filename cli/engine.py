@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from .measured import device_facts, trace_facts
+from .model import model_places
 from .report import Table, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -39,15 +40,17 @@ Json = dict[str, Any]  # JSON values
 
 
 def profile_command(
-    settings: Settings, engine: str, target: Path, drafters: Mapping[str, Path], prompts: Sequence[Prompt], asked: Json
+    settings: Settings, engine: str, target: str, drafters: Mapping[str, str], prompts: Sequence[Prompt], asked: Json
 ) -> None:
     """Profile an engine, keep it, and print what it costs."""
     from ..db.store import open_store
+    from ..profiler.hub import resolve_model
     from ..tuning.engines.profile import EngineRequest, profile_engine
     from ..tuning.request import Models
 
     _require_only(PROFILE | TOLD)
-    models, dtype = Models(target=target, drafters=dict(drafters)), _dtype(engine, asked["dtype"])
+    models = Models(target=resolve_model(target), drafters=model_places(drafters))
+    dtype = _dtype(engine, asked["dtype"])
     request = EngineRequest(
         engine=engine,
         models=models,
@@ -110,27 +113,29 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
 
 
 def validate_command(
-    settings: Settings, engine: str, target: Path, prompts: Sequence[Prompt], asked: Json
+    settings: Settings, engine: str, target: str, prompts: Sequence[Prompt], asked: Json
 ) -> EngineValidation:
     """Measure an engine's plan on it, keep the outcome beside the plan, print and return it."""
     from ..db.store import open_store
     from ..profiler.device import detect
+    from ..profiler.hub import resolve_model
     from ..tuning.engines.plan import EnginePlanRequest
     from ..tuning.engines.validate import EngineValidateRequest, newest_engine_plan, validate_engine
     from .cells import validation_facts, validation_table
 
     _require_only(VALIDATE | TOLD | {"fail_above"})
+    place = resolve_model(target)
     with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
         wanted = EnginePlanRequest(
             engine=engine,
-            target=_target(str(target), store),
+            target=_target(str(place), store),
             device=detect("cpu"),
             workload=asked["workload"],
             seed=asked["seed"],
         )
         _, plan = newest_engine_plan(wanted, store)
         places = {name: Path(model.location) for name, model in plan.drafters}
-        running = _running(engine, target, places, asked["dtype"] or plan.dtype, Path(folder))
+        running = _running(engine, place, places, asked["dtype"] or plan.dtype, Path(folder))
         request = EngineValidateRequest(
             plan=wanted,
             prompts=prompts,
@@ -182,11 +187,12 @@ def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
-    """Return the model at a path; else the one the store knows by this name or key."""
+    """Return the model at a path or of an id in the cache; else the one the store knows by this name or key."""
+    from ..profiler.hub import cached_model
     from ..tuning.engines.models import identify_engine_model
     from .model import named_model
 
-    path = Path(text)
+    path = cached_model(text) or Path(text)
     return identify_engine_model(path) if path.exists() else named_model(text, store)
 
 

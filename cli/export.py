@@ -41,7 +41,7 @@ def export(
     engine_version: str | None,
     plan: str | None,
     target: Path | None,
-    drafters: dict[str, Path],
+    drafters: dict[str, str],
     surfaces: tuple[Path, ...],
     traces: tuple[Path, ...],
     store: str | None,
@@ -64,7 +64,12 @@ def export(
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.export import export as exported_plan
 
-    request = ExportRequest(engine=engine, version=engine_version, target=target, drafters=drafters)
+    request = ExportRequest(
+        engine=engine,
+        version=engine_version,
+        target=target,
+        drafters={name: Path(text) for name, text in drafters.items()},
+    )
     with open_store(as_it_is(store)) as opened:
         planned, notes = _plan(plan, engine, opened, store)
         if surfaces or traces:

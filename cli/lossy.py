@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
+from .model import model_places
 from .report import Table, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -82,8 +83,8 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
 def lossy(
     settings: Settings,
     /,
-    target: Path,
-    drafters: dict[str, Path],
+    target: str,
+    drafters: dict[str, str],
     prompts: Path,
     settings_: tuple[str, ...],
     window_counts_itself: bool,
@@ -108,6 +109,7 @@ def lossy(
     from ..errors import RequestError
     from ..planner.lossy.pad import FLOOR
     from ..planner.lossy.run import write_runs
+    from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..profiler.prompts import read_answers, read_prompts
     from ..runtime.models.pivots import is_pivots, pivot_shape
@@ -116,8 +118,9 @@ def lossy(
     from .output import require_writable
 
     require_writable(output)
-    classifiers = {name: path for name, path in drafters.items() if is_pivots(path)}
-    drafting = {name: path for name, path in drafters.items() if name not in classifiers}
+    places = model_places(drafters)
+    classifiers = {name: path for name, path in places.items() if is_pivots(path)}
+    drafting = {name: path for name, path in places.items() if name not in classifiers}
     if len(drafting) != 1 or len(classifiers) > 1:
         raise RequestError(
             f"lossy decoding is measured with one drafter and at most one classifier, got {len(drafting)} and "
@@ -129,7 +132,7 @@ def lossy(
     asked = next((identify(path, called) for called, path in classifiers.items()), None)
     floor = next((pivot_shape(path).floor for path in classifiers.values()), FLOOR)
     request = LossyRequest(
-        models=Models(target=target, drafters=drafting),
+        models=Models(target=resolve_model(target), drafters=drafting),
         prompts=read_prompts(prompts),
         answers=read_answers(prompts),
         drafter=name,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")
 
 
@@ -87,29 +88,27 @@ def require_untyped(names: Collection[str], why: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 
-def named_folders(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, Path]:
-    """Return folders by name from texts like `small=models/small`."""
-    named: dict[str, Path] = {}
+def named_models(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """Return what texts like `small=models/small` name: paths and ids of models by name."""
+    named: dict[str, str] = {}
     for text in texts:
         name, path = (part.strip() for part in text.partition("=")[::2])
         if not name or not path:
-            raise click.BadParameter(f"{text!r} is not NAME=PATH; write for example small=models/small")
+            raise click.BadParameter(f"{text!r} is not NAME=MODEL; write for example small=models/small")
         if name in named:
             raise click.BadParameter(f"the name {name!r} stands twice; give every drafter its own")
-        named[name] = Path(path)
+        named[name] = path
     return named
 
 
-target = click.option(
-    "--target", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model."
-)
+target = click.option("--target", required=True, metavar="MODEL", help=f"The target: {MODEL_FORMS}.")
 drafters = click.option(
     "--drafter",
     "drafters",
     multiple=True,
-    metavar="NAME=PATH",
-    callback=named_folders,
-    help="A drafter and its folder; repeatable.",
+    metavar="NAME=MODEL",
+    callback=named_models,
+    help="A drafter, named like a target; repeatable.",
 )
 device = click.option(
     "--device",

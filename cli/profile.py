@@ -10,6 +10,7 @@ import click
 from . import engine as engines
 from . import options
 from .fleet import ray_address
+from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, progress, tell
 from .settings import Settings
@@ -23,7 +24,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 
 @click.command()
 @engines.option
-@click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model.")
+@click.option("--target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @options.drafters
 @click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
 @options.workload
@@ -127,8 +128,8 @@ def profile(
     settings: Settings,
     /,
     engine: str | None,
-    target: Path | None,
-    drafters: dict[str, Path],
+    target: str | None,
+    drafters: dict[str, str],
     prompts: Path | None,
     store: str | None,
     ray_address: str | None,
@@ -155,24 +156,27 @@ def profile(
         spectune profile --target path/to/target --estimate H200
         spectune profile --engine llama.cpp --target target.gguf --drafter small=small.gguf --batch 1,4
     """
+    from ..profiler.hub import resolve_model
     from ..tuning.request import Models, ProfileRequest
 
     if engine is not None:
         if target is None:
-            raise click.UsageError("Give --target PATH, a file of the engine or a model folder.")
+            raise click.UsageError("Give --target MODEL, a file of the engine, a model folder or an id.")
         asked = {**measured, "store": store, "as_json": as_json}
         used = named_prompts(settings, prompts, "calibration")
         engines.profile_command(settings, engine, target, drafters, used, asked)
         return
-    place = target or config_only
-    if place is None or (target and config_only):
-        raise click.UsageError("Give --target PATH, or --config-only CONFIG.json for random weights.")
-    models = Models(target=place, drafters=drafters)
+    if (target is None) is (config_only is None):
+        raise click.UsageError("Give --target MODEL, or --config-only CONFIG.json for random weights.")
+
+    def models() -> Models:  # they are fetched where nothing else is wrong
+        return Models(target=config_only or resolve_model(target or ""), drafters=model_places(drafters))
+
     if estimated is not None:
         if dry_run or ray_address is not None or roles is not None or ranks is not None:
             raise click.UsageError("--estimate measures nothing; leave out what asks for a measurement.")
         options.require_untyped(OF_TEXTS + OF_TIMING, "is for a measurement, and --estimate measures nothing.")
-        _estimate(settings, models, estimated, store, measured, as_json)
+        _estimate(settings, models(), estimated, store, measured, as_json)
         return
     if config_only is not None or roles is not None or ranks is not None:
         if dry_run or ray_address is not None:
@@ -180,15 +184,16 @@ def profile(
         options.require_untyped(OF_TEXTS, "is of what is recorded along texts, and timing alone records nothing.")
         alone = {"roles": tuple((roles or "verify,draft").split(",")), "ranks": ranks or 1}
         alone |= {"most_tokens": most_tokens} if most_tokens else {}
-        _time_alone(settings, models, alone | measured, store, fresh, as_json)
+        _time_alone(settings, models(), alone | measured, store, fresh, as_json)
         return
     if most_tokens is not None:
         raise click.UsageError("--tokens is for timing alone; add --latency-only.")
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
-    request = ProfileRequest(models=models, prompts=named_prompts(settings, prompts, "calibration"), **measured)
+    used = named_prompts(settings, prompts, "calibration")
+    request = ProfileRequest(models=models(), prompts=used, **measured)
     if prompts is not None:
-        tell_cut(settings, request.prompts, place, request.max_prompt_tokens)
+        tell_cut(settings, request.prompts, request.models.target, request.max_prompt_tokens)
     if dry_run:
         _dry_run(request, ray_address, as_json)
     elif request.device == "all" or ray_address is not None:
@@ -199,6 +204,7 @@ def profile(
 
 def _profile_one(settings: Settings, request: ProfileRequest, store: str | None, fresh: bool, as_json: bool) -> None:
     from ..db.store import open_store
+    from ..profiler.snapshot import place_or_id
     from ..tuning.profile import profile as measure
     from .measured import print_profile, profile_facts
 
@@ -212,7 +218,7 @@ def _profile_one(settings: Settings, request: ProfileRequest, store: str | None,
             )
             raise
         (print_json if as_json else print_profile)(profile_facts(done, opened.url))
-        tell(settings, f"kept in {opened.url}; next: spectune plan --target {request.models.target}")
+        tell(settings, f"kept in {opened.url}; next: spectune plan --target {place_or_id(request.models.target)}")
 
 
 def _time_alone(

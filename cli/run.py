@@ -76,10 +76,10 @@ UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing 
 def run(
     settings: Settings,
     /,
-    target: Path,
+    target: str,
     prompt: str,
     images: tuple[Path, ...],
-    drafters: dict[str, Path],
+    drafters: dict[str, str],
     plan: str,
     device: str,
     dtype: str | None,

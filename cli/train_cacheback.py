@@ -32,7 +32,7 @@ from .settings import Settings
 def cacheback(
     settings: Settings,
     /,
-    target: Path,
+    target: str,
     files: tuple[Path, ...],
     output: Path,
     leaders: int,
@@ -53,13 +53,15 @@ def cacheback(
     import numpy as np
 
     from ..planner.text.frozen import frozen_table
+    from ..profiler.hub import resolve_model
     from ..runtime.models.loading import load_tokenizer
     from ..training.corpus import read_corpus
     from ..tuning.tables import write_table
 
+    place = resolve_model(target)
     with progress(settings) as report:
         report("reading the texts", 0.0)
-        tokenizer = load_tokenizer(str(target))
+        tokenizer = load_tokenizer(str(place))
         corpus = np.concatenate([read_corpus(path, tokenizer).whole for path in files])
         report("counting n-grams", 0.5)
         table = frozen_table(

@@ -22,7 +22,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
 
 @click.command()
 @options.target
-@click.option("--drafter", required=True, metavar="PATH", type=click.Path(path_type=Path), help="Whose tokens.")
+@click.option("--drafter", required=True, metavar="MODEL", help="Whose tokens.")
 @click.option(
     "--data",
     "files",
@@ -79,8 +79,8 @@ CHANCE = click.FloatRange(0.0, 1.0)
 def pad(
     settings: Settings,
     /,
-    target: Path,
-    drafter: Path,
+    target: str,
+    drafter: str,
     files: tuple[Path, ...],
     output: Path,
     rollouts: int,
@@ -113,17 +113,18 @@ def pad(
             --prompts prompts.jsonl -o lossy.json
     """
     from ..profiler.device import detect
+    from ..profiler.hub import resolve_model
     from ..training.pad import train_pad
     from ..training.pad_labels import RolloutSettings
     from ..training.pad_request import PadRequest
     from ..training.settings import TrainingSettings
     from ..tuning.family import torch_device
 
-    here = detect(device)
+    here, place = detect(device), resolve_model(target)
     request = PadRequest(
-        target=target,
-        drafter=drafter,
-        exercises=tuple(each for path in files for each in exercises_of(path, target)),
+        target=place,
+        drafter=resolve_model(drafter),
+        exercises=tuple(each for path in files for each in exercises_of(path, place)),
         files=tuple(path.name for path in files),
         rollouts=RolloutSettings(rollouts=rollouts, temperature=rollout_temperature, seed=seed),
         settings=TrainingSettings(steps=steps, batch=batch, sequence_tokens=1, seed=seed),

@@ -38,7 +38,7 @@ from .settings import Settings
 def recycling(
     settings: Settings,
     /,
-    target: Path,
+    target: str,
     files: tuple[Path, ...],
     output: Path,
     successors: int,
@@ -59,13 +59,14 @@ def recycling(
         spectune profile --target path/to/target --drafter recycling=recycling
     """
     from ..profiler.device import detect
+    from ..profiler.hub import resolve_model
     from ..training.own_text import OwnTextSettings
     from ..training.recycling import RecyclingRequest, make_recycling
     from ..tuning.family import torch_device
 
     here = detect(device)
     request = RecyclingRequest(
-        target=target,
+        target=resolve_model(target),
         data=files,
         successors=successors,
         own=OwnTextSettings(new_tokens=new_tokens, seed=seed),

@@ -75,6 +75,9 @@ def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Comman
     def given(command: Command) -> Command:
         @wraps(command)
         def gathered(settings: Settings, /, **told: Any) -> None:  # Any: each option has its own type
+            from ..profiler.hub import resolve_model
+
+            told["target"] = resolve_model(told["target"])
             run = TrainingRun(**{name: told.pop(name) for name in TrainingRun.__dataclass_fields__})
             command(settings, run, **told)
 
@@ -98,10 +101,13 @@ def show_card(settings: Settings, run: TrainingRun, card: Card, name: str) -> No
     if run.as_json:
         print_json(asdict(card) | {"folder": str(run.output)})
         return
+    from ..profiler.snapshot import place_or_id
+
+    target = place_or_id(run.target)
     rows = [(depth, f"{chance:.1%}") for depth, chance in enumerate(card.acceptance, start=1)]
     title = f"{card.parameters:,} parameters, {card.tokens_per_round:.2f} tokens a round in chains"
     print_table(Table(title=title, columns=("depth", "accepted"), rows=rows))
-    tell(settings, f"kept in {run.output}; next: spectune profile --target {run.target} --drafter {name}={run.output}")
+    tell(settings, f"kept in {run.output}; next: spectune profile --target {target} --drafter {name}={run.output}")
 
 
 def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command], Command]]:

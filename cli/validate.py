@@ -10,6 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
 from .settings import Settings
@@ -49,8 +50,9 @@ def validate(
     settings: Settings,
     /,
     engine: str | None,
-    target: Path,
+    target: str,
     prompts: Path | None,
+    drafters: dict[str, str],
     store: str | None,
     fail_above: float | None,
     as_json: bool,
@@ -70,6 +72,7 @@ def validate(
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
     from ..db.store import open_store
+    from ..profiler.hub import resolve_model
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
 
@@ -80,9 +83,10 @@ def validate(
         _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
+    place = resolve_model(target)
     if prompts is not None:
-        tell_cut(settings, used, target, measured["max_prompt_tokens"])
-    request = ValidateRequest(target=target, prompts=used, **measured)
+        tell_cut(settings, used, place, measured["max_prompt_tokens"])
+    request = ValidateRequest(target=place, drafters=model_places(drafters), prompts=used, **measured)
     with open_store(store) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report)
         url = opened.url

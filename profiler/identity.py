@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError
 from .records.model import ModelIdentity
+from .snapshot import name_of, snapshot_at
 
 
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
@@ -21,20 +22,20 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
 
     Args:
         path: folder with config.json and *.safetensors; tokenizer.json where the model brings one.
-        name: what to call it; the folder's name where absent.
+        name: what to call it; the folder's name, or that of its id on the hub, where absent.
 
     Raises:
         ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
     """
     folder = path.resolve()
     if not folder.is_dir():
-        raise ModelError(f"no model folder at {path}; give a folder with config.json and model.safetensors")
+        raise ModelError(f"no model folder at {path}; {_instead(path)}")
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     if not config.is_file():
         raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
     weights = weight_files(folder)
     return ModelIdentity(
-        name=name or folder.name,
+        name=name or name_of(folder),
         weights_hash=_sha256(weights),
         parameters=sum(_parameters(file) for file in weights),
         config_hash=_sha256([config]),
@@ -92,6 +93,16 @@ def weight_files(folder: Path) -> list[Path]:
         seen = f"only pickles ({', '.join(pickles)}), which can run code when loaded" if pickles else "no weights"
         raise ModelError(f"{folder} holds {seen}; save it with save_pretrained(folder, safe_serialization=True)")
     return files
+
+
+def _instead(path: Path) -> str:
+    """Return what to give instead of a path where no model folder lies."""
+    snapshot = snapshot_at(path)
+    if snapshot is not None:
+        return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"
+    if path.suffix == ".gguf" and path.is_file():
+        return "for a GGUF file add --engine llama.cpp"
+    return "give a folder with config.json and model.safetensors, or an id of Hugging Face such as org/name"
 
 
 def _shards(index: Path) -> list[Path]:

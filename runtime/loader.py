@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import ModelError
 from ..planner.plans.plan import Plan
 from ..profiler.device import detect
+from ..profiler.hub import resolve_model
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
@@ -52,11 +53,12 @@ def load(
     plan is followed and why, or why none is. While it decodes, the generator watches itself: see `Watch`.
 
     Args:
-        target: model folder in Hugging Face layout, safetensors.
+        target: model folder in Hugging Face layout, safetensors; or, as a text, an id `org/name`, with an optional
+            `@revision`, which is fetched where the cache lacks it.
         device: "auto", "cpu" or "cuda:N".
         store: where plans are kept, as `open_store` takes it; observations of a stored plan are written back to it.
         plan: "auto", "none", the number of a plan in the store, a plan file, or the URL of another store.
-        drafters: folders by name, where they differ from the recorded ones; those of pivot classifiers too.
+        drafters: folders or ids by name, where they differ from the recorded ones; those of pivot classifiers too.
         workload: whose plan to take; where None, that of "default" if there is one, else the newest.
         temperature: of the requests the plan was made for.
         dtype: of the weights, plans made for it go first; the plan's where None, the device's native one without.
@@ -71,18 +73,19 @@ def load(
     """
     plan, store = str(plan), None if store is None else str(store)
     here = detect(device)
-    identity = identify(Path(target))
+    place = _place(target)
+    identity = identify(place)
     choice = choose_plan(
         plan, target=identity, device=here, store=store, workload=workload, temperature=temperature, dtype=dtype
     )
     choice = _in_dtype(choice, dtype)
     number_format = dtype or (choice.plan.dtype if choice.plan else here.native_dtype)
-    place = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
-    model = load_model(str(target), dtype=number_format, device=place)
+    torch_device = "cpu" if here.kind == "cpu" else f"cuda:{here.index}"
+    model = load_model(str(place), dtype=number_format, device=torch_device)
     is_lossy = allow_lossy and choice.plan is not None and bool(choice.plan.classifiers)
     regime = decoding_regime(choice.plan.regime, here.kind) if choice.plan else plain_regime(model)
     model = in_regime(model, "eager" if is_lossy else regime)
-    shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=place)
+    shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=torch_device)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
     choice = _explained(choice, shelf.missing, shelf.classifying)
     if watch is None or watch.rival_share:
@@ -93,7 +96,7 @@ def load(
         subject=_subject(choice, here, number_format),
         writer=_writer(choice, plan if "://" in plan else store),
     )
-    tokenizer = load_tokenizer(str(target))
+    tokenizer = load_tokenizer(str(place))
     let_workers_go()  # another thread may be the one that decodes
     return Generator(
         model,
@@ -104,8 +107,13 @@ def load(
         watching,
         allow_lossy=allow_lossy,
         judges=shelf.classifiers,
-        ends=end_tokens(Path(target), tokenizer),
+        ends=end_tokens(place, tokenizer),
     )
+
+
+def _place(named: str | Path) -> Path:
+    """Return where a model lies; a text may be an id."""
+    return named if isinstance(named, Path) else resolve_model(named)
 
 
 class _Shelf:
@@ -145,14 +153,14 @@ class _Shelf:
         return name not in self.missing
 
     def _load(self, name: str, recorded: ModelIdentity) -> CausalModel:
-        folder = Path(self._given.get(name, recorded.location))
+        folder = _place(self._given.get(name, recorded.location))
         require_recorded(name, identify(folder, name), recorded)
         require_drafter_of(folder, self._identity)
         drafter = load_drafter(str(folder), self._target, dtype=self._dtype, device=self._device)
         return in_regime(drafter, CAPTURED) if self._target.regime == CAPTURED else drafter
 
     def _load_classifier(self, name: str, recorded: ModelIdentity) -> PivotClassifier:
-        folder = Path(self._given.get(name, recorded.location))
+        folder = _place(self._given.get(name, recorded.location))
         require_recorded(name, identify(folder, name), recorded, kind="classifier")
         require_pivots_of(folder, self._identity)
         return load_pivots(folder, self._target)

@@ -166,6 +166,18 @@ def test_a_store_that_is_not_there_is_named_and_none_is_made(tmp_path: Path, num
     assert f"there is no store at sqlite:///{tmp_path}/store.db" in found.output and "--plan FILE" in found.output
 
 
+def test_a_target_in_the_cache_of_the_hub_is_named_by_its_id(folder: Path) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    place = folder / "models--org--tiny" / "snapshots" / commit
+    place.mkdir(parents=True)
+    asked = ("--plan", str(folder / "plan.json"), "--target", str(place))
+    vllm, sglang, program = (typed(folder, "--engine", name, *asked) for name in ("vllm", "sglang", "transformers"))
+    assert words_behind("serve", vllm.stdout.splitlines()[0])[:3] == ["org/tiny", "--revision", commit]
+    assert words_behind("--model-path", sglang.stdout.splitlines()[0])[:3] == ["org/tiny", "--revision", commit]
+    assert f"{place} is org/tiny of Hugging Face at revision {commit}" in program.stdout
+    assert "of Hugging Face" not in vllm.stdout
+
+
 def test_a_target_that_lies_here_and_is_another_is_told(folder: Path) -> None:
     save_model(folder / "another", layers=1, seed=1)
     there, nowhere = (typed(folder, "--engine", "vllm", "--target", str(folder / name)) for name in ("another", "none"))

@@ -82,7 +82,7 @@ def test_as_json_every_device_is_an_object_on_its_line(tmp_path: Path) -> None:
 def test_a_cluster_that_cannot_be_profiled_is_refused_in_one_line(typed: list[str], complaint: str) -> None:
     pytest.importorskip("ray")
     prompts = str(family_folder() / "calibration.jsonl")
-    result = CliRunner().invoke(main, ["profile", "--target", "nowhere", "--prompts", prompts, *typed])
+    result = CliRunner().invoke(main, ["profile", "--target", "./nowhere", "--prompts", prompts, *typed])
     assert (result.exit_code, result.stdout) == (1, "")
     assert re.fullmatch(f"Error: .*{re.escape(complaint)}.*\n", result.stderr)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from ..planner.plans.plan import Plan
 from ..planner.plans.schedule import Place
 from ..planner.pricing.cells import cells_at
 from ..planner.search.restricted import Price, Staged, prices
+from ..profiler.snapshot import snapshot_at
 from ..runtime.engines.drafter import engine_drafters
 from ..runtime.engines.export import export_plan, expressible
 from ..runtime.engines.exported import Exported
@@ -165,14 +166,19 @@ def inputs_of_plan(plan: Plan, store: Store) -> tuple[PlanInputs | None, str]:
 
 
 def _exported(plan: Plan, request: ExportRequest, drafters: Mapping[str, EngineDrafter], rates: Rates) -> Exported:
-    return export_plan(
-        plan,
-        ENGINES[request.engine],
-        drafters,
-        target=str(plan.target.location if request.target is None else place_of(request.target)),
-        version=_version(plan, request),
-        rates=rates,
+    target = str(plan.target.location if request.target is None else place_of(request.target))
+    found = export_plan(
+        plan, ENGINES[request.engine], drafters, target=target, version=_version(plan, request), rates=rates
     )
+    return replace(found, notes=(*found.notes, *_cached(found, [target, *(each.path for each in drafters.values())])))
+
+
+def _cached(found: Exported, places: Sequence[str]) -> Iterator[str]:
+    """Yield what paths in this machine's cache of the hub are called, where an engine is given them."""
+    written = "\n".join((found.command, *(text for _, text in found.files)))
+    for place in places:
+        if (snapshot := snapshot_at(place)) is not None and place in written:
+            yield f"{place} is {snapshot.repo} of Hugging Face at revision {snapshot.commit}; elsewhere write its id"
 
 
 def _drafters(plan: Plan, request: ExportRequest) -> dict[str, EngineDrafter]:

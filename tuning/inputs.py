@@ -16,6 +16,7 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, EAGER, READ, RESUME, SELF, run_alike, run_beside, running_of
 from ..profiler.records.surface import LatencySurface
+from ..profiler.snapshot import place_or_id
 from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
@@ -177,7 +178,7 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     options = "".join(f" --{name} {shlex.quote(value)}" for name, value in asked.items() if value != usual[name])
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
-        f"run: spectune profile --target {request.target.location} [--drafter NAME=PATH]{options}"
+        f"run: spectune profile --target {place_or_id(request.target.location)} [--drafter NAME=PATH]{options}"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...planner.policies import TreePolicy
+from ...profiler.snapshot import snapshot_at
 from .setting import EngineDrafter, Schedule, Setting, Value
 
 Option = tuple[str, str, Value | tuple[tuple[int, ...], ...]]  # section of the schema, name, value
@@ -29,6 +30,12 @@ class Written:
     command: str
     options: tuple[Option, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def served(target: str) -> tuple[str, ...]:
+    """Return how a server's command names its model: a snapshot of the hub's cache by its id and revision."""
+    snapshot = snapshot_at(target)
+    return (target,) if snapshot is None or snapshot.file else (snapshot.repo, "--revision", snapshot.commit)
 
 
 class Engine(Protocol):

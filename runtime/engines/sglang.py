@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
-from .engine import Option, Written
+from .engine import Option, Written, served
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of
 from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Schedule, Setting, with_likeliest
@@ -67,7 +67,7 @@ class SGLang:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the server's flags, and the adaptive file where lengths differ."""
-        setting, start = schedule.setting, ("python", "-m", "sglang.launch_server", "--model-path", target)
+        setting, start = schedule.setting, ("python", "-m", "sglang.launch_server", "--model-path", *served(target))
         options: list[Option] = [] if schedule.served_dtype is None else [("flags", "dtype", schedule.served_dtype)]
         options += [] if setting is None else [*_options(setting, schedule), *_room(schedule)]
         files: tuple[tuple[str, str], ...] = ()

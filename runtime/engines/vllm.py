@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ...planner.kernels.suffix import LONGEST_MATCH
 from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
-from .engine import Option, Written
+from .engine import Option, Written, served
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
 from .setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
@@ -107,12 +107,12 @@ class VLLM:
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the configuration as a flag."""
         setting, told = schedule.setting, _served(schedule)
-        served = tuple(part for _, name, value in told for part in (f"--{name}", str(value)))
+        beside = tuple(part for _, name, value in told for part in (f"--{name}", str(value)))
         environment = _computing(schedule)
         if setting is None:
             return Written(
-                flags=served,
-                command=_command(environment, target, served),
+                flags=beside,
+                command=_command(environment, target, beside),
                 options=(*told, *environment),
                 notes=tuple(_notes(schedule)),
             )
@@ -122,7 +122,7 @@ class VLLM:
         values |= {"num_speculative_tokens": schedule.longest, **dict(setting.knobs)}
         if len(schedule.stages) > 1:
             values[ROWS] = _rows(schedule)
-        flags = (*served, "--speculative-config", json.dumps(values))
+        flags = (*beside, "--speculative-config", json.dumps(values))
         why_older = self._why_older(schedule, setting, version)
         if why_older:
             environment.append(("environment", RUNNER, 0))
@@ -186,7 +186,7 @@ def _computing(schedule: Schedule) -> list[Option]:
 
 def _command(environment: Sequence[Option], target: str, flags: Sequence[str]) -> str:
     variables = [f"{name}={value}" for _, name, value in environment]
-    return " ".join((*variables, shlex.join(("vllm", "serve", target, *flags))))
+    return " ".join((*variables, shlex.join(("vllm", "serve", *served(target), *flags))))
 
 
 def _notes(schedule: Schedule) -> Iterator[str]:

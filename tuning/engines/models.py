@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 from ...errors import ModelError
 from ...profiler.identity import identify
 from ...profiler.records.model import ModelIdentity
+from ...profiler.snapshot import name_of
 from ...runtime.engines.converted import OPENVINO_FILE, is_openvino
 from ..request import Identities, Models
 
@@ -70,7 +72,7 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
         parameters=max(1, parameters),
         config_hash="",
         tokenizer_hash="",
-        location=str(path.resolve()),
+        location=os.path.abspath(path),
     )
 
 
@@ -89,7 +91,7 @@ def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:
         raise ModelError(f"{path} has {OPENVINO_FILE} and no {weights.name}; copy or convert the model again")
     own = [folder / TOKENIZER] if (folder / TOKENIZER).is_file() else [folder / part for part in OPENVINO_TOKENIZER]
     return ModelIdentity(
-        name=name or folder.name,
+        name=name or name_of(folder),
         weights_hash=_sha256([weights, graph]),
         parameters=max(1, _constants(graph)),
         config_hash=_sha256_of_those_there([folder / CONFIG]),

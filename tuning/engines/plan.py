@@ -24,6 +24,7 @@ from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
+from ...profiler.snapshot import place_or_id
 from ..paces import paces_of
 from ..request import Identities
 from ..timed import Timed, timed_on
@@ -238,5 +239,6 @@ def _with_cells(surface: LatencySurface, cells: tuple[Measurement, ...]) -> Late
 def _missing(request: EnginePlanRequest, store: Store, what: str) -> StoreError:
     return StoreError(
         f"{store.url} holds no {what} of {request.engine} with {request.target.name} on {request.device.label}; run: "
-        f"spectune profile --engine {request.engine} --target {request.target.location} [--drafter NAME=PATH]"
+        f"spectune profile --engine {request.engine} --target {place_or_id(request.target.location)} "
+        "[--drafter NAME=PATH]"
     )
