@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import click
 
 from .report import tell
 
@@ -14,11 +17,21 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 
+MOST = 10_000  # prompts that are measured on; more are a data set, to be drawn from
+
+
 def named_prompts(
-    settings: Settings, path: Path | None, shipped: Literal["calibration", "evaluation"]
+    settings: Settings,
+    path: Path | None,
+    shipped: Literal["calibration", "evaluation"],
+    *,
+    sample: int | None = None,
+    seed: int = 0,
 ) -> Sequence[Prompt]:
     """Return the prompts of a file; where none is named, some that come with the demo, and say so."""
     if path is None:
+        if sample is not None:
+            raise click.UsageError("--sample draws from --prompts FILE; give that, or leave it out.")
         from ..demo.prompts import calibration_prompts, evaluation_prompts
 
         tell(
@@ -28,7 +41,7 @@ def named_prompts(
         return calibration_prompts() if shipped == "calibration" else evaluation_prompts()
     from ..profiler.prompts import read_prompts
 
-    return read_prompts(path)
+    return read_prompts(path, sample=sample, seed=seed, most=MOST, tell=partial(tell, settings))
 
 
 def tell_cut(settings: Settings, prompts: Sequence[Prompt], target: Path, most: int) -> None:
