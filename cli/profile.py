@@ -17,7 +17,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..tuning.request import Models, ProfileRequest
 
-OF_TEXTS = ("prompts", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
+OF_TEXTS = ("prompts", "sample", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
 OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
 
 
@@ -25,7 +25,8 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 @engines.option
 @click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Folder of the target model.")
 @options.drafters
-@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
+@options.prompts
+@options.sample
 @options.workload
 @click.option(
     "--temperature",
@@ -132,6 +133,7 @@ def profile(
     target: Path | None,
     drafters: dict[str, Path],
     prompts: Path | None,
+    sample: int | None,
     store: str | None,
     ray_address: str | None,
     estimated: str | None,
@@ -163,7 +165,7 @@ def profile(
         if target is None:
             raise click.UsageError("Give --target PATH, a file of the engine or a model folder.")
         asked = {**measured, "store": store, "as_json": as_json}
-        used = named_prompts(settings, prompts, "calibration")
+        used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
         engines.profile_command(settings, engine, target, drafters, used, asked)
         return
     place = target or config_only
@@ -188,9 +190,10 @@ def profile(
         raise click.UsageError("--tokens is for timing alone; add --latency-only.")
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
-    request = ProfileRequest(models=models, prompts=named_prompts(settings, prompts, "calibration"), **measured)
+    used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
+    request = ProfileRequest(models=models, prompts=used, **measured)
     if prompts is not None:
-        tell_cut(settings, request.prompts, place, request.max_prompt_tokens)
+        tell_cut(settings, request)
     if dry_run:
         _dry_run(request, ray_address, as_json)
     elif request.device == "all" or ray_address is not None:

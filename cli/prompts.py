@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..profiler.prompts import Prompt
+    from ..tuning.request import ProfileRequest
     from .settings import Settings
 
 
@@ -44,19 +45,20 @@ def named_prompts(
     return read_prompts(path, sample=sample, seed=seed, most=MOST, tell=partial(tell, settings))
 
 
-def tell_cut(settings: Settings, prompts: Sequence[Prompt], target: Path, most: int) -> None:
-    """Say how many prompts have more tokens than are kept of one, and how many conversations are read as bare text.
+def tell_cut(settings: Settings, request: ProfileRequest) -> None:
+    """Say how many prompts have more tokens than are read of one, and how many conversations are read as bare text.
 
     Raises:
         SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
+    prompts, target = request.prompts, request.models.target
     if settings.quiet or not target.is_dir():  # that there is no target is for others to say
         return
     from ..tuning.prompts import count_bare, count_cut
 
     if bare := count_bare(prompts, target):
         tell(settings, f"the target's tokenizer has no chat template: {bare} conversations are read as bare text")
-    if cut := count_cut(prompts, target, most):
-        tell(
-            settings, f"{cut} of {len(prompts)} prompts lose all but their last {most} tokens; see --max-prompt-tokens"
-        )
+    cut, room = count_cut(request)
+    if cut:
+        words = f"{cut} of {len(prompts)} prompts lose all but their last {room.tokens:,} tokens"
+        tell(settings, f"{words}; the limit is {room.limit}")

@@ -25,6 +25,7 @@ from ..profiler.records.surface import LatencySurface
 from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
+from .conversations import with_own_answers
 from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
 from .measuring.decoding import Family
 from .measuring.holding import held
@@ -97,6 +98,7 @@ def profile(
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
     require_regime(regime, device)
     identities = identify_all(request.models)
+    request = with_own_answers(request, lock_wait_s=lock_wait_s, progress=progress)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
     kept = recipe or recipe_of(request.record)

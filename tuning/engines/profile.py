@@ -64,7 +64,7 @@ class EngineRequest:
     concurrencies: tuple[int, ...] = (1, 4)
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     turns: int = 3  # of a race of the most sequences; see `_turns_at`
     seed: int = 0
 

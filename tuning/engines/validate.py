@@ -65,7 +65,7 @@ class EngineValidateRequest:
     prompts: Sequence[Prompt]
     concurrencies: tuple[int, ...] = ()
     max_new_tokens: int = 96
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     turns: int = 12
     seed: int = 0
 
