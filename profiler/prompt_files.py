@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -102,18 +103,25 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise RequestError(f"cannot read prompts from {path}: it is no UTF-8 text ({error.reason}); convert it") from error
+        raise RequestError(
+            f"cannot read prompts from {path}: it is no UTF-8 text ({error.reason}); convert it"
+        ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise RequestError(f"cannot read prompts from {path}: its compression is broken ({error}); get it again") from error
+        raise RequestError(
+            f"cannot read prompts from {path}: its compression is broken ({error}); get it again"
+        ) from error
     except OSError as error:
         raise RequestError(f"cannot read prompts from {path} ({error}); give a file that can be read") from error
 
 
-def _opened(path: Path) -> TextIO:
-    with path.open("rb") as file:
-        is_packed = file.read(2) == b"\x1f\x8b"
-    opened = gzip.open(path, "rt", encoding="utf-8-sig", newline="\n") if is_packed else None
-    return opened or path.open(encoding="utf-8-sig", newline="\n")  # type: ignore[return-value]
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """Open a file as text, compressed or not."""
+    with path.open("rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        inside = gzip.GzipFile(fileobj=raw) if is_packed else raw
+        yield io.TextIOWrapper(inside, encoding="utf-8-sig", newline="\n")
 
 
 def _text_lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
@@ -124,7 +132,9 @@ def _text_lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
         if len(line) == LONGEST:
             raise RequestError(f"{path} line {number} has more than {LONGEST:,} characters, too many for a prompt")
         if "\0" in line:
-            raise RequestError(f"{path} is no text: line {number} holds a zero byte; give UTF-8 text or {', '.join(DATA)}")
+            raise RequestError(
+                f"{path} is no text: line {number} holds a zero byte; give UTF-8 text or {', '.join(DATA)}"
+            )
         yield number, line
 
 
@@ -182,7 +192,9 @@ def _require_known(path: Path, names: Sequence[str]) -> None:
     """Raise RequestError unless some column is known."""
     if not any(map(is_known, names)):
         seen = ", ".join(repr(name[:40]) for name in names[:12]) or "none"
-        raise RequestError(f"{path} has the columns {seen}, and no prompt is known by them; name one prompt or question")
+        raise RequestError(
+            f"{path} has the columns {seen}, and no prompt is known by them; name one prompt or question"
+        )
 
 
 def _rows_of_parquet(path: Path) -> Iterator[Entry]:
@@ -213,7 +225,7 @@ def _values(path: Path, file: TextIO, tell: Tell) -> Iterator[Entry]:
         number += 1
         try:
             value = text.value()
-        except _BrokenOff:
+        except _BrokenOffError:
             if number == 1:
                 raise
             tell(f"{path} breaks off within entry {number}; the {number - 1} before it are read")
@@ -230,7 +242,7 @@ def _unwrapped(value: Json) -> list[Json]:
     return [value] if len(lists) != 1 or any(map(is_known, value)) else lists[0]
 
 
-class _BrokenOff(RequestError):
+class _BrokenOffError(RequestError):
     """The file ends within a value."""
 
 
@@ -272,7 +284,7 @@ class _JsonText:
                 breaks_off = error.pos >= len(self._text) - NEAR_END or error.msg.startswith("Unterminated string")
                 if breaks_off and self._read():
                     continue
-                kind = _BrokenOff if breaks_off else RequestError
+                kind = _BrokenOffError if breaks_off else RequestError
                 near = self._text[max(error.pos - 20, 0) : error.pos + 20]
                 raise kind(f"{self._path} is not JSON ({error.msg}, near {near!r}); mend it or get it again") from error
             except (ValueError, RecursionError) as error:

@@ -1,17 +1,19 @@
 """The forms in which people keep prompts, told apart by their keys.
 
-| form | keys | what is asked |
-|---|---|---|
-| ours, HumanEval, MBPP | `prompt` or `text` | the text, to be continued |
-| chats, as OpenAI's API takes them | `messages`; `prompt` or `input` may be a list of messages | the turns up to the last that is not the model's |
-| requests in a batch | `body` | what its body holds |
-| MT-Bench, Spec-Bench | `turns`; `prompt` may be a list of texts | the first, and the others behind the model's answers; `category` is the workload |
-| ShareGPT | `conversations` or `conversation` | the first turn of a human, behind a system's |
-| Alpaca, Dolly | `instruction`, and `input` or `context` | the instruction, a blank line, the input |
-| GSM8K and others | `question`, `problem`, `query` or `input` | the text, as a user's turn, behind a `passage` or `context` |
+The first of these keys that an entry has tells its form:
 
-Where several match, the first of `FORMS` counts. A prompt may have `workload`, `answer` and `image` beside it; the
-`answer` of a `question` is a worked solution, which no text ends with, and is left alone. So are all other keys.
+| keys | known from | what is asked |
+|---|---|---|
+| `messages` | OpenAI's chats | the turns, up to the last that is not the model's |
+| `conversations` | ShareGPT | the first turn of a human, behind a system's |
+| `turns` | MT-Bench, Spec-Bench | each turn behind the model's answers; `category` is the workload |
+| `body` | OpenAI's batches | what is in it |
+| `instruction` | Alpaca, Dolly | that, a blank line, and its `input` or `context` |
+| `prompt`, `text` | ours, HumanEval, MBPP | the text, to be continued; a list is turns or messages |
+| `question` and such | GSM8K | the text as a user's turn, behind its `passage` or `context` |
+
+A prompt may have `workload`, `answer` and `image` beside it. The `answer` of a `question` is a worked solution, which
+no text ends with: it is left alone. So are all other keys.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ EXTRAS = ("name", "tool_calls", "tool_call_id")  # of a message, which templates
 TEXT_PARTS = ("text", "input_text", "output_text")
 ASKING = {"human", "user"}  # in ShareGPT's forms
 QUESTIONS = ("question", "problem", "query", "input")
-READ = '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]}, {"turns": ["..."]} or {"question": "..."}'
+READ = (
+    '{"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]}, {"turns": ["..."]} or {"question": "..."}'
+)
 
 
 def prompt_of(entry: object, folder: Path) -> Prompt | None:
@@ -83,7 +87,7 @@ def _conversation(listed: Json, entry: Entry, common: dict[str, Json]) -> Prompt
 def _batch(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt | None:
     body = entry["body"]
     if not isinstance(body, dict) or "body" in body:
-        raise RequestError(f"the body of a request must be an object with messages or a prompt, got {str(body)[:40]!r}")
+        raise RequestError(f"the body must be an object with messages or a prompt, got {str(body)[:40]!r}")
     return prompt_of({**body, **{key: value for key, value in common.items() if value}}, folder)
 
 

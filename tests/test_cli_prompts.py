@@ -66,7 +66,7 @@ def test_whole_prompts_are_read_unless_the_model_has_no_positions_for_them(
     positions = positions_of(target)
     prompts = [Prompt(text="x" * tokens) for tokens in (4, positions - 16, positions - 15)]
     tell_cut(Settings(), asked(target, prompts))
-    said = f"1 of 3 prompts lose all but their last {positions - 16} tokens; the limit is the model's {positions} positions"
+    said = f"1 of 3 prompts lose all but their last {positions - 16} tokens; the limit is the model's {positions} pos"
     assert said in capsys.readouterr().err
 
 

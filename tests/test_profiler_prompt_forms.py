@@ -61,16 +61,16 @@ def test_files_of_published_packages_are_read_as_they_are(
     [
         ({"instruction": "Sort them.", "input": "3 1 2", "output": "1 2 3"}, "Sort them.\n\n3 1 2"),
         ({"output": "Yes.", "input": "", "instruction": "Is rain wet?"}, "Is rain wet?"),
-        ({"instruction": "Who rode?", "context": "Ann rode.", "response": "Ann", "category": "qa"}, "Who rode?\n\nAnn rode."),
+        ({"instruction": "Who?", "context": "Ann rode.", "response": "Ann", "category": "qa"}, "Who?\n\nAnn rode."),
         ({"question": "2 + 2?", "answer": "It is 4.\n#### 4"}, "2 + 2?"),
-        ({"conversations": [{"from": "gpt", "value": "Hi"}, {"from": "human", "value": "Is rain wet?"}]}, "Is rain wet?"),
+        ({"conversations": [{"from": "gpt", "value": "Hi"}, {"from": "human", "value": "So?"}]}, "So?"),
         ({"conversation": [ASKED, {"role": "assistant", "content": "Yes."}], "turn": 1}, "Is rain wet?"),
-        ({"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [ASKED]}}, "Is rain wet?"),
-        ({"custom_id": "1", "method": "POST", "url": "/v1/responses", "body": {"input": "Is rain wet?"}}, "Is rain wet?"),
+        ({"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [ASKED]}}, "Is rain wet?"),
+        ({"custom_id": "1", "url": "/v1/responses", "body": {"input": "Is rain wet?"}}, "Is rain wet?"),
         ({"messages": [ASKED, {"role": "assistant", "content": "Yes."}]}, "Is rain wet?"),
         ({"prompt": [ASKED]}, "Is rain wet?"),
     ],
-)  # fmt: skip
+)
 def test_a_form_is_told_by_its_keys(tmp_path: Path, entry: Any, text: str) -> None:
     assert only(tmp_path, entry).text == text
 
@@ -202,20 +202,20 @@ def test_answers_are_there_where_every_prompt_has_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"story": "x", "title": "y"}, "no prompt is known by the keys 'story', 'title'; write for example {\"prompt\""),
+        ({"story": "x", "title": "y"}, "no prompt is known by the keys 'story', 'title'; write for example {"),
         ({"prompt": "a\ud800"}, r"a prompt holds half a character, \\ud800 alone"),
         ({"turns": ["a", "\udfff"]}, r"half a character, \\udfff alone"),
         ({"messages": [{**ASKED, "name": "\ud800"}]}, "half a character"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "part of the type 'image_url'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "part of the type 'image_url'"),
         ({"messages": [{"role": "assistant", "content": "Hi"}]}, "no turn to answer"),
         ({"turns": [3]}, "turns must be a list of texts"),
         ({"question": [[ASKED]]}, "a question must be text"),
         ({"conversations": [{"from": "human"}]}, "a turn of conversations must be"),
         ({"instruction": 3}, "the instruction and its input must be texts"),
-        ({"body": "x"}, "the body of a request must be an object"),
+        ({"body": "x"}, "the body must be an object"),
         ({"prompt": "a", "answer": 4}, "an answer must be text, got 4"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_asked_is_refused_with_its_place(tmp_path: Path, entry: Any, words: str) -> None:
     with pytest.raises(RequestError, match=rf"p\.jsonl line 2: .*{words}"):
         read_prompts(put(tmp_path / "p.jsonl", "good", entry))

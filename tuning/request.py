@@ -74,7 +74,10 @@ class ProfileRequest:
                 f"batch {max(self.batches)} needs as many prompts, got {len(self.prompts)}; "
                 "add prompts or lower --batch"
             )
-        if min((*self.contexts, 1 if self.max_prompt_tokens is None else self.max_prompt_tokens)) < 1 or self.max_new_tokens < 2:
+        if (
+            min((*self.contexts, 1 if self.max_prompt_tokens is None else self.max_prompt_tokens)) < 1
+            or self.max_new_tokens < 2
+        ):
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
         if not self.budget_s > 0:
             raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")
