@@ -6,7 +6,9 @@ What an entry of a file may be, `prompt_forms.py` lists.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from ..errors import RequestError
@@ -27,7 +29,7 @@ def read_prompts(
 
     Args:
         path: see the head of this file.
-        sample: how many are drawn, all equally likely; None: all. No more than these lie in memory.
+        sample: how many are drawn, as many of each workload; None: all. Of each no more than these lie in memory.
         seed: of what is drawn.
         most: prompts that may be there without a sample.
         tell: told what is left out.
@@ -89,15 +91,21 @@ def _all(path: Path, prompts: Iterator[Prompt], most: int | None) -> tuple[Promp
 
 
 def _drawn(prompts: Iterator[Prompt], size: int, seed: int) -> tuple[Prompt, ...]:
-    """Return so many prompts, any set of them equally likely.
+    """Return so many prompts, as many of each workload as there are; within one any set is equally likely.
 
     Source: Vitter, Random Sampling with a Reservoir (1985), algorithm R.
     """
     drawn = random.Random(seed)
-    held: list[tuple[int, Prompt]] = []
+    held: dict[str, list[tuple[int, Prompt]]] = {}
+    seen: Counter[str] = Counter()
     for place, prompt in enumerate(prompts):
-        if len(held) < size:
-            held.append((place, prompt))
-        elif (other := drawn.randrange(place + 1)) < size:
-            held[other] = (place, prompt)
-    return tuple(prompt for _, prompt in sorted(held, key=lambda pair: pair[0]))
+        own = held.setdefault(prompt.workload, [])
+        seen[prompt.workload] += 1
+        if len(own) < size:
+            own.append((place, prompt))
+        elif (other := drawn.randrange(seen[prompt.workload])) < size:
+            own[other] = (place, prompt)
+    for own in held.values():
+        drawn.shuffle(own)
+    in_turns = [pair for turn in zip_longest(*held.values()) for pair in turn if pair is not None]
+    return tuple(prompt for _, prompt in sorted(in_turns[:size], key=lambda pair: pair[0]))

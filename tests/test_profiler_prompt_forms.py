@@ -177,6 +177,13 @@ def test_every_prompt_is_as_likely_in_a_sample(tmp_path: Path) -> None:
     assert all(150 < drawn.count(letter) < 250 for letter in "abcdef")  # 200 each, give or take 4.3 deviations
 
 
+def test_a_sample_has_as_many_of_each_workload(tmp_path: Path) -> None:
+    kinds = [*["common"] * 90, *["rare"] * 3, *["some"] * 7]
+    entries = [{"prompt": str(place), "workload": kind} for place, kind in enumerate(kinds)]
+    drawn = [prompt.workload for prompt in read_prompts(put(tmp_path / "p.jsonl", *entries), sample=12, seed=4)]
+    assert [drawn.count(kind) for kind in ("common", "rare", "some")] == [5, 3, 4]
+
+
 def test_an_array_longer_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
     texts = [f"{number} " + "ä\u2028\"'\\]," * 1000 for number in range(2 * BLOCK // 7000)]
     texts.append("long " * (BLOCK // 3))
