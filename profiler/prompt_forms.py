@@ -207,7 +207,7 @@ def _joined(parts: Json) -> str:
     kinds = [part.get("type", "") if isinstance(part, Mapping) else "" for part in parts]
     if other := next((kind for kind in kinds if kind not in TEXT_PARTS), None):
         raise RequestError(f"a message has a part of the type {other!r}, and only text is read; leave that message out")
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    if len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
         raise RequestError('a part of a message must be {"type": "text", "text": text}')
-    return "".join(texts)
+    return "".join(map(str, texts))
