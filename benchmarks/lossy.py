@@ -37,7 +37,7 @@ from spectune.planner.policies import ChainPolicy, PlainPolicy, StackPolicy, Tre
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.policies.pad import PadPolicy
 from spectune.profiler.identity import identify
-from spectune.profiler.prompts import read_answers, read_prompts
+from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.feed import Feed
 from spectune.runtime.layout import lay_out
@@ -107,13 +107,13 @@ def train_pivots(folder: Path, practice: int, rollouts: int) -> None:
     if (folder / PIVOTS / "card.json").exists():
         return
     tokenizer = load_tokenizer(str(folder / "target"))
-    asked, answers = read_prompts(folder / "practice.jsonl")[:practice], read_answers(folder / "practice.jsonl")
+    asked = read_prompts(folder / "practice.jsonl")[:practice]
     request = PadRequest(
         target=folder / "target",
         drafter=folder / "small",
         exercises=tuple(
             Exercise(prompt=encode_prompt(prompt, tokenizer), answer=answer)
-            for prompt, answer in zip(asked, answers[:practice], strict=True)
+            for prompt, answer in zip(asked, answers_of(asked), strict=True)
         ),
         files=("practice.jsonl",),
         rollouts=RolloutSettings(rollouts=rollouts),
@@ -217,7 +217,7 @@ def measure(folder: Path, prompts: int, races: int) -> dict[str, Any]:
     ways, tokenizer = ways_of(folder), load_tokenizer(str(models.target))
     family = load_family(models, dtype="float32", device="cpu", classifiers={PIVOTS: folder / PIVOTS})
     asked = read_prompts(folder / "prompts.jsonl")[:prompts]
-    answers = read_answers(folder / "prompts.jsonl")[:prompts]
+    answers = answers_of(asked)
     requests = requests_of(ProfileRequest(models=models, prompts=asked, max_new_tokens=NEW_TOKENS), tokenizer)
     outcomes = {name: decode(family, policy, requests) for name, policy in ways.items()}
     right = {

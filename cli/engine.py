@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # a test compares them
 SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
 PROFILE = {"engine", "target", "drafters", "prompts", "workload", "dtype", "batches", "seed", "store", "as_json"}
-TOLD = {"max_new_tokens", "max_prompt_tokens"}  # of profile and validate alike
+TOLD = {"max_new_tokens", "max_prompt_tokens", "sample"}  # of profile and validate alike
 PLAN = {"engine", "target", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
 VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "rounds", "seed", "store", "as_json"}
 TURNS = 4  # of every round of a validation
@@ -156,6 +156,8 @@ def validate_command(
         else:
             print_table(validation_table(done.validation))
             print_table(_checks_table(done))
+        for note in done.notes:
+            tell(settings, note)
         tell(settings, f"kept in {store.url} beside plan {done.validation.plan_id}")
     return done
 

@@ -11,6 +11,7 @@ import click
 
 from . import options
 from .model import model_places
+from .prompts import named_prompts, tell_cut
 from .report import Table, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -43,7 +44,14 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
 @click.command()
 @options.target
 @options.drafters
-@click.option("--prompts", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl.")
+@click.option(
+    "--prompts",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Text, .jsonl, .json, .csv, .parquet, or a folder of them.",
+)
+@options.sample
 @click.option(
     "--setting",
     "settings_",
@@ -86,6 +94,7 @@ def lossy(
     target: str,
     drafters: dict[str, str],
     prompts: Path,
+    sample: int | None,
     settings_: tuple[str, ...],
     window_counts_itself: bool,
     output: Path | None,
@@ -111,7 +120,7 @@ def lossy(
     from ..planner.lossy.run import write_runs
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
-    from ..profiler.prompts import read_answers, read_prompts
+    from ..profiler.prompts import answers_of
     from ..runtime.models.pivots import is_pivots, pivot_shape
     from ..tuning.lossy import LossyRequest, measure_lossy
     from ..tuning.request import Models
@@ -131,10 +140,11 @@ def lossy(
     (name,) = drafting
     asked = next((identify(path, called) for called, path in classifiers.items()), None)
     floor = next((pivot_shape(path).floor for path in classifiers.values()), FLOOR)
+    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=wanted["seed"])
     request = LossyRequest(
         models=Models(target=resolve_model(target), drafters=drafting),
-        prompts=read_prompts(prompts),
-        answers=read_answers(prompts),
+        prompts=used,
+        answers=answers_of(used),
         drafter=name,
         classifiers=classifiers,
         policies=[
@@ -145,6 +155,7 @@ def lossy(
         ],
         **wanted,
     )
+    tell_cut(settings, request.as_profile)
     with progress(settings) as report:
         runs = measure_lossy(request, progress=report)
     if output is not None:

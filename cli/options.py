@@ -155,10 +155,18 @@ max_new_tokens = click.option(
 )
 max_prompt_tokens = click.option(
     "--max-prompt-tokens",
-    default=64,
-    show_default=True,
     type=click.IntRange(1),
-    help="Longer prompts lose their beginning.",
+    metavar="N",
+    help="Longer prompts lose their beginning; else what the model and memory have room for.",
+)
+prompts = click.option(
+    "--prompts",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Text, .jsonl, .json, .csv, .parquet, or a folder of them; else the demo's.",
+)
+sample = click.option(
+    "--sample", type=click.IntRange(1), metavar="N", help="Draw so many of the prompts, by --seed; else all are taken."
 )
 allow_lossy = click.option(
     "--allow-lossy", is_flag=True, help="Let the output differ from the target's own, where that was measured."

@@ -18,7 +18,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from ..tuning.request import Models, ProfileRequest
 
-OF_TEXTS = ("prompts", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
+OF_TEXTS = ("prompts", "sample", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
 OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
 
 
@@ -26,7 +26,8 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 @engines.option
 @click.option("--target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @options.drafters
-@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
+@options.prompts
+@options.sample
 @options.workload
 @click.option(
     "--temperature",
@@ -131,6 +132,7 @@ def profile(
     target: str | None,
     drafters: dict[str, str],
     prompts: Path | None,
+    sample: int | None,
     store: str | None,
     ray_address: str | None,
     estimated: str | None,
@@ -163,7 +165,7 @@ def profile(
         if target is None:
             raise click.UsageError("Give --target MODEL, a file of the engine, a model folder or an id.")
         asked = {**measured, "store": store, "as_json": as_json}
-        used = named_prompts(settings, prompts, "calibration")
+        used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
         engines.profile_command(settings, engine, target, drafters, used, asked)
         return
     if (target is None) is (config_only is None):
@@ -190,10 +192,10 @@ def profile(
         raise click.UsageError("--tokens is for timing alone; add --latency-only.")
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
-    used = named_prompts(settings, prompts, "calibration")
+    used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
     request = ProfileRequest(models=models(), prompts=used, **measured)
     if prompts is not None:
-        tell_cut(settings, request.prompts, request.models.target, request.max_prompt_tokens)
+        tell_cut(settings, request)
     if dry_run:
         _dry_run(request, ray_address, as_json)
     elif request.device == "all" or ray_address is not None:

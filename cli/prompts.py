@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import click
 
 from .report import tell
 
@@ -11,14 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..profiler.prompts import Prompt
+    from ..tuning.request import ProfileRequest
     from .settings import Settings
 
 
+MOST = 10_000  # prompts that are measured on; more are a data set, to be drawn from
+
+
 def named_prompts(
-    settings: Settings, path: Path | None, shipped: Literal["calibration", "evaluation"]
+    settings: Settings,
+    path: Path | None,
+    shipped: Literal["calibration", "evaluation"],
+    *,
+    sample: int | None = None,
+    seed: int = 0,
 ) -> Sequence[Prompt]:
     """Return the prompts of a file; where none is named, some that come with the demo, and say so."""
     if path is None:
+        if sample is not None:
+            raise click.UsageError("--sample draws from --prompts FILE; give that, or leave it out.")
         from ..demo.prompts import calibration_prompts, evaluation_prompts
 
         tell(
@@ -28,22 +42,23 @@ def named_prompts(
         return calibration_prompts() if shipped == "calibration" else evaluation_prompts()
     from ..profiler.prompts import read_prompts
 
-    return read_prompts(path)
+    return read_prompts(path, sample=sample, seed=seed, most=MOST, tell=partial(tell, settings))
 
 
-def tell_cut(settings: Settings, prompts: Sequence[Prompt], target: Path, most: int) -> None:
-    """Say how many prompts have more tokens than are kept of one, and how many conversations are read as bare text.
+def tell_cut(settings: Settings, request: ProfileRequest) -> None:
+    """Say how many prompts have more tokens than are read of one, and how many conversations are read as bare text.
 
     Raises:
         SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
+    prompts, target = request.prompts, request.models.target
     if settings.quiet or not target.is_dir():  # that there is no target is for others to say
         return
     from ..tuning.prompts import count_bare, count_cut
 
     if bare := count_bare(prompts, target):
         tell(settings, f"the target's tokenizer has no chat template: {bare} conversations are read as bare text")
-    if cut := count_cut(prompts, target, most):
-        tell(
-            settings, f"{cut} of {len(prompts)} prompts lose all but their last {most} tokens; see --max-prompt-tokens"
-        )
+    cut, room = count_cut(request)
+    if cut:
+        words = f"{cut} of {len(prompts)} prompts lose all but their last {room.tokens:,} tokens"
+        tell(settings, f"{words}; the limit is {room.limit}")

@@ -28,6 +28,7 @@ UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing 
 @click.command()
 @options.target
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
+@click.option("--chat", is_flag=True, help="Ask the prompt as a user does, through the target's chat template.")
 @click.option(
     "--image",
     "images",
@@ -78,6 +79,7 @@ def run(
     /,
     target: str,
     prompt: str,
+    chat: bool,
     images: tuple[Path, ...],
     drafters: dict[str, str],
     plan: str,
@@ -97,6 +99,7 @@ def run(
 
     \b
         spectune run --target path/to/target --prompt "def main():" --max-new-tokens 64
+        spectune run --target path/to/target --chat --prompt "What is a KV cache?"
         spectune run --target path/to/target --prompt "def main():" --plan none
         spectune run --target path/to/target --prompt "def main():" --plan 3
         spectune run --target path/to/target --prompt "def main():" --temperature 0.8 --top-p 0.9 --stop "def "
@@ -104,6 +107,8 @@ def run(
     if plan == "none":
         options.require_untyped(UNPLANNED, "is about a plan, and --plan none follows none; leave it out.")
     text = sys.stdin.read() if prompt == "-" else prompt
+    if chat and images:
+        raise click.UsageError("--chat reads no --image; leave one of them out.")
     if not text.strip():
         raise RequestError("the prompt is empty; write some text")
     from ..runtime.generation import GenerationSettings
@@ -111,6 +116,7 @@ def run(
     from ..runtime.loader import load
 
     wanted = GenerationSettings(**generation)
+    turns = [{"role": "user", "content": text}]
     asked = ImagePrompt(text=text, images=tuple(read_image(path) for path in images)) if images else text
     generator = load(
         target,
@@ -128,7 +134,7 @@ def run(
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
     if as_json:
-        done = generator.generate(asked, wanted)
+        done = generator.chat(turns, wanted) if chat else generator.generate(asked, wanted)
         origin = {"source": choice.source, "reason": choice.reason}
         facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
         facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, allow_lossy) else {}
@@ -138,7 +144,7 @@ def run(
     watch = generator.observer
     generator.observer = pace = Pace(watch)
     try:
-        done = _echoed(generator.stream(asked, wanted))
+        done = _echoed(generator.stream_chat(turns, wanted) if chat else generator.stream(asked, wanted))
     finally:
         generator.observer = watch
     click.echo()

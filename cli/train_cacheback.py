@@ -20,7 +20,7 @@ from .settings import Settings
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Text that is counted; .jsonl has a text or conversation per line. Repeatable.",
+    help="Text that is counted; data files hold texts or conversations. Repeatable.",
 )
 @click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where to.")
 @click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders kept.")

@@ -158,12 +158,13 @@ def exercises_of(path: Path, target: Path) -> list[Exercise]:
         RequestError: the file cannot be read as prompts, or a line has no answer or an image.
     """
     from ..errors import RequestError
-    from ..profiler.prompts import read_answers, read_prompts
+    from ..profiler.prompts import answers_of, read_prompts
     from ..runtime.models.loading import load_tokenizer
     from ..runtime.prompt_ids import encode_prompt
     from ..training.pad_request import Exercise
 
-    prompts, answers = read_prompts(path), read_answers(path)
+    prompts = read_prompts(path)
+    answers = answers_of(prompts)
     if not answers:
         raise RequestError(
             f"{path} does not tell every answer, and a token is judged by the answer it leads to; write a .jsonl file "

@@ -21,7 +21,7 @@ from .settings import Settings
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Text whose pieces the target continues; .jsonl has a text or conversation per line. Repeatable.",
+    help="Text whose pieces the target continues; data files hold texts or conversations. Repeatable.",
 )
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The drafter's folder."

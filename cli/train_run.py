@@ -121,7 +121,7 @@ def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command]
             multiple=True,
             metavar="FILE",
             type=path,
-            help="Text whose pieces the target continues; .jsonl has a text or conversation per line. Repeatable.",
+            help="Text whose pieces the target continues; data files hold texts or conversations. Repeatable.",
         ),
         click.option("-o", "--output", required=True, metavar="DIR", type=path, help="The drafter's folder."),
         click.option("--steps", default=1000, show_default=True, type=positive, help="Updates of the weights."),

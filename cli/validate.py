@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.command()
 @engines.option
 @options.target
-@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Text or .jsonl; else the demo's.")
+@options.prompts
+@options.sample
 @click.option("--plan", metavar="ID|FILE", help="Which plan; else the one of this device that counts.")
 @options.drafters
 @options.device
@@ -53,6 +54,7 @@ def validate(
     target: str,
     prompts: Path | None,
     drafters: dict[str, str],
+    sample: int | None,
     store: str | None,
     fail_above: float | None,
     as_json: bool,
@@ -76,17 +78,18 @@ def validate(
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
 
-    used = named_prompts(settings, prompts, "evaluation")
+    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
     if engine is not None:
         asked = {**measured, "store": store, "as_json": as_json}
         told = engines.validate_command(settings, engine, target, used, asked)
         _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
-    place = resolve_model(target)
+    request = ValidateRequest(
+        target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured
+    )
     if prompts is not None:
-        tell_cut(settings, used, place, measured["max_prompt_tokens"])
-    request = ValidateRequest(target=place, drafters=model_places(drafters), prompts=used, **measured)
+        tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report)
         url = opened.url

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator as Pieces
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import DeviceError, RequestError
-from ..profiler.prompts import Message
+from ..profiler.prompt import Message
+from ..profiler.prompt_forms import message_of
 from ..profiler.records.role import CAPTURED
 from .choice import Choice
 from .faults import is_out_of_memory, reason_of
@@ -29,6 +30,7 @@ from .warming import WarmUp
 from .watch.protocol import RoundObserver
 
 USUAL_LENGTH = 2048  # tokens of a session's requests, prompt and new ones together
+Conversation = Sequence[Message | Mapping[str, Any]]
 SHARED_LENGTH = 512  # texts are given room for a multiple of this where the next call may use it
 
 
@@ -112,8 +114,12 @@ class Generator:
             raise RequestError("generate_batch takes several prompts, got one; write [prompt]")
         each = _one_per_prompt(settings, options, len(prompts))
         requests = [self.request(*pair) for pair in zip(prompts, each, strict=True)]
-        if not requests:
-            return []
+        return self._completed(requests, each, slots) if requests else []
+
+    def _completed(
+        self, requests: Sequence[Request], each: Sequence[GenerationSettings], slots: int
+    ) -> list[Completion]:
+        """Return the completions of some requests, at least one, with the settings of each."""
         held = self._held_for(requests, slots)
         held.decoder.expect(held.slots, max(len(request.prompt) for request in requests[: held.slots]))
         session = self._session_over(held, piecewise=False)
@@ -122,6 +128,34 @@ class Generator:
         done = {event.handle: event.completion for event in _events(session) if event.completion is not None}
         self._set_aside(held)
         return [done[handle] for handle in range(len(requests))]
+
+    def chat(
+        self, messages: Conversation, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
+    ) -> Completion:
+        """Return the target's answer to a conversation, which its tokenizer's chat template writes.
+
+        Args:
+            messages: turns such as {"role": "user", "content": "Hi"}, as OpenAI's API takes them.
+            settings: of the answer.
+            options: fields of the settings.
+
+        Raises:
+            RequestError: as `generate`; or there is no such template, or it refuses the conversation.
+            DeviceError: as `generate`.
+        """
+        (own,) = _one_per_prompt(settings, options, 1)
+        return _read(self._completed([self.chat_request(messages, own)], [own], 1)[0])
+
+    def stream_chat(
+        self, messages: Conversation, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
+    ) -> Pieces[str, None, Completion]:
+        """Yield the answer to a conversation piece by piece, as `stream` does; return what `chat` does.
+
+        Raises:
+            RequestError, DeviceError: as `chat`.
+        """
+        (own,) = _one_per_prompt(settings, options, 1)
+        return (yield from self._pieces(self.chat_request(messages, own), own))
 
     def stream(
         self, prompt: PromptLike, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
@@ -134,7 +168,9 @@ class Generator:
             RequestError, DeviceError: as `generate`.
         """
         (own,) = _one_per_prompt(settings, options, 1)
-        request = self.request(prompt, own)
+        return (yield from self._pieces(self.request(prompt, own), own))
+
+    def _pieces(self, request: Request, own: GenerationSettings) -> Pieces[str, None, Completion]:
         held = self._held_for([request], 1)
         held.decoder.expect(1, len(request.prompt))
         session = self._session_over(held, piecewise=True)
@@ -215,13 +251,16 @@ class Generator:
         except (MemoryError, RuntimeError) as error:
             raise _no_memory(error) from error
 
-    def chat_request(self, messages: Sequence[Message], settings: GenerationSettings) -> Request:
+    def chat_request(self, messages: Conversation, settings: GenerationSettings) -> Request:
         """Return a conversation in tokens, through the tokenizer's chat template, as `request` does a prompt.
 
         Raises:
-            RequestError: there is no such template, or it refuses the conversation.
+            RequestError: there is no such template, it refuses the conversation, or a turn is none.
         """
-        return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, messages), settings, self._ends)
+        if isinstance(messages, str | Mapping):
+            raise RequestError('chat takes turns, got one; write [{"role": "user", "content": "..."}]')
+        turns = [message if isinstance(message, Message) else message_of(message) for message in messages]
+        return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, turns), settings, self._ends)
 
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         """Return a prompt in tokens, as a session's `enqueue` takes it; any thread may ask, while another one decodes.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -57,10 +59,20 @@ def prompt_ids(
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Return a text's tokens, with the one that begins a text once: a chat template may have written it already."""
-    ids: list[int] = tokenizer(text)["input_ids"]
+    ids = _encoded(tokenizer, text)
     begin, written = tokenizer.bos_token_id, tokenizer.bos_token
     is_twice = begin is not None and ids[:2] == [begin, begin]
     return ids[1:] if is_twice and isinstance(written, str) and text.startswith(written) else ids
+
+
+def _encoded(tokenizer: PreTrainedTokenizerBase, text: str, **settings: bool) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # tokenizers would call it no text at all
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise RequestError(f"the prompt holds half a character, {half} alone; write the whole one") from None
+    ids: list[int] = tokenizer(text, **settings)["input_ids"]
+    return ids
 
 
 def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -70,7 +82,7 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
         RequestError: the prompt has no tokens, or the template refuses the conversation.
     """
     is_chat = bool(prompt.messages and tokenizer.chat_template)
-    ids = chat_ids(tokenizer, prompt.messages) if is_chat else prompt_ids(tokenizer, prompt.text)
+    ids = chat_ids(tokenizer, prompt.messages, prompt.tools) if is_chat else prompt_ids(tokenizer, prompt.text)
     if not ids:
         raise RequestError(f"the prompt {prompt.text[:40]!r} has no tokens under this tokenizer; write some text in it")
     return tuple(ids)
@@ -93,28 +105,61 @@ def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     return tuple(ids[:1]) if tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id] else ()
 
 
-def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+def chat_ids(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+) -> tuple[int, ...]:
     """Return a conversation in ids, up to where the model's own turn begins; its template writes all that is special.
+
+    Args:
+        tokenizer: the target's.
+        messages: the turns; those of a developer are a system's where the template does not know developers.
+        tools: JSON values, which the model may call.
 
     Raises:
         RequestError: the tokenizer has no chat template, or it refuses the conversation.
     """
     if not tokenizer.chat_template:
         raise RequestError("the target's tokenizer has no chat template; give the prompt as text")
-    return tuple(tokenizer(_in_chat_template(messages, tokenizer), add_special_tokens=False)["input_ids"])
+    return tuple(_encoded(tokenizer, _in_chat_template(messages, tools, tokenizer), add_special_tokens=False))
 
 
-def _in_chat_template(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+def _in_chat_template(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
+) -> str:
     """Return the conversation as the model reads it."""
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    knows_developers = "developer" in str(tokenizer.chat_template)
+    turns = [
+        {
+            "role": "system" if message.role == "developer" and not knows_developers else message.role,
+            "content": message.content,
+            **_extra(message),
+        }
+        for message in messages
+    ]
+    asked: Any = {"tools": list(tools) or None, "add_generation_prompt": True, "tokenize": False}
     try:
-        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-    except (TemplateError, ValueError) as error:  # the latter of several templates none of which is the default
+        return str(tokenizer.apply_chat_template(turns, **asked))
+    except (TemplateError, TypeError, ValueError) as error:  # the last of several templates without a default
         roles = ", ".join(message.role for message in messages)
         raise RequestError(
             f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
             "change the roles or give the prompt as text"
         ) from error
+
+
+def _extra(message: Message) -> dict[str, Any]:
+    """Return what a turn holds beside its words: arguments of calls as templates take them, which are no text."""
+    extra = dict(message.extra)
+    if calls := extra.get("tool_calls"):
+        extra["tool_calls"] = [_call(call) for call in calls]
+    return extra
+
+
+def _call(call: Any) -> Any:
+    try:
+        return {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+    except (KeyError, TypeError, ValueError):  # no call as OpenAI writes it: the template says what it thinks of that
+        return call
 
 
 def require_room(request: Request, longest: int) -> None:

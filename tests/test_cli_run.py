@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from transformers import LlamaForCausalLM
 
 from spectune.cli import main
+from spectune.runtime.models.loading import load_tokenizer
 
 from .tiny_family import byte_tokenizer, save_model
 
@@ -38,6 +39,23 @@ def test_a_repetition_penalty_gives_what_transformers_generates_with_it(target: 
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     new = model.generate(ids, max_new_tokens=24, do_sample=False, repetition_penalty=1.5)[0, ids.shape[1] :]
     assert facts(target, "--repetition-penalty", "1.5")["tokens"] == new.tolist() != facts(target)["tokens"]
+
+
+def test_a_chat_goes_through_the_template_of_the_target(tmp_path: Path) -> None:
+    place = save_model(tmp_path / "target", layers=1, seed=1)
+    refused = typed(place, "--chat")
+    assert refused.exit_code == 1 and "has no chat template; give the prompt as text" in refused.stderr
+    tokenizer = load_tokenizer(str(place))
+    tokenizer.chat_template = "{{ messages[0].role }} {{ messages[0].content }}"
+    tokenizer.save_pretrained(place)
+    own = facts(place, "--prompt", f"user {PROMPT}")
+    assert facts(place, "--chat")["tokens"] == own["tokens"]
+    assert typed(place, "--chat").stdout == own["text"] + "\n"
+
+
+def test_half_a_character_is_refused_in_one_line(target: Path) -> None:
+    result = typed(target, "--prompt", "a\udcff")
+    assert result.exit_code == 1 and "half a character, \\udcff alone" in result.stderr
 
 
 def test_one_of_the_best_is_the_best_at_any_temperature(target: Path) -> None:

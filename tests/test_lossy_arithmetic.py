@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from spectune.profiler.prompts import read_answers, read_prompts
+from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.training import arithmetic_models
 from spectune.training.arithmetic import Problem, arithmetic_tokenizer, exam, problems, training_tokens
 
@@ -75,4 +75,4 @@ def test_what_is_asked_and_what_is_practised_are_different_problems_that_nobody_
     texts = [prompt.text for prompt in (*asked, *practised)]
     assert (len(asked), len(practised)) == (arithmetic_models.EXAM, arithmetic_models.PRACTICE)
     assert len(set(texts)) == len(texts) and set(texts) == kept
-    assert len(read_answers(tmp_path / "practice.jsonl")) == len(practised)
+    assert len(answers_of(practised)) == len(practised)

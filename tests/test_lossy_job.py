@@ -24,7 +24,7 @@ from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.policies.fly import FlyPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
-from spectune.profiler.prompts import Prompt, read_answers
+from spectune.profiler.prompts import Prompt, answers_of, read_prompts
 from spectune.runtime.generator import Generator
 from spectune.runtime.loader import load
 from spectune.runtime.watch.watch import Watch
@@ -230,7 +230,7 @@ def typed(*words: object) -> Any:
 def test_the_command_measures_and_writes_what_plan_reads(family: Family, tmp_path: Path) -> None:
     lines = [json.dumps({"prompt": prompt.text, "answer": "1"}) for prompt in PROMPTS]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
-    assert read_answers(tmp_path / "prompts.jsonl") == ("1",) * 4
+    assert answers_of(read_prompts(tmp_path / "prompts.jsonl")) == ("1",) * 4
     models = ["--target", family.folder / "target", "--drafter", f"small={family.folder / 'small'}"]
     done = typed(
         "lossy", *models, "--prompts", tmp_path / "prompts.jsonl", "--setting", "5,1,0", "--setting", "4+3,1,0.1n",

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import DeviceError, RequestError
 from spectune.planner.policies import ChainPolicy, OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
+from spectune.profiler.prompts import Message
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round
@@ -99,6 +100,38 @@ def test_every_policy_of_a_plan_finds_room_and_changes_no_text(policy: TreePolic
 
 def plain_generator() -> Generator:
     return Generator(LeanModel(TARGET), TOKENIZER, {}, always(PLAIN), Choice(plan=None, source="none", reason="a test"))
+
+
+def test_a_chat_is_the_continuation_of_what_the_template_writes() -> None:
+    generator = Generator(
+        LeanModel(TARGET), byte_tokenizer("to be or not to be"), {}, always(PLAIN), plain_generator().choice
+    )
+    generator.tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}not"
+    turns = [Message(role="system", content="or"), {"role": "user", "content": [{"type": "text", "text": "to be"}]}]
+    own = generator.generate("system: or\nuser: to be\nnot", max_new_tokens=9)
+    answered = generator.chat(turns, max_new_tokens=9)
+    assert (answered.tokens, answered.text) == (own.tokens, own.text)
+    pieces = generator.stream_chat(turns, GenerationSettings(max_new_tokens=9))
+    assert "".join(pieces) == own.text
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ("to be", "chat takes turns, got one"),
+        ({"role": "user", "content": "to be"}, "chat takes turns, got one"),
+        ([{"role": "user"}], "the content of a message must be text"),
+        ([{"role": "user", "content": "\ud800"}], "half a character"),
+        ([{"role": "user", "content": "to be"}], "has no chat template"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(turns: Any, words: str) -> None:
+    generator = plain_generator()
+    generator.tokenizer = byte_tokenizer("to be or not to be")
+    if "template" not in words:
+        generator.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    with pytest.raises(RequestError, match=words):
+        generator.chat(turns)
 
 
 def test_settings_for_all_give_prompt_i_the_seed_plus_i() -> None:

@@ -35,6 +35,26 @@ def test_a_conversation_has_the_special_tokens_that_its_template_writes_and_no_o
     assert chat_ids(tokenizer, turns) == (tokenizer.bos_token_id, *own)
 
 
+def test_developers_speak_as_the_system_where_a_template_does_not_know_them() -> None:
+    tokenizer = beginning_tokenizer("to be or not to be")
+    turns = [Message(role="developer", content="to be")]
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert tokenizer.decode(list(chat_ids(tokenizer, turns))) == "<system>to be"
+    tokenizer.chat_template += "{# developer #}"
+    assert tokenizer.decode(list(chat_ids(tokenizer, turns))) == "<developer>to be"
+
+
+def test_a_template_reads_calls_and_tools() -> None:
+    tokenizer = beginning_tokenizer("to be or not to be")
+    call = {"id": "c", "function": {"name": "be", "arguments": '{"who": "you"}'}}
+    turns = [Message(role="assistant", content="", extra={"tool_calls": [call]})]
+    tokenizer.chat_template = (
+        "{% for t in tools %}{{ t.name }};{% endfor %}"
+        "{% for c in messages[0].tool_calls %}{{ c.function.name }} {{ c.function.arguments.who }}{% endfor %}"
+    )
+    assert tokenizer.decode(list(chat_ids(tokenizer, turns, [{"name": "one"}]))) == "one;be you"
+
+
 def test_a_conversation_that_no_template_takes_is_refused() -> None:
     tokenizer = beginning_tokenizer("to be or not to be")
     turns = [Message(role="user", content="to be")]

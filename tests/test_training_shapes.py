@@ -19,7 +19,7 @@ from spectune.errors import RequestError, TrainingError
 from spectune.planner.lossy.quality import ends_with
 from spectune.planner.policies import ChainPolicy
 from spectune.planner.text.image_ids import IMAGE_IDS
-from spectune.profiler.prompts import read_answers, read_prompts
+from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.choice import plainly
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
@@ -102,7 +102,7 @@ def test_prompts_with_images_are_read_with_their_files() -> None:
     prompts = own_prompts(request().target, request().data, OWN)
     assert (len(prompts.learned), len(prompts.judged)) == (6, 1)
     assert all(prompt.images[0].pixels.shape == (48, 48, 3) for prompt in prompts.learned)
-    assert len(read_answers(place() / "exam.jsonl")) == 3
+    assert len(answers_of(read_prompts(place() / "exam.jsonl"))) == 3
 
 
 def test_no_more_prompts_judge_than_a_target_keeps_the_images_of(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_trained_model_says_all_that_is_seen_of_scenes_it_never_saw(tmp_path: 
     model = load_model(str(tmp_path / "target"), dtype="float32")
     generator = Generator(model, load_tokenizer(str(tmp_path / "target")), {}, always(PLAIN), plainly("a test"))
     done = generator.generate_batch(list(exam_of(tmp_path)), max_new_tokens=60)
-    answers = read_answers(tmp_path / "exam.jsonl")
+    answers = answers_of(read_prompts(tmp_path / "exam.jsonl"))
     right = [ends_with(text.text, answer) for text, answer in zip(done, answers, strict=True)]
     assert len(right) == shapes_models.EXAM and np.mean(right) > 0.9
 

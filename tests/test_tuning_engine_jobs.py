@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -158,13 +157,22 @@ def test_no_more_settings_run_at_once_than_fit(most: int, models: Models, store:
 
 
 @pytest.mark.parametrize("missing", [0, 1])
-def test_texts_fit_into_the_target_s_positions_or_are_refused(missing: int, models: Models, store: Store) -> None:
+def test_prompts_lose_what_the_target_has_no_positions_for(missing: int, models: Models, store: Store) -> None:
     engine = SimulatedEngine(right={"small": 0.6})
-    needed = max(len(prompt) for prompt in engine.encode([prompt.text for prompt in PROMPTS])) + NEW_TOKENS
+    longest = max(len(prompt) for prompt in engine.encode([prompt.text for prompt in PROMPTS]))
     planned(engine, models, store)
-    engine.positions = needed - missing
+    engine.positions = longest + NEW_TOKENS - missing
+    words = f"lose all but their last {longest - 1} tokens"
     for job in (profiled, validated):
-        with pytest.raises(RequestError, match=f"need {needed} positions") if missing else nullcontext():
+        assert [words in note for note in job(engine, models, store).notes] == [True] * missing
+
+
+def test_texts_without_room_for_any_prompt_are_refused(models: Models, store: Store) -> None:
+    engine = SimulatedEngine(right={"small": 0.6})
+    planned(engine, models, store)
+    engine.positions = NEW_TOKENS
+    for job in (profiled, validated):
+        with pytest.raises(RequestError, match=f"need {NEW_TOKENS + 1} positions"):
             job(engine, models, store)
 
 

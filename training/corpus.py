@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
+from ..profiler.prompt_files import is_data
 from ..profiler.prompts import read_prompts
 from ..runtime.prompt_ids import beginning, encode_prompt, last_tokens
 
@@ -44,14 +45,14 @@ class Corpus:
 
 
 def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
-    """Return what a file holds: of a .jsonl file every line is a text or a conversation, any other file is one text.
+    """Return what a file holds: of a data file every entry is a text or a conversation, any other file is one text.
 
     Raises:
         TrainingError: the file cannot be read as UTF-8 text.
-        RequestError: a line of a .jsonl file is malformed, or a conversation is refused by the target's template.
+        RequestError: an entry of a data file is malformed, or a conversation is refused by the target's template.
     """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    prompts = read_prompts(path) if path.suffix == ".jsonl" else ()
+    prompts = read_prompts(path) if is_data(path) else ()
     has_template = bool(tokenizer.chat_template)
     talks = [prompt for prompt in prompts if prompt.messages and has_template]
     texts = [prompt.text for prompt in prompts if not (prompt.messages and has_template)] if prompts else [_text(path)]

@@ -10,6 +10,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import TrainingError
+from ..profiler.prompt_files import is_data
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.ends import end_tokens
 from ..runtime.images import read_image
@@ -49,7 +50,7 @@ def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) 
 
     Args:
         target: its folder.
-        files: text, or .jsonl files; prompts with images, or what has none.
+        files: text, or data files; prompts with images, or what has none.
         settings: how much the target writes.
 
     Raises:
@@ -115,11 +116,11 @@ def _parted(files: Sequence[Corpus], settings: OwnTextSettings) -> tuple[Corpus,
 
 
 def _with_images(files: Sequence[Path]) -> tuple[Prompt, ...]:
-    """Return the prompts of .jsonl files where any has an image; none at all where none has."""
-    prompts = [prompt for path in files if path.suffix == ".jsonl" for prompt in read_prompts(path)]
+    """Return the prompts of data files where any has an image; none at all where none has."""
+    prompts = [prompt for path in files if is_data(path) for prompt in read_prompts(path)]
     if not any(prompt.images for prompt in prompts):
         return ()
-    others = [str(path) for path in files if path.suffix != ".jsonl"]
+    others = [str(path) for path in files if not is_data(path)]
     if others:
         raise TrainingError(
             f"prompts with images are learned from alone, and beside them lies {', '.join(others)}; leave it out"

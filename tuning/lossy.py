@@ -30,6 +30,7 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always
+from .conversations import with_own_answers
 from .family import identify_all, load_family, torch_device
 from .measuring.decoding import Family, Run, decode_timed, names_of, room_for
 from .prompts import requests_of, shown_to
@@ -66,7 +67,7 @@ class LossyRequest:
     dtype: str = AUTO_DTYPE
     batches: tuple[int, ...] = (1,)
     max_new_tokens: int = 128
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
         require_pivots_of(request.classifiers[name], identities.target)
     dtype = device.dtype_for(request.dtype)
     tokenizer = load_tokenizer(str(request.models.target))
-    requests = requests_of(profile, tokenizer)
+    requests = requests_of(with_own_answers(profile, progress=progress), tokenizer)
     family = load_family(request.models, dtype=dtype, device=torch_device(device), classifiers=request.classifiers)
     requests = shown_to(family.target, requests)
     progress("decoding the target's own texts", 0.0)

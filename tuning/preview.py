@@ -9,6 +9,7 @@ from ..profiler.domain import Domain, Shape
 from ..profiler.records.role import RESUME
 from ..runtime.models.drafter import draft_role
 from ..runtime.models.loading import load_tokenizer
+from .conversations import with_longest_answers
 from .family import identify_all, settled_regime
 from .measuring.timing import domains_of, resuming
 from .prompts import positions_of, require_contexts, require_room
@@ -45,7 +46,7 @@ def preview(request: ProfileRequest) -> Preview:
         SpectuneError: what `profile` would refuse too: models, tokenizers, device or prompts that are not fit.
     """
     device, identities = detect(request.device), identify_all(request.models)
-    request = replace(request, regime=settled_regime(request.regime, device))
+    request = with_longest_answers(replace(request, regime=settled_regime(request.regime, device)))
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
     positions = positions_of(request.models.target)

@@ -25,6 +25,7 @@ from ..profiler.records.surface import LatencySurface
 from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
+from .conversations import with_longest_answers, with_own_answers
 from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
 from .measuring.decoding import Family
 from .measuring.holding import held
@@ -37,7 +38,7 @@ from .parts import kept_or_made
 from .prompts import require_contexts, require_room, shown_to
 from .recording.effort import Effort
 from .recording.recipe import Recipe, recipe_of
-from .recording.traces import Workload, record_workloads, workloads_of
+from .recording.traces import Workload, parted, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
@@ -102,6 +103,8 @@ def profile(
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
     require_regime(regime, device)
     identities = identify_all(request.models)
+    parted(with_longest_answers(request))  # refuses workloads of too few turns before any answer is decoded
+    request = with_own_answers(request, lock_wait_s=lock_wait_s, progress=progress)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
     level = recipe or request.record

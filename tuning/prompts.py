@@ -12,12 +12,13 @@ from ..errors import RequestError
 from ..profiler.prompts import Prompt
 from ..runtime.ends import end_tokens
 from ..runtime.images import ImageTokens, read_image
-from ..runtime.models.configuration import longest_context_of
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import encode_prompt, last_tokens, prompt_ids
 from ..runtime.requests import Request, require_positions, seed_behind
+from .prompt_room import PromptRoom, prompt_room
+from .prompt_room import positions_of as positions_of  # what this module is asked for besides
 from .request import ProfileRequest
 
 
@@ -26,15 +27,18 @@ def require_room(positions: int, requests: Sequence[Request]) -> None:
     require_positions(requests, positions, "lower --max-new-tokens or --max-prompt-tokens")
 
 
-def count_cut(prompts: Sequence[Prompt], target: Path, most: int) -> int:
-    """Return how many prompts have more tokens than are kept of one; those with images are refused, not cut.
+def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
+    """Return how many prompts have more tokens than are read of one, and how many that are.
+
+    Prompts with images are refused, not cut.
 
     Raises:
         ModelError: the target has no tokenizer.
         RequestError: a prompt has no tokens.
     """
-    tokenizer = load_tokenizer(str(target))
-    return sum(len(encode_prompt(prompt, tokenizer)) > most for prompt in prompts if not prompt.images)
+    tokenizer, room = load_tokenizer(str(request.models.target)), prompt_room(request)
+    texts = [prompt for prompt in request.prompts if not prompt.images]
+    return sum(len(encode_prompt(prompt, tokenizer)) > room.tokens for prompt in texts), room
 
 
 def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
@@ -45,12 +49,6 @@ def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
     """
     conversations = sum(bool(prompt.messages) for prompt in prompts)
     return conversations if conversations and not load_tokenizer(str(target)).chat_template else 0
-
-
-def positions_of(target: Path) -> int:
-    """Return how many positions a model has, 0 where its configuration does not tell."""
-    config = load_config(str(target)).get_text_config()
-    return longest_context_of(config) if hasattr(config, "max_position_embeddings") else 0
 
 
 def require_contexts(contexts: Sequence[int], longest: int) -> None:
@@ -65,7 +63,7 @@ def require_contexts(contexts: Sequence[int], longest: int) -> None:
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
     """Return one request per prompt, its end kept where it is too long; request i draws with seed + i.
 
-    Prompts with images are as `shown_to` takes them.
+    Of a prompt with later turns it is the first. Prompts with images are as `shown_to` takes them.
 
     Raises:
         RequestError: a prompt has no tokens; or an image that cannot be read, or is too long with it, or the target
@@ -73,11 +71,12 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
     """
     stop = end_tokens(request.models.target, tokenizer)
     tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None
+    room = prompt_room(request)
     return [
         replace(
-            _with_images(prompt, tokenizer, tokens, request)
+            _with_images(prompt, tokenizer, tokens, room)
             if prompt.images
-            else Request(prompt=_cut(prompt, tokenizer, request.max_prompt_tokens), max_new_tokens=1),
+            else Request(prompt=_cut(prompt, tokenizer, room), max_new_tokens=1),
             max_new_tokens=request.max_new_tokens,
             temperature=request.temperature,
             seed=seed_behind(request.seed, place),
@@ -85,6 +84,19 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
         )
         for place, prompt in enumerate(request.prompts)
     ]
+
+
+def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> Request:
+    """Return a greedy request for a prompt without images, as long as a profile's.
+
+    Raises:
+        RequestError: the prompt has no tokens.
+    """
+    return Request(
+        prompt=_cut(prompt, tokenizer, prompt_room(request)),
+        max_new_tokens=request.max_new_tokens,
+        stop=end_tokens(request.models.target, tokenizer),
+    )
 
 
 def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
@@ -104,19 +116,19 @@ def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
     return [gallery.shown(request, target) for request in requests]
 
 
-def _cut(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, most: int) -> tuple[int, ...]:
-    return last_tokens(encode_prompt(prompt, tokenizer), most, tokenizer)
+def _cut(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, room: PromptRoom) -> tuple[int, ...]:
+    return last_tokens(encode_prompt(prompt, tokenizer), room.tokens, tokenizer)
 
 
 def _with_images(
-    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, tokens: ImageTokens | None, request: ProfileRequest
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, tokens: ImageTokens | None, room: PromptRoom
 ) -> Request:
     images = tuple(read_image(path) for path in prompt.images)
     ids = prompt_ids(tokenizer, prompt.text, images, tokens)
-    if len(ids) > request.max_prompt_tokens:
+    if len(ids) > room.tokens:
         raise RequestError(
             f"the prompt {prompt.text[:40]!r} has {len(ids)} tokens with its image, and an image is not cut; "
-            f"raise --max-prompt-tokens above {request.max_prompt_tokens}"
+            f"raise --max-prompt-tokens above {room.tokens}, or leave the prompt out: the limit is {room.limit}"
         )
     return Request(prompt=ids, images=images, max_new_tokens=1)
 

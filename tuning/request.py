@@ -58,7 +58,7 @@ class ProfileRequest:
     batches: tuple[int, ...] = (1, 8)
     contexts: tuple[int, ...] = ()  # empty: where the prompts begin and end
     max_new_tokens: int = 128  # recorded per prompt
-    max_prompt_tokens: int = 64  # longer prompts are cut at the front
+    max_prompt_tokens: int | None = None  # longer prompts are cut at the front; None: see `prompt_room`
     budget_s: float | None = None  # for timing forwards; None: what suits the models
     held_out: int = 30  # random shapes timed only to judge the surfaces
     record: Level | Literal["auto"] = "auto"  # which trees are recorded; auto: as there is time for
@@ -75,7 +75,10 @@ class ProfileRequest:
                 f"batch {max(self.batches)} needs as many prompts, got {len(self.prompts)}; "
                 "add prompts or lower --batch"
             )
-        if min(self.contexts, default=1) < 1 or self.max_new_tokens < 2 or self.max_prompt_tokens < 1:
+        if (
+            min((*self.contexts, 1 if self.max_prompt_tokens is None else self.max_prompt_tokens)) < 1
+            or self.max_new_tokens < 2
+        ):
             raise RequestError("contexts and prompt tokens must be at least 1, and new tokens at least 2")
         if self.budget_s is not None and not self.budget_s > 0:
             raise RequestError(f"the budget must be positive seconds, got {self.budget_s}")

@@ -18,7 +18,7 @@ from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.lock import device_lock
 from ..profiler.prompts import Prompt
-from ..profiler.records.device import Device
+from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..profiler.records.wire import to_json
@@ -30,6 +30,7 @@ from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.regime import decoding_regime
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
+from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.gauge import Gauge, typical_nodes
@@ -59,7 +60,7 @@ class ValidateRequest:
     temperature: float = 0.0
     batches: tuple[int, ...] = ()  # empty: all of the plan's
     max_new_tokens: int = 128
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     rounds: int = 3  # interleaved repetitions, whose medians count
     seed: int = 0
     allow_lossy: bool = False  # whether lossy cells are measured as they are; they are refused else
@@ -67,6 +68,21 @@ class ValidateRequest:
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise RequestError(f"rounds must be at least 1, got {self.rounds}")
+
+    def as_profile(self, batches: tuple[int, ...], dtype: str = AUTO_DTYPE) -> ProfileRequest:
+        """Return the profile that decodes the same requests at some batch sizes, in the plan's number format."""
+        return ProfileRequest(
+            models=Models(target=self.target),
+            prompts=self.prompts,
+            workload=self.workload,
+            temperature=self.temperature,
+            device=self.device,
+            dtype=self.dtype or dtype,
+            batches=batches,
+            max_new_tokens=self.max_new_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
+            seed=self.seed,
+        )
 
 
 def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
@@ -89,7 +105,8 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     if request.plan is not None:
         request = replace(request, workload=plan.workload, temperature=plan.temperature)
     batches = _batches(plan, request)
-    requests = requests_of(_as_profile(request, batches), load_tokenizer(str(request.target)))
+    profile = with_own_answers(request.as_profile(batches, plan.dtype), progress=progress)
+    requests = requests_of(profile, load_tokenizer(str(request.target)))
     places = _places(plan, request)
     asked = plan.classifiers if request.allow_lossy else ()
     for name, recorded in plan.drafters:
@@ -149,19 +166,6 @@ def _places(plan: Plan, request: ValidateRequest) -> dict[str, Path]:
             f"the plan knows no drafter called {', '.join(unknown)}; it was made with {', '.join(recorded) or 'none'}"
         )
     return recorded | dict(request.drafters)
-
-
-def _as_profile(request: ValidateRequest, batches: tuple[int, ...]) -> ProfileRequest:
-    return ProfileRequest(
-        models=Models(target=request.target),
-        prompts=request.prompts,
-        workload=request.workload,
-        temperature=request.temperature,
-        batches=batches,
-        max_new_tokens=request.max_new_tokens,
-        max_prompt_tokens=request.max_prompt_tokens,
-        seed=request.seed,
-    )
 
 
 def _batches(plan: Plan, request: ValidateRequest) -> tuple[int, ...]:

@@ -34,10 +34,11 @@ from ...runtime.engines.measured import EngineFacts, MeasuredEngine
 from ..measuring.holding import held
 from ..request import Identities, Models
 from ..steps import Progress
-from .cut import cut_prompts, require_room
+from .cut import require_room
 from .inputs import inputs_of_surfaces, setting_of, way_of
 from .models import identify_engine_models
 from .pooling import pooled
+from .prompts import engine_prompts
 from .record import engine_traces
 from .surfaces import SurfaceMaker
 from .turns import Key, Stable, stable
@@ -64,7 +65,7 @@ class EngineRequest:
     concurrencies: tuple[int, ...] = (1, 4)
     lengths: tuple[int, ...] = LENGTHS
     max_new_tokens: int = 96  # recorded per prompt
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     turns: int = 3  # of a race of the most sequences; see `_turns_at`
     seed: int = 0
 
@@ -111,8 +112,15 @@ def profile_engine(
     most = facts.most_concurrency
     if most is not None and max(request.concurrencies) > most:
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
-    texts = [prompt.text for prompt in request.prompts]
-    prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
+    progress("reading the prompts", 0.0)
+    read = engine_prompts(
+        engine,
+        request.models.target,
+        request.prompts,
+        new_tokens=request.max_new_tokens,
+        most=request.max_prompt_tokens,
+    )
+    prompts = read.ids
     require_room(facts, prompts, request.max_new_tokens)
     with held(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
@@ -128,7 +136,7 @@ def profile_engine(
         surfaces=surfaces,
         traces=traces,
         seconds=time.monotonic() - start,
-        notes=facts.notes,
+        notes=(*facts.notes, *read.notes),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ...db.plans import ENGINE_PLAN
 from ...db.store import Store
@@ -22,9 +23,10 @@ from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
 from ..steps import Progress
-from .cut import cut_prompts, require_room
+from .cut import require_room
 from .inputs import setting_of
 from .plan import EnginePlanRequest
+from .prompts import engine_prompts
 from .record import workload_in
 from .turns import Key, Stable, by_key, speed, stable
 
@@ -55,6 +57,7 @@ class EngineValidation:
 
     validation: Validation
     checks: tuple[EngineCheck, ...]
+    notes: tuple[str, ...] = ()  # on the prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ class EngineValidateRequest:
     prompts: Sequence[Prompt]
     concurrencies: tuple[int, ...] = ()
     max_new_tokens: int = 96
-    max_prompt_tokens: int = 64
+    max_prompt_tokens: int | None = None  # see `prompt_room`
     turns: int = 12
     seed: int = 0
 
@@ -101,8 +104,14 @@ def validate_engine(
     """
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
-    texts = [prompt.text for prompt in request.prompts]
-    prompts = cut_prompts(engine.encode, texts, request.max_prompt_tokens)
+    read = engine_prompts(
+        engine,
+        Path(request.plan.target.location),
+        request.prompts,
+        new_tokens=request.max_new_tokens,
+        most=request.max_prompt_tokens,
+    )
+    prompts = read.ids
     require_room(engine.facts, prompts, request.max_new_tokens)
     longest = max(cell.policy.max_verify_tokens for cell in cells)
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * longest + 32
@@ -115,7 +124,7 @@ def validate_engine(
         checks.append(check)
     validation = Validation(plan_id=number, rows=tuple(rows))
     store.add_validation(number, to_json(validation))
-    return EngineValidation(validation=validation, checks=tuple(checks))
+    return EngineValidation(validation=validation, checks=tuple(checks), notes=read.notes)
 
 
 def neighbour_of(cell: PlanCell) -> Way:

@@ -57,12 +57,20 @@ def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) ->
     Raises:
         RequestError: a workload has too few prompts, or one without tokens.
     """
-    found = []
-    for temperature in (request.temperature, *request.more_temperatures):
-        for name, prompts in by_workload(request.prompts, request.workload).items():
-            own = _of_workload(request, name, prompts, temperature)
-            found.append(Workload(request=own, requests=tuple(requests_of(own, tokenizer))))
-    return tuple(found)
+    return tuple(Workload(request=own, requests=tuple(requests_of(own, tokenizer))) for own in parted(request))
+
+
+def parted(request: ProfileRequest) -> list[ProfileRequest]:
+    """Return a profile of every workload that the prompts name, at every temperature asked for.
+
+    Raises:
+        RequestError: a workload has too few prompts.
+    """
+    return [
+        _of_workload(request, name, prompts, temperature)
+        for temperature in (request.temperature, *request.more_temperatures)
+        for name, prompts in by_workload(request.prompts, request.workload).items()
+    ]
 
 
 def _of_workload(request: ProfileRequest, name: str, prompts: Sequence[Prompt], temperature: float) -> ProfileRequest:

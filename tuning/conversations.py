@@ -1,0 +1,71 @@
+"""Conversations of several turns: each later one is a prompt of its own, behind the target's own answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ..profiler.device import detect
+from ..profiler.lock import device_lock
+from ..profiler.prompt import Message, Prompt, conversation
+from ..profiler.remembered import cache_folder
+from ..runtime.models.loading import load_model, load_tokenizer
+from .family import torch_device
+from .prompts import plain_request
+from .recording.continuations import continuations
+from .request import ProfileRequest
+from .steps import Progress
+
+Answering = Callable[[Sequence[Prompt]], Sequence[str]]
+
+
+def turn_by_turn(prompts: Sequence[Prompt], answered: Answering) -> tuple[Prompt, ...]:
+    """Return every turn of every prompt as one of its own, behind what was answered to the turns before it.
+
+    Args:
+        prompts: some with turns that are asked later.
+        answered: returns the answers to some prompts; it is asked once for each round of turns.
+    """
+    asked = [[prompt] for prompt in prompts]
+    while waiting := [turns for turns in asked if turns[-1].later]:
+        for turns, answer in zip(waiting, answered([own[-1] for own in waiting]), strict=True):
+            turns.append(_behind(turns[-1], answer))
+    return tuple(replace(turn, later=()) for turns in asked for turn in turns)
+
+
+def with_own_answers(request: ProfileRequest, *, lock_wait_s: float = 0.0, progress: Progress) -> ProfileRequest:
+    """Return a profile of every turn of its prompts, behind the target's own answers, decoded greedily.
+
+    Raises:
+        ModelError: the target cannot be loaded.
+        DeviceError: somebody else holds the device.
+        NoRoomError: memory has no room for an answer.
+        RequestError: a prompt has no tokens.
+    """
+    if not any(prompt.later for prompt in request.prompts):
+        return request
+    device, tokenizer = detect(request.device), load_tokenizer(str(request.models.target))
+
+    def answered(prompts: Sequence[Prompt]) -> list[str]:
+        progress(f"answering {len(prompts)} turns before their next ones", 0.0)
+        asked = [plain_request(prompt, request, tokenizer) for prompt in prompts]
+        texts = continuations(target, asked)
+        return [str(tokenizer.decode(list(text), skip_special_tokens=True)) for text in texts]
+
+    with device_lock(device, cache_folder(), lock_wait_s):
+        dtype = device.dtype_for(request.dtype)
+        target = load_model(str(request.models.target), dtype=dtype, device=torch_device(device))
+        return replace(request, prompts=turn_by_turn(request.prompts, answered))
+
+
+def with_longest_answers(request: ProfileRequest) -> ProfileRequest:
+    """Return the profile with words in the place of answers, as many as there may be tokens: no model is loaded."""
+    words = " a" * request.max_new_tokens
+    return replace(request, prompts=turn_by_turn(request.prompts, lambda prompts: [words] * len(prompts)))
+
+
+def _behind(prompt: Prompt, answer: str) -> Prompt:
+    """Return the next turn of a prompt."""
+    said = (Message(role="assistant", content=answer), Message(role="user", content=prompt.later[0]))
+    more = {"tools": prompt.tools, "later": prompt.later[1:], "workload": prompt.workload}
+    return conversation((*prompt.messages, *said), **more)
