@@ -23,6 +23,7 @@ def write_tiny_gguf(
     format: str = "F32",
     said: Mapping[str, Any] | None = None,
     more: Mapping[str, NDArray[np.float32]] | None = None,
+    ends: Mapping[str, int] | None = None,
 ) -> Path:
     """Write a model's weights without a tokenizer, as llama.cpp's converter arranges them.
 
@@ -33,6 +34,7 @@ def write_tiny_gguf(
         format: of matrices.
         said: further texts and numbers, by their names behind the family's.
         more: further tensors.
+        ends: tokens at which texts end, by what they end.
     """
     config = model.config.get_text_config()
     writer = GGUFWriter(path, family)
@@ -49,6 +51,8 @@ def write_tiny_gguf(
     for name, value in (said or {}).items():
         add = writer.add_string if isinstance(value, str) else writer.add_float32
         (writer.add_uint32 if isinstance(value, int) else add)(f"{family}.{name}", value)
+    for name, token in (ends or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
     names = get_tensor_name_map(
         next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == family), config.num_hidden_layers
     )
@@ -68,7 +72,7 @@ def write_tiny_gguf(
 
 
 def arranged(name: str, weight: NDArray[np.float32], family: str, config: Any) -> NDArray[np.float32]:
-    """Return a weight as llama.cpp's converter arranges it: rows 2 i and 2 i + 1 of a head turn together; norms plus 1."""
+    """Return a weight as llama.cpp's converter does: rows 2 i and 2 i + 1 of a head turn together; norms plus 1."""
     if family == "llama" and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         half = len(weight) // heads // 2

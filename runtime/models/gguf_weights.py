@@ -7,14 +7,16 @@ result is ever held whole.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import (
     TOKENIZER_MAPPING,
@@ -100,10 +102,20 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
         )
     own: Any = TOKENIZER_MAPPING.get(type(config), None) or PreTrainedTokenizerFast  # Any: a class without types
     try:
-        found: PreTrainedTokenizerBase = own.from_pretrained(str(path.parent), gguf_file=path.name)
+        return _without_strangers(own.from_pretrained(str(path.parent), gguf_file=path.name), file)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ModelError(f"the tokenizer of {path} cannot be read ({error!r}); convert the model again") from error
-    return found
+
+
+def _without_strangers(found: Any, file: GgufFile) -> PreTrainedTokenizerBase:  # Any: a class without types
+    """Return a tokenizer without tokens that the file does not have: transformers adds those that are GPT-2's."""
+    inside = json.loads(found.backend_tokenizer.to_str())
+    known = [token for token in inside["added_tokens"] if token["id"] < int(str(file.said[TOKENS]))]
+    if len(known) == len(inside["added_tokens"]):
+        return cast(PreTrainedTokenizerBase, found)
+    tokenizer = Tokenizer.from_str(json.dumps({**inside, "added_tokens": known}))
+    names = ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{name: getattr(found, name) for name in names})
 
 
 def _as_transformers(name: str, weight: Tensor, config: PreTrainedConfig) -> Tensor:
