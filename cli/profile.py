@@ -9,6 +9,7 @@ import click
 
 from . import engine as engines
 from . import options
+from .dequantised import tell_dequantised
 from .fleet import ray_address
 from .model import model_places
 from .prompts import named_prompts, tell_cut
@@ -194,6 +195,7 @@ def profile(
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
     used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
     request = ProfileRequest(models=models(), prompts=used, **measured)
+    tell_dequantised(settings, (request.models.target, *request.models.drafters.values()))
     if prompts is not None:
         tell_cut(settings, request)
     if dry_run:

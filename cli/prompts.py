@@ -52,7 +52,7 @@ def tell_cut(settings: Settings, request: ProfileRequest) -> None:
         SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
     prompts, target = request.prompts, request.models.target
-    if settings.quiet or not target.is_dir():  # that there is no target is for others to say
+    if settings.quiet or not target.exists():  # that there is no target is for others to say
         return
     from ..tuning.prompts import count_bare, count_cut
 

@@ -10,6 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
@@ -85,9 +86,8 @@ def validate(
         _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
-    request = ValidateRequest(
-        target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured
-    )
+    request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
+    tell_dequantised(settings, (request.target,))
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:

@@ -1,32 +1,36 @@
-"""Which model is meant: hashes of a folder's files and a parameter count, without loading a tensor."""
+"""Which model is meant: hashes of its files and a parameter count, without loading a tensor."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError
+from .gguf_file import is_gguf, read_gguf
 from .records.model import ModelIdentity
 from .snapshot import name_of, snapshot_at
 
 
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a model folder in Hugging Face layout.
+    """Return the identity of a model folder in Hugging Face layout, or of a GGUF file.
 
     The weights hash runs over the bytes of its `weight_files`. Linear in their size.
 
     Args:
-        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one.
-        name: what to call it; the folder's name, or that of its id on the hub, where absent.
+        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one. Or a GGUF file.
+        name: what to call it; the folder's or file's name, or that of its id on the hub, where absent.
 
     Raises:
         ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
     """
+    if is_gguf(path):
+        return identify_gguf(path, name)
     folder = path.resolve()
     if not folder.is_dir():
         raise ModelError(f"no model folder at {path}; {_instead(path)}")
@@ -41,6 +45,23 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
         config_hash=_sha256([config]),
         tokenizer_hash=_sha256([tokenizer]) if tokenizer.is_file() else "",
         location=str(folder),
+    )
+
+
+def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a GGUF file; its vocabulary is inside, so one hash names all of it.
+
+    Raises:
+        ModelError: it is no GGUF file, or not a whole one.
+    """
+    tensors = read_gguf(path).tensors.values()
+    return ModelIdentity(
+        name=name or path.stem,
+        weights_hash=_sha256([path]),
+        parameters=max(1, sum(math.prod(tensor.shape) for tensor in tensors)),
+        config_hash="",
+        tokenizer_hash="",
+        location=os.path.abspath(path),  # a link in the hub's cache keeps the name that says what it is
     )
 
 
@@ -100,9 +121,9 @@ def _instead(path: Path) -> str:
     snapshot = snapshot_at(path)
     if snapshot is not None:
         return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"
-    if path.suffix == ".gguf" and path.is_file():
-        return "for a GGUF file add --engine llama.cpp"
-    return "give a folder with config.json and model.safetensors, or an id of Hugging Face such as org/name"
+    return (
+        "give a folder with config.json and model.safetensors, a GGUF file, or an id of Hugging Face such as org/name"
+    )
 
 
 def _shards(index: Path) -> list[Path]:
