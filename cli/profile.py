@@ -9,6 +9,7 @@ import click
 
 from . import engine as engines
 from . import options
+from .dequantised import tell_dequantised
 from .fleet import ray_address
 from .prompts import named_prompts, tell_cut
 from .report import print_json, progress, tell
@@ -189,6 +190,7 @@ def profile(
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
     request = ProfileRequest(models=models, prompts=named_prompts(settings, prompts, "calibration"), **measured)
+    tell_dequantised(settings, (place, *drafters.values()))
     if prompts is not None:
         tell_cut(settings, request.prompts, place, request.max_prompt_tokens)
     if dry_run:

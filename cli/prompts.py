@@ -37,7 +37,7 @@ def tell_cut(settings: Settings, prompts: Sequence[Prompt], target: Path, most: 
     Raises:
         SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
-    if settings.quiet or not target.is_dir():  # that there is no target is for others to say
+    if settings.quiet or not (target.is_dir() or target.is_file()):  # that there is no target is for others to say
         return
     from ..tuning.prompts import count_bare, count_cut
 

@@ -10,6 +10,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .dequantised import tell_dequantised
 from .pace import Pace
 from .report import print_json, tell
 from .settings import Settings
@@ -125,6 +126,7 @@ def run(
     )
     choice = generator.choice
     _require_planned(drafters, choice)
+    tell_dequantised(settings, (target, *drafters.values()))
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
     if as_json:

@@ -10,6 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .dequantised import tell_dequantised
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
 from .settings import Settings
@@ -80,6 +81,7 @@ def validate(
         _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
+    tell_dequantised(settings, (target,))
     if prompts is not None:
         tell_cut(settings, used, target, measured["max_prompt_tokens"])
     request = ValidateRequest(target=target, prompts=used, **measured)

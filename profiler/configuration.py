@@ -6,16 +6,20 @@ import json
 from pathlib import Path
 
 from ..errors import ModelError
+from .gguf_config import config_of
+from .gguf_file import is_gguf, read_gguf
 from .records.architecture import Architecture
 from .records.configuration import architecture_of
 
 
 def read_architecture(location: Path) -> Architecture:
-    """Return the architecture of a model folder, or of a config.json by itself.
+    """Return the architecture of a model folder, of a GGUF file, or of a config.json by itself.
 
     Raises:
         ModelError: there is no such file, it is not JSON, or it describes no architecture that is known.
     """
+    if is_gguf(location):
+        return architecture_of(config_of(read_gguf(location)))
     file = location / "config.json" if location.is_dir() else location
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

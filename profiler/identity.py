@@ -1,4 +1,4 @@
-"""Which model is meant: hashes of a folder's files and a parameter count, without loading a tensor."""
+"""Which model is meant: hashes of its files and a parameter count, without loading a tensor."""
 
 from __future__ import annotations
 
@@ -11,24 +11,29 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from ..errors import ModelError
+from .gguf_file import is_gguf, read_gguf
 from .records.model import ModelIdentity
 
 
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a model folder in Hugging Face layout.
+    """Return the identity of a model folder in Hugging Face layout, or of a GGUF file.
 
     The weights hash runs over the bytes of its `weight_files`. Linear in their size.
 
     Args:
-        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one.
-        name: what to call it; the folder's name where absent.
+        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one. Or a GGUF file.
+        name: what to call it; the folder's or the file's name where absent.
 
     Raises:
         ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
     """
+    if is_gguf(path):
+        return identify_gguf(path, name)
     folder = path.resolve()
     if not folder.is_dir():
-        raise ModelError(f"no model folder at {path}; give a folder with config.json and model.safetensors")
+        raise ModelError(
+            f"no model folder at {path}; give a folder with config.json and model.safetensors, or a GGUF file"
+        )
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     if not config.is_file():
         raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
@@ -40,6 +45,23 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
         config_hash=_sha256([config]),
         tokenizer_hash=_sha256([tokenizer]) if tokenizer.is_file() else "",
         location=str(folder),
+    )
+
+
+def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
+    """Return the identity of a GGUF file; its vocabulary is inside, so one hash names all of it.
+
+    Raises:
+        ModelError: it is no GGUF file, or not a whole one.
+    """
+    tensors = read_gguf(path).tensors.values()
+    return ModelIdentity(
+        name=name or path.stem,
+        weights_hash=_sha256([path]),
+        parameters=max(1, sum(math.prod(tensor.shape) for tensor in tensors)),
+        config_hash="",
+        tokenizer_hash="",
+        location=str(path.resolve()),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..errors import ModelError, RequestError
+from ..profiler.gguf_file import is_gguf
 from .models.loading import first_line, load_config
 
 
@@ -20,7 +21,7 @@ def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[in
     """Return the tokens that end a text: those that `transformers.generate` ends at, and the tokenizer's own.
 
     Args:
-        folder: the model's; what is not there names none.
+        folder: the model's, or its GGUF file; what is not there names none.
         tokenizer: the model's.
 
     Raises:
@@ -70,6 +71,8 @@ def _special(tokenizer: PreTrainedTokenizerBase, size: int) -> Mapping[str, int]
 
 def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them
     """Return what the generation settings name; without such a file, what the model's configuration does."""
+    if is_gguf(folder):
+        return load_config(str(folder)).eos_token_id
     if (folder / "generation_config.json").is_file():
         return GenerationConfig.from_pretrained(str(folder)).eos_token_id
     if not (folder / "config.json").is_file():

@@ -10,6 +10,7 @@ from ...planner.inputs import LOOKUP
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import PlainPolicy, TreePolicy
 from ...planner.search.restricted import Staged
+from ...profiler.gguf_file import is_gguf
 from .engine import Engine
 from .exported import Basis, Dropped, Exported
 from .rates import PLAIN, Rates, offers_of, plain_offer
@@ -17,6 +18,9 @@ from .regime import measured_in
 from .schedule import Line, Offer, best_line, is_allowed, schedule_of
 from .schema import recorded_version, require_known
 from .setting import EngineDrafter, Schedule, Serving, Setting
+
+LLAMA_CPP = "llama.cpp"
+GGUF = "{target} is a form of llama.cpp's, and {engine} may not read it; name the folder of the model with --target"
 
 Drafters = Mapping[str, EngineDrafter]
 Answers = Mapping[Staged, Setting | str]  # how an engine runs a policy, or why it cannot
@@ -67,7 +71,7 @@ def export_plan(
         dropped=dropped,
         basis=_basis(dropped, rates),
         kept=_kept(dropped, len(plan.cells)),
-        notes=(*_notes(line, plan, engine), *written.notes, *(rates.notes if dropped else ())),
+        notes=(*_notes(line, plan, engine, target), *written.notes, *(rates.notes if dropped else ())),
     )
 
 
@@ -201,10 +205,12 @@ def _kept(dropped: Sequence[Dropped], cells: int) -> float | None:
     return math.exp(sum(math.log1p(-loss) for loss in losses if loss is not None) / cells)
 
 
-def _notes(line: Line, plan: Plan, engine: Engine) -> tuple[str, ...]:
-    """Return how the line differs from what was priced, and in which other engine it was priced."""
+def _notes(line: Line, plan: Plan, engine: Engine, target: str) -> tuple[str, ...]:
+    """Return how the line differs from what was priced, in which other engine it was, and what cannot be read."""
     setting, measured = line.setting, measured_in(plan)
     differs = () if setting is None or not setting.differs else (setting.differs,)
+    if is_gguf(target) and engine.name != LLAMA_CPP:
+        differs = (GGUF.format(target=target, engine=engine.name), *differs)
     if measured is None or measured.engine == engine.name:
         return differs
     elsewhere = f"the plan was made for {measured.engine} and measured in it; in {engine.name} other ways may be faster"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError
+from ...profiler.gguf_file import read_gguf
 from ..models.configuration import longest_context_of
 from ..models.loading import load_config
 
@@ -18,11 +19,8 @@ def positions_of_folder(folder: Path) -> int | None:
     return longest_context_of(config) if hasattr(config, "max_position_embeddings") else None
 
 
-def positions_of_gguf(file: Path) -> int | None:
+def positions_of_gguf(path: Path) -> int | None:
     """Return the most tokens of a text by a GGUF file; None where it does not tell."""
-    from gguf import GGUFReader
-
-    reader = GGUFReader(file)
-    kind = reader.get_field("general.architecture")
-    told = None if kind is None else reader.get_field(f"{kind.contents()}.context_length")
-    return None if told is None else int(told.contents())
+    file = read_gguf(path)
+    told = file.said.get(f"{file.family}.context_length")
+    return told if isinstance(told, int) else None

@@ -12,6 +12,7 @@ from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from ...errors import ModelError
 from ...planner.memory.eyesight import Eyesight
+from ...profiler.gguf_file import is_gguf
 from .loading import first_line, load_config
 from .vision import LLAVA, image_tokens
 
@@ -23,12 +24,14 @@ def seeing_config(place: Path) -> LlavaConfig | None:
     """Return the configuration of a model that sees, with all that its file leaves out; None of any other model.
 
     Args:
-        place: a model folder, or a config.json by itself.
+        place: a model folder, a GGUF file, or a config.json by itself.
 
     Raises:
         ModelError: it is no configuration of a model that sees, though it says so.
         OSError: there is no such file.
     """
+    if is_gguf(place):
+        return None
     file = place / "config.json" if place.is_dir() else place
     try:
         said: Any = json.loads(file.read_text(encoding="utf-8"))  # Any: as JSON holds it

@@ -1,4 +1,4 @@
-"""Load a model folder or hub id as a `CausalModel` and its tokenizer; safetensors only."""
+"""Load a model folder, hub id or GGUF file as a `CausalModel` and its tokenizer; of folders safetensors only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -22,11 +23,13 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
+from ...profiler.gguf_file import is_gguf
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
+from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights
 from .lean import LeanModel
 from .support import require_supported
 from .vision import sees
@@ -39,7 +42,7 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
     """Return the model in the fastest form known for its family.
 
     Args:
-        location: a folder, or the id of a model that is in the local hub cache or can be fetched.
+        location: a folder, a GGUF file, or the id of a model that is in the local hub cache or can be fetched.
         dtype: one of `DTYPES`.
         device: a torch device.
         images: that a model which sees has room for at once.
@@ -96,17 +99,9 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
 def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel:  # Any: transformers' own options
     """Return the transformers model where its weights were read to, in evaluation mode, with no weight made up."""
     disable_progress_bar()
+    options |= {"dtype": dtype_of(dtype), "output_loading_info": True}
     try:
-        config = AutoConfig.from_pretrained(location, trust_remote_code=False)
-        kind: Any = LlavaForConditionalGeneration if sees(config) else AutoModelForCausalLM
-        loaded: Any = kind.from_pretrained(  # Any: a pair, which its types do not tell
-            location,
-            dtype=dtype_of(dtype),
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-        )
+        loaded = (_of_gguf if is_gguf(location) else _of_folder)(location, options)
     except (
         OSError,
         ValueError,
@@ -128,6 +123,20 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
     return evaluated
 
 
+def _of_folder(location: str, options: dict[str, Any]) -> Any:  # Any: a pair, which transformers' types do not tell
+    config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+    kind: Any = LlavaForConditionalGeneration if sees(config) else AutoModelForCausalLM
+    return kind.from_pretrained(location, use_safetensors=True, trust_remote_code=False, **options)
+
+
+def _of_gguf(location: str, options: dict[str, Any]) -> Any:  # Any: likewise
+    """Return the model of a GGUF file, which holds the tensors that were read and no copy of them."""
+    config = gguf_config(Path(location))
+    kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    weights = gguf_weights(Path(location), config, options["dtype"])
+    return kind.from_pretrained(None, config=config, state_dict=weights, **options)
+
+
 def dtype_of(name: str) -> torch.dtype:
     """Return torch's number format of a name.
 
@@ -140,12 +149,14 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def load_config(location: str) -> PreTrainedConfig:
-    """Return the configuration of a model folder, a hub id, or a config.json by itself.
+    """Return the configuration of a model folder, a hub id, a GGUF file, or a config.json by itself.
 
     Raises:
         ModelError: there is none, or it has a value of another kind than is meant.
     """
     try:
+        if is_gguf(location):
+            return gguf_config(Path(location))
         config: PreTrainedConfig = AutoConfig.from_pretrained(location, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ZeroDivisionError, StrictDataclassError) as error:
         raise ModelError(f"no model configuration at {location}: {first_line(error)}") from error
@@ -158,6 +169,8 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelError: there is none.
     """
+    if is_gguf(location):
+        return gguf_tokenizer(Path(location))
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(location, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -181,7 +194,7 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
     carries no tokenizer.
 
     Args:
-        target: a folder, a hub id or a config.json.
+        target: a folder, a hub id, a GGUF file or a config.json.
         drafter: likewise.
         may_be_padded: whether the tables may differ.
     """
@@ -194,8 +207,8 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
         )
     if not are_known:
         return
-    numbered = load_tokenizer(target).get_vocab()
-    if numbered != load_tokenizer(drafter).get_vocab():
+    numbered = _numbered(target)
+    if numbered != _numbered(drafter):
         raise ModelError(
             f"the tokenizers of {drafter} and of the target {target} number their tokens differently; "
             "a drafter must share its target's tokenizer"
@@ -207,9 +220,16 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
         )
 
 
+def _numbered(location: str) -> dict[str, int]:
+    """Return a tokenizer's numbers of tokens, without those that llama.cpp's converter makes up to fill a table."""
+    return {text: token for text, token in load_tokenizer(location).get_vocab().items() if text != f"[PAD{token}]"}
+
+
 def _has_tokenizer(location: str) -> bool:
     """Whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
     path = Path(location)
+    if is_gguf(location):
+        return True
     if path.is_dir():
         return any(path.joinpath(file).exists() for file in TOKENIZER_FILES)
     return not path.is_file()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,36 +41,8 @@ def identify_engine_model(path: Path, name: str | None = None) -> ModelIdentity:
     Raises:
         ModelError: it is none of these, or cannot be read.
     """
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise ModelError(f"no GGUF file at {path}; give its path, or a model folder")
-        return identify_gguf(path, name)
     is_hugging_face = any(path.glob("*.safetensors")) if path.is_dir() else True
     return identify(path, name) if is_hugging_face or not is_openvino(path) else identify_openvino(path, name)
-
-
-def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a GGUF file; its vocabulary is inside, so one hash names all of it.
-
-    Raises:
-        ModelError: it is no GGUF file.
-    """
-    hashed = _sha256([path])
-    try:
-        tensors = importlib.import_module("gguf").GGUFReader(path).tensors
-        parameters = sum(math.prod(int(size) for size in tensor.shape) for tensor in tensors)
-    except ImportError as error:
-        raise ModelError("GGUF files are read by the package gguf; pip install -e '.[llamacpp]'") from error
-    except Exception as error:  # whatever the reader raises for another kind of file
-        raise ModelError(f"{path} is no GGUF file ({error}); give one, or a model folder") from error
-    return ModelIdentity(
-        name=name or path.stem,
-        weights_hash=hashed,
-        parameters=max(1, parameters),
-        config_hash="",
-        tokenizer_hash="",
-        location=str(path.resolve()),
-    )
 
 
 def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:

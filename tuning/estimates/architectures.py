@@ -11,6 +11,7 @@ from ...planner.memory.eyesight import seeing_footprint
 from ...planner.memory.footprint import Footprint, footprint_of
 from ...planner.memory.heads import footprint_beside
 from ...profiler.configuration import read_architecture
+from ...profiler.gguf_file import is_gguf
 from ...profiler.records import configuration
 from ...profiler.records.architecture import Architecture, bytes_of
 from ...profiler.records.model import ModelIdentity
@@ -77,6 +78,8 @@ def _place_of(model: ModelIdentity) -> Path | None:
     if not model.location:
         return None
     place = Path(model.location)
+    if is_gguf(place):  # one hash names all of it, and would take long
+        return place if place.is_file() else None
     try:
         written = (place / "config.json" if place.is_dir() else place).read_bytes()
     except OSError:

@@ -17,6 +17,7 @@ from ...profiler.catalogue import Catalogued, catalogued
 from ...profiler.configuration import read_architecture
 from ...profiler.domain import Shape
 from ...profiler.efficiency import estimate_surface
+from ...profiler.gguf_file import is_gguf
 from ...profiler.identity import identify, identify_config
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.architecture import Architecture
@@ -107,8 +108,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
 
 def _identities(models: Models, architectures: Mapping[Path, Architecture]) -> Identities:
     def identity(path: Path, name: str | None) -> ModelIdentity:
-        is_folder = path.is_dir() and any(path.glob("*.safetensors"))
-        if is_folder:
+        if is_gguf(path) or (path.is_dir() and any(path.glob("*.safetensors"))):
             return identify(path, name)
         file = path / "config.json" if path.is_dir() else path
         return identify_config(file, architectures[path].parameters, name)

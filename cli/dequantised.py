@@ -1,0 +1,25 @@
+"""What is said of GGUF files before our own decoder runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .report import tell
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+
+def tell_dequantised(settings: Settings, models: Iterable[Path]) -> None:
+    """Say of each model in a GGUF file what becomes of its weights.
+
+    Raises:
+        ModelError: such a file cannot be read.
+    """
+    from ..profiler.gguf_file import is_gguf, read_gguf
+
+    for model in dict.fromkeys(models):
+        if is_gguf(model) and (reading := read_gguf(model).reading):
+            tell(settings, f"{model.name}: {reading}")

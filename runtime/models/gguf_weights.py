@@ -1,0 +1,162 @@
+"""The weights of a GGUF file as transformers' models hold them, and the tokenizer inside it.
+
+Quantised weights become bfloat16, whatever number format a model runs in: it holds what a block's few bits tell, and a
+model in float32 has the weights of one in bfloat16. Each tensor is read and converted in pieces, so that only the
+result is ever held whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import (
+    TOKENIZER_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from ...errors import ModelError
+from ...profiler.gguf_config import FREQUENCIES, config_of
+from ...profiler.gguf_file import PLAIN, GgufFile, read_gguf
+
+AT_ONCE = 2**22  # numbers that are converted in one piece
+TOKENS, KIND, SPLIT = "tokenizer.ggml.tokens", "tokenizer.ggml.model", "tokenizer.ggml.pre"
+SPLITS = (  # of texts before byte-level BPE, that transformers knows from GGUF files; the first two are GPT-2's
+    "gpt-2",
+    "smollm",  # whose digits stand alone: it has no merges of them
+    "llama-bpe",
+    "llama-v3",
+    "llama3",
+    "qwen2",
+    "deepseek-r1-qwen",
+    "tekken",
+)
+
+
+def gguf_config(path: Path) -> PreTrainedConfig:
+    """Return the configuration of a GGUF file's model.
+
+    Raises:
+        ModelError: it cannot be read, or is of a family that is not known.
+    """
+    file = read_gguf(path)
+    frequencies = file.tensors.get(FREQUENCIES)
+    found = () if frequencies is None else tuple(_read(file, FREQUENCIES, torch.float32).flatten().tolist())
+    config: PreTrainedConfig = AutoConfig.for_model(**config_of(file, found))
+    return config
+
+
+def gguf_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the weights of a GGUF file by the names that its model has for them; those that are tied once.
+
+    Raises:
+        ModelError: a tensor has no place in the model, or is stored in a format that cannot be read.
+    """
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    file = read_gguf(path)
+    kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == file.family)
+    known = get_tensor_name_map(kind, int(config.num_hidden_layers))
+    with torch.device("meta"):
+        wanted = AutoModelForCausalLM.from_config(config).state_dict()
+    places = {name: known.get_name(name, try_suffixes=(".weight", ".bias")) for name in wanted}
+    lost = file.tensors.keys() - set(places.values()) - {FREQUENCIES}
+    if lost:
+        raise ModelError(
+            f"{path} holds {', '.join(sorted(lost)[:3])}, for which a {config.model_type} has no place; give a model "
+            "folder, or measure llama.cpp itself: --engine llama.cpp"
+        )
+    return {
+        name: _as_transformers(name, _read(file, place, dtype, added=_added(name, config)), config)
+        for name, place in places.items()
+        if place in file.tensors
+    }
+
+
+def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer inside a GGUF file, with its chat template.
+
+    Raises:
+        ModelError: there is none, or it is of a kind that is not known.
+    """
+    file, config = read_gguf(path), gguf_config(path)
+    kind, split = file.said.get(KIND), file.said.get(SPLIT, "default")
+    if kind is None or not file.said.get(TOKENS):
+        raise ModelError(f"{path} holds no tokenizer; convert the model again, with its tokenizer, or give a folder")
+    if kind != "llama" and (kind != "gpt2" or split not in SPLITS):
+        raise ModelError(
+            f"the tokenizer of {path} is a {kind} that splits texts as {split}; of GGUF files llama is read, and gpt2 "
+            f"with the splits {', '.join(SPLITS)}. Give a model folder, or measure llama.cpp itself: --engine llama.cpp"
+        )
+    own: Any = TOKENIZER_MAPPING.get(type(config), None) or PreTrainedTokenizerFast  # Any: a class without types
+    try:
+        return _without_strangers(own.from_pretrained(str(path.parent), gguf_file=path.name), file)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ModelError(f"the tokenizer of {path} cannot be read ({error!r}); convert the model again") from error
+
+
+def _without_strangers(found: Any, file: GgufFile) -> PreTrainedTokenizerBase:  # Any: a class without types
+    """Return a tokenizer without tokens that the file does not have: transformers adds those that are GPT-2's."""
+    inside = json.loads(found.backend_tokenizer.to_str())
+    known = [token for token in inside["added_tokens"] if token["id"] < int(str(file.said[TOKENS]))]
+    if len(known) == len(inside["added_tokens"]):
+        return cast(PreTrainedTokenizerBase, found)
+    tokenizer = Tokenizer.from_str(json.dumps({**inside, "added_tokens": known}))
+    names = ("bos_token", "eos_token", "unk_token", "pad_token", "chat_template")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{name: getattr(found, name) for name in names})
+
+
+def _as_transformers(name: str, weight: Tensor, config: PreTrainedConfig) -> Tensor:
+    """Return a weight with its rows in transformers' order: of a Llama's heads llama.cpp turns neighbours together."""
+    if config.model_type != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
+        return weight
+    heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+    return weight.view(heads, -1, 2, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
+
+
+def _added(name: str, config: PreTrainedConfig) -> float:
+    """Return what llama.cpp has added to a weight: one to Gemma's norms."""
+    return float(config.model_type.startswith("gemma") and name.endswith("norm.weight"))
+
+
+def _read(file: GgufFile, name: str, dtype: torch.dtype, *, added: float = 0.0) -> Tensor:
+    """Return a tensor of a file, less what was added to it."""
+    tensor = file.tensors[name]
+    through = dtype if tensor.format in PLAIN else torch.bfloat16
+    weight = torch.empty((math.prod(tensor.shape[:-1]), tensor.shape[-1]), dtype=dtype)
+    first = 0
+    for piece in _pieces(file, name, len(weight)):
+        weight[first : first + len(piece)] = torch.from_numpy(piece - added if added else piece).to(through)
+        first += len(piece)
+    return weight.view(tensor.shape)
+
+
+def _pieces(file: GgufFile, name: str, rows: int) -> Iterator[NDArray[np.float32]]:
+    """Yield some rows of a tensor after the other."""
+    from gguf import GGMLQuantizationType, dequantize
+
+    tensor = file.tensors[name]
+    at_once = max(1, AT_ONCE // tensor.shape[-1])
+    for first in range(0, rows, at_once):
+        count = min(at_once, rows - first)
+        place = tensor.offset + first * tensor.row_bytes
+        stored = np.fromfile(file.path, np.uint8, count * tensor.row_bytes, offset=place)
+        try:  # as one row: of many, 16 are converted at a time
+            yield dequantize(stored[None], GGMLQuantizationType[tensor.format]).reshape(count, -1)
+        except NotImplementedError as error:
+            raise ModelError(
+                f"{file.path} stores {name} as {tensor.format}, which the package gguf does not read; give a file in "
+                "another format, such as Q4_K_M, or a model folder"
+            ) from error
