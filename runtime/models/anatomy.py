@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
+from ...errors import ModelError
 from .bits import bits
 from .configuration import declared, longest_context_of, windows_of
 from .gallery import IMAGES, Gallery
@@ -194,7 +195,7 @@ class _Reader:
     def fused(self, *linears: Any) -> Projection:
         """Return linear layers of one input as one."""
         first = linears[0]
-        if isinstance(first.weight, PackedWeight):
+        if any(isinstance(one.weight, PackedWeight) for one in linears):
             return self._packed(linears)
         weight = torch.cat([one.weight.detach() for one in linears]) if len(linears) > 1 else first.weight.detach()
         bias = None if first.bias is None else torch.cat([one.bias.detach() for one in linears])
@@ -204,7 +205,9 @@ class _Reader:
         return Projection(weight, bias)
 
     def _packed(self, linears: Sequence[Any]) -> Projection:
-        """Return the same of weights in few bits; all of a model's are."""
+        """Return the same of weights in few bits."""
+        if not all(isinstance(one.weight, PackedWeight) for one in linears):
+            raise ModelError("some weights of a layer cannot be packed for their shape; run it with --dtype bfloat16")
         bias = None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])
         product = PackedProduct([one.weight for one in linears], bias)
         if self.uses_up:

@@ -31,7 +31,7 @@ from .gallery import IMAGES
 from .generic import GenericModel
 from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights, packed_weights
 from .lean import LeanModel
-from .packed import can_pack
+from .packed import can_pack, has_packed_products
 from .support import require_supported
 from .vision import sees
 
@@ -154,10 +154,11 @@ def _of_gguf(location: str, dtype: str, options: dict[str, Any]) -> Any:  # Any:
 
 
 def linears_of(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the weights of all linear layers of a model, its head among them."""
+    """Return the names of a model's weights that may be packed: of linear layers, its head among them."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    return [f"{name}.weight" for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return [f"{name}.weight" for name, linear in linears.items() if can_pack(linear.out_features, linear.in_features)]
 
 
 def require_stored(location: str, dtype: str) -> None:
@@ -167,7 +168,7 @@ def require_stored(location: str, dtype: str) -> None:
     stored = read_gguf(Path(location)).format.lower() if is_gguf(location) else "no GGUF file"
     if stored != dtype:
         raise ModelError(f"{location} is {stored}, not {dtype}; give a GGUF file in that format, or another --dtype")
-    if not can_pack():
+    if not has_packed_products():
         raise ModelError(
             f"--dtype {dtype} needs a CPU with AVX-512 VNNI, which this one lacks; choose --dtype bfloat16, which reads "
             "the same file"

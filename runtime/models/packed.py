@@ -63,9 +63,15 @@ def packed(
     with np.errstate(over="ignore"):
         halved = lines.reshape(panels, LANES, *lines.shape[1:]).transpose(0, 3, 2, 1).astype(np.float16)
     if not np.isfinite(halved).all():
-        raise ModelError("a scale of quantised weights is beyond what float16 holds; run the model with --dtype bfloat16")
+        raise ModelError(
+            "a scale of quantised weights is beyond what float16 holds; run the model with --dtype bfloat16"
+        )
     return PackedWeight(
-        packing, zero, (len(numbers), length), np.ascontiguousarray(bytes_.reshape(panels, -1)), halved.reshape(panels, -1)
+        packing,
+        zero,
+        (len(numbers), length),
+        np.ascontiguousarray(bytes_.reshape(panels, -1)),
+        halved.reshape(panels, -1),
     )
 
 
@@ -118,6 +124,11 @@ class PackedProduct:
         return out
 
 
-def can_pack() -> bool:
+def can_pack(rows: int, columns: int) -> bool:
+    """Return whether our kernels take a weight (rows, columns)."""
+    return rows % LANES == 0 and all(columns % packing.group == 0 for packing in PACKINGS)
+
+
+def has_packed_products() -> bool:
     """Return whether our kernels multiply by such weights on this machine."""
     return has_byte_dots() and can_share(torch.get_num_threads())

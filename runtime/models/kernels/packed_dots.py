@@ -11,14 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
-from .emitted import HALF_REGISTER_BYTES, LANES, NUMBER_BYTES, REGISTER_BYTES, Emitted, Registers, Value
+from .emitted import (
+    HALF_BYTES,
+    HALF_REGISTER_BYTES,
+    LANES,
+    NUMBER_BYTES,
+    REGISTER_BYTES,
+    ROUNDS,
+    Emitted,
+    Registers,
+    Value,
+)
 
 MOST_ROWS = 8  # of x that one call takes: two sums of each, and registers for what they share
 DOTS = 4  # numbers of a lane that one instruction adds up
 BYTE, NIBBLE, LOWER_NIBBLES = 8, 4, 0x0F0F0F0F
+UNSIGNED, MOST_BYTE, LEAST_SIZE = 0x7FFFFFFF, 127.0, 2.0**-100  # no group is told from nothing below the last
 INSTRUCTION = "+avx512vnni"
 
 
@@ -93,6 +104,52 @@ class ByteRegisters(Registers):
         """Return a register of numbers in float32 that lie at an address in float16."""
         return self._builder.fpext(self._builder.load(self._pointer(address, self._halves), align=2), self._numbers)
 
+    def sizes(self, numbers: Value) -> Value:
+        """Return numbers without their signs, as whole numbers of the same order; what is no number is the greatest."""
+        return self._builder.and_(self._builder.bitcast(numbers, self._words), self.all_words(UNSIGNED))
+
+    def greater_word(self, one: Value, other: Value) -> Value:
+        """Return the greater ones of whole numbers that are not negative."""
+        return self._builder.select(self._builder.icmp_signed(">", one, other), one, other)
+
+    def added_words(self, one: Value, other: Value) -> Value:
+        """Return sums of whole numbers."""
+        return self._builder.add(one, other)
+
+    def over_lanes(self, words: Value, what: str) -> Value:
+        """Return the sum ("add") of a register's whole numbers, or the greatest ("umax")."""
+        kind = self._ir.FunctionType(self._word, [self._words])
+        return self._builder.call(self._function(kind, f"llvm.vector.reduce.{what}.v{LANES}i32"), [words])
+
+    def store_bytes(self, numbers: Value, factor: Value, address: Value) -> Value:
+        """Write numbers times a factor as bytes, rounded; return them as whole numbers."""
+        builder, rounds = self._builder, self.all_of(ROUNDS)
+        shifted = builder.bitcast(self._fused(numbers, factor, rounds), self._words)  # its last bits are the number's
+        words = builder.sub(shifted, builder.bitcast(rounds, self._words))
+        narrow = self._ir.VectorType(self._ir.IntType(BYTE), LANES)
+        self._builder.store(self._builder.trunc(words, narrow), self._pointer(address, narrow), align=1)
+        return words
+
+    def byte_factors(self, most: Value) -> tuple[Value, Value]:
+        """Return what makes bytes of numbers up to one that `sizes` tells, in every lane, and its inverse as one."""
+        builder, single = self._builder, self._ir.FloatType()
+        greatest, limit = builder.bitcast(most, single), self._ir.Constant(single, LEAST_SIZE)
+        inverse = builder.fdiv(self._ir.Constant(single, MOST_BYTE), greatest)
+        inverse = builder.select(builder.fcmp_ordered("<", greatest, limit), self._ir.Constant(single, 0.0), inverse)
+        back = builder.fdiv(greatest, self._ir.Constant(single, MOST_BYTE))
+        return self._repeated(inverse, self._numbers), back
+
+    def store_one(self, one: Value, address: Value) -> None:
+        """Write a number in float32, or a whole one."""
+        self._builder.store(one, self._pointer(address, one.type), align=4)
+
+    def less_product(self, whole: Value, other: Value) -> Value:
+        """Return -whole * other, the other being a whole number, or one in float32."""
+        builder = self._builder
+        if other.type == self._ir.FloatType():
+            return builder.fneg(builder.fmul(builder.sitofp(whole, other.type), other))
+        return builder.neg(builder.mul(whole, builder.trunc(other, self._word)))
+
     def added_product(self, one: Value, other: Value, sums: Value) -> Value:
         """Return sums with products added, rounded once."""
         return self._fused(one, other, sums)
@@ -155,6 +212,42 @@ def _weights(write: ByteRegisters, packing: Packing, group: Value) -> list[Value
     return [write.nibbles(words, is_upper=is_upper) for words in stored for is_upper in (False, True)]
 
 
+def _rounded(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
+    """Emit what writes a row's numbers as bytes, group by group.
+
+    Args:
+        write: what emits.
+        case: place of a weight's packing, from 1 on.
+        given: addresses, and whole numbers:
+            x: numbers in bfloat16.
+            groups: how many there are.
+            zero: of the weight; of no use where its groups have least numbers.
+            rounded, factors, starts: as `_product` reads them, written.
+    """
+    packing, (x, groups, zero, rounded, factors, starts) = PACKINGS[case - 1], given
+    places = range(0, packing.group, LANES)
+
+    def body(group: Value, _: list[Value]) -> list[Value]:
+        start, end = write.behind(x, HALF_BYTES * packing.group, group), write.behind(rounded, packing.group, group)
+        numbers = [write.widened(write.behind(start, HALF_BYTES, place)) for place in places]
+        most = write.over_lanes(reduce(write.greater_word, map(write.sizes, numbers)), "umax")
+        inverse, factor = write.byte_factors(most)
+        words = [
+            write.store_bytes(own, inverse, write.behind(end, 1, place))
+            for own, place in zip(numbers, places, strict=True)
+        ]
+        total = write.over_lanes(reduce(write.added_words, words), "add")
+        write.store_one(factor, write.behind(factors, NUMBER_BYTES, group))
+        start = write.less_product(total, factor if packing.has_least else zero)
+        write.store_one(start, write.behind(starts, NUMBER_BYTES, group))
+        return []
+
+    write.loop(groups, 1, [], body)
+
+
+write_rounded: Emitted[int, int, int, int, int, int, int] = Emitted(
+    "write_rounded", len(PACKINGS), 6, _rounded, ByteRegisters
+)
 write_packed_product: Emitted[int, int, int, int, int, int, int, int, int, int, int, int, int, int] = Emitted(
     "write_packed_product", MOST_ROWS * len(PACKINGS), 13, _product, ByteRegisters
 )

@@ -8,49 +8,41 @@ from numpy.typing import NDArray
 from ....planner.kernels.compiled import compiled
 from .bfloat16_rows import NOTHING
 from .emitted import HALF_BYTES, LANES
-from .few_rows import SUMS_MAY_BE_REORDERED, Halves, Numbers, signed, widened
-from .packed_dots import MOST_ROWS, write_packed_product
+from .few_rows import Halves, Numbers, signed
+from .packed_dots import MOST_ROWS, write_packed_product, write_rounded
 from .threads import MOST_ALONE
 
-MOST = np.float32(127)  # of a byte with a sign
 prange = range  # compiled, it is numba's, which splits a loop among threads
 Bytes, Words = NDArray[np.int8], NDArray[np.int32]
 
 
-@compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
-def round_row(x: Halves, zero: int, rounded: Bytes, factors: Numbers, starts: Words, row: int) -> None:
+@compiled
+def round_row(x: Halves, packing: int, zero: int, rounded: Bytes, factors: Numbers, starts: Words, row: int) -> None:
     """Do what `round_rows` does for one row."""
-    groups = factors.shape[1]
-    group = x.shape[1] // groups
-    for number in range(groups):
-        first, most, total = number * group, np.float32(0), np.int32(0)
-        for place in range(first, first + group):
-            most = max(most, np.float32(np.abs(widened(x[row, place]))))
-        inverse = np.float32(MOST / most) if most > np.float32(0) else np.float32(0)
-        for place in range(first, first + group):
-            whole = np.int32(np.rint(widened(x[row, place]) * inverse))
-            rounded[row, place] = whole
-            total += whole
-        factor = np.float32(most / MOST)
-        factors[row, number] = factor
-        least = np.float32(-factor * np.float32(total)).view(np.int32)
-        starts[row, number] = np.int32(-zero * total) if zero else least
+    behind = row * factors.strides[0]
+    write_rounded(
+        packing + 1, x.ctypes.data + row * x.strides[0], factors.shape[1], zero,
+        rounded.ctypes.data + row * rounded.strides[0], factors.ctypes.data + behind, starts.ctypes.data + behind,
+    )  # fmt: skip
 
 
 @compiled(parallel=True)
-def shared_round_rows(x: Halves, zero: int, rounded: Bytes, factors: Numbers, starts: Words) -> None:
+def shared_round_rows(x: Halves, packing: int, zero: int, rounded: Bytes, factors: Numbers, starts: Words) -> None:
     """Do what `round_rows` does, by several threads."""
     for row in prange(len(x)):
-        round_row(x, zero, rounded, factors, starts, signed(row))
+        round_row(x, packing, zero, rounded, factors, starts, signed(row))
 
 
 @compiled
-def round_rows(x: Halves, zero: int, rounded: Bytes, factors: Numbers, starts: Words, is_shared: bool) -> None:
+def round_rows(
+    x: Halves, packing: int, zero: int, rounded: Bytes, factors: Numbers, starts: Words, is_shared: bool
+) -> None:
     """Write numbers as bytes times a factor of each group, and what sums of their products with a weight begin with.
 
     Args:
         x: (rows, in).
-        zero: of the weight's whole numbers; 0 where its groups have least numbers instead.
+        packing: place of the weight's among `PACKINGS`.
+        zero: the whole number of the weight that means none; of no use where its groups have least numbers.
         rounded: (rows, in), written.
         factors: (rows, groups), written.
         starts: as factors, written: whole sums in which `zero` counts for nothing, or, as the bits of a float32, what
@@ -58,10 +50,10 @@ def round_rows(x: Halves, zero: int, rounded: Bytes, factors: Numbers, starts: W
         is_shared: whether several threads share the rows.
     """
     if is_shared and len(x) > 1 and x.size > MOST_ALONE:
-        shared_round_rows(x, zero, rounded, factors, starts)
+        shared_round_rows(x, packing, zero, rounded, factors, starts)
     else:
         for row in range(len(x)):
-            round_row(x, zero, rounded, factors, starts, row)
+            round_row(x, packing, zero, rounded, factors, starts, row)
 
 
 @compiled
@@ -134,7 +126,7 @@ def packed_product(
     """
     rounded, factors = np.empty(x.shape, np.int8), np.empty((len(x), x.shape[1] // group), np.float32)
     starts, case = np.empty(factors.shape, np.int32), packing * MOST_ROWS
-    round_rows(x, zero, rounded, factors, starts, is_shared)
+    round_rows(x, packing, zero, rounded, factors, starts, is_shared)
     if is_shared:
         product_shared(
             case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out
