@@ -14,7 +14,7 @@ from click.core import ParameterSource
 if TYPE_CHECKING:
     from ..planner.search.objective import LatencyBound
 
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
+from ...errors import ModelError
 from .bits import bits
 from .configuration import declared, longest_context_of, windows_of
 from .gallery import IMAGES, Gallery
 from .kernel_parts import KernelParts, kernel_parts
 from .norm import Norm
+from .packed import PackedProduct, PackedWeight
 from .projection import Projection
 from .vision import Eyes, lens_of, sees
 
@@ -193,12 +195,25 @@ class _Reader:
     def fused(self, *linears: Any) -> Projection:
         """Return linear layers of one input as one."""
         first = linears[0]
+        if any(isinstance(one.weight, PackedWeight) for one in linears):
+            return self._packed(linears)
         weight = torch.cat([one.weight.detach() for one in linears]) if len(linears) > 1 else first.weight.detach()
         bias = None if first.bias is None else torch.cat([one.bias.detach() for one in linears])
         if self.uses_up:
             for one in linears:
                 one.weight = None
         return Projection(weight, bias)
+
+    def _packed(self, linears: Sequence[Any]) -> Projection:
+        """Return the same of weights in few bits."""
+        if not all(isinstance(one.weight, PackedWeight) for one in linears):
+            raise ModelError("some weights of a layer cannot be packed for their shape; run it with --dtype bfloat16")
+        bias = None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])
+        product = PackedProduct([one.weight for one in linears], bias)
+        if self.uses_up:
+            for one in linears:
+                one.weight = None
+        return Projection(product, bias)
 
     def norm(self, module: Any) -> Norm:
         return Norm(weight=self._weight(module), eps=self.eps)

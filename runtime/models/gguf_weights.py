@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +30,10 @@ from transformers import (
 from ...errors import ModelError
 from ...profiler.gguf_config import FREQUENCIES, config_of
 from ...profiler.gguf_file import PLAIN, GgufFile, read_gguf
+from .gguf_blocks import packed_blocks
+from .packed import PackedWeight
 
+EMBEDDING = "token_embd.weight"
 AT_ONCE = 2**22  # numbers that are converted in one piece
 TOKENS, KIND, SPLIT = "tokenizer.ggml.tokens", "tokenizer.ggml.model", "tokenizer.ggml.pre"
 SPLITS = (  # of texts before byte-level BPE, that transformers knows from GGUF files; the first two are GPT-2's
@@ -58,15 +61,54 @@ def gguf_config(path: Path) -> PreTrainedConfig:
     return config
 
 
-def gguf_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+def gguf_weights(
+    path: Path, config: PreTrainedConfig, dtype: torch.dtype, packed: Collection[str] = ()
+) -> dict[str, Tensor]:
     """Return the weights of a GGUF file by the names that its model has for them; those that are tied once.
+
+    Args:
+        path: of the file.
+        config: of its model.
+        dtype: of the weights.
+        packed: names of those that are not read, but stay zeros without memory: `packed_weights` has them.
 
     Raises:
         ModelError: a tensor has no place in the model, or is stored in a format that cannot be read.
     """
+    file = read_gguf(path)
+    nothing = torch.zeros((), dtype=dtype)
+    return {
+        name: nothing.expand(file.tensors[place].shape)
+        if name in packed
+        else _as_transformers(name, _read(file, place, dtype, added=_added(name, config)), config)
+        for name, place in _places(file, config).items()
+        if place in file.tensors
+    }
+
+
+def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -> Iterator[tuple[str, PackedWeight]]:
+    """Yield weights of a GGUF file as our kernels multiply by them, and their names; a tied head is the embedding.
+
+    Raises:
+        ModelError: a tensor is stored in a format that cannot be read, or no kernel is for its shape.
+    """
+    file = read_gguf(path)
+    places = _places(file, config)
+    for name in names:
+        tensor = file.tensors.get(places[name]) or file.tensors[EMBEDDING]
+        count = math.prod(tensor.shape[:-1]) * tensor.row_bytes
+        stored = torch.from_numpy(np.fromfile(path, np.uint8, count, offset=tensor.offset)).view(-1, tensor.row_bytes)
+        yield name, packed_blocks(_as_transformers(name, stored, config).numpy(), tensor.format)
+
+
+def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
+    """Return a file's names of a model's weights by the model's.
+
+    Raises:
+        ModelError: a tensor has no place in the model.
+    """
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
-    file = read_gguf(path)
     kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == file.family)
     known = get_tensor_name_map(kind, int(config.num_hidden_layers))
     with torch.device("meta"):
@@ -75,14 +117,10 @@ def gguf_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> di
     lost = file.tensors.keys() - set(places.values()) - {FREQUENCIES}
     if lost:
         raise ModelError(
-            f"{path} holds {', '.join(sorted(lost)[:3])}, for which a {config.model_type} has no place; give a model "
-            "folder, or measure llama.cpp itself: --engine llama.cpp"
+            f"{file.path} holds {', '.join(sorted(lost)[:3])}, for which a {config.model_type} has no place; give a "
+            "model folder, or measure llama.cpp itself: --engine llama.cpp"
         )
-    return {
-        name: _as_transformers(name, _read(file, place, dtype, added=_added(name, config)), config)
-        for name, place in places.items()
-        if place in file.tensors
-    }
+    return places
 
 
 def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:

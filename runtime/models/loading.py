@@ -23,19 +23,27 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
-from ...profiler.gguf_file import is_gguf
+from ...profiler.gguf_file import is_gguf, read_gguf
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
-from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights
+from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights, packed_weights
 from .lean import LeanModel
+from .packed import can_pack, has_packed_products
 from .support import require_supported
 from .vision import sees
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+QUANTISED = ("q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")  # formats of GGUF files; the rest is bfloat16
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    **dict.fromkeys(QUANTISED, torch.bfloat16),
+}
 
 
 def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
@@ -100,8 +108,9 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
     """Return the transformers model where its weights were read to, in evaluation mode, with no weight made up."""
     disable_progress_bar()
     options |= {"dtype": dtype_of(dtype), "output_loading_info": True}
+    require_stored(location, dtype)
     try:
-        loaded = (_of_gguf if is_gguf(location) else _of_folder)(location, options)
+        loaded = _of_gguf(location, dtype, options) if is_gguf(location) else _of_folder(location, options)
     except (
         OSError,
         ValueError,
@@ -129,12 +138,41 @@ def _of_folder(location: str, options: dict[str, Any]) -> Any:  # Any: a pair, w
     return kind.from_pretrained(location, use_safetensors=True, trust_remote_code=False, **options)
 
 
-def _of_gguf(location: str, options: dict[str, Any]) -> Any:  # Any: likewise
+def _of_gguf(location: str, dtype: str, options: dict[str, Any]) -> Any:  # Any: likewise
     """Return the model of a GGUF file, which holds the tensors that were read and no copy of them."""
-    config = gguf_config(Path(location))
+    path = Path(location)
+    config = gguf_config(path)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    weights = gguf_weights(Path(location), config, options["dtype"])
-    return kind.from_pretrained(None, config=config, state_dict=weights, **options)
+    packed = linears_of(config) if dtype in QUANTISED else []
+    weights = gguf_weights(path, config, options["dtype"], packed)
+    model, found = kind.from_pretrained(None, config=config, state_dict=weights, **options)
+    for name, weight in packed_weights(path, config, packed):
+        linear = model.get_submodule(name.removesuffix(".weight"))
+        del linear.weight
+        linear.weight = weight  # what anatomies read; the model itself cannot forward
+    return model, found
+
+
+def linears_of(config: PreTrainedConfig) -> list[str]:
+    """Return the names of a model's weights that may be packed: of linear layers, its head among them."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return [f"{name}.weight" for name, linear in linears.items() if can_pack(linear.out_features, linear.in_features)]
+
+
+def require_stored(location: str, dtype: str) -> None:
+    """Raise ModelError where a format of quantised weights is wanted, and is not the file's or cannot be multiplied."""
+    if dtype not in QUANTISED:
+        return
+    stored = read_gguf(Path(location)).format.lower() if is_gguf(location) else "no GGUF file"
+    if stored != dtype:
+        raise ModelError(f"{location} is {stored}, not {dtype}; give a GGUF file in that format, or another --dtype")
+    if not has_packed_products():
+        raise ModelError(
+            f"--dtype {dtype} needs a CPU with AVX-512 VNNI, which this one lacks; choose --dtype bfloat16, which reads "
+            "the same file"
+        )
 
 
 def dtype_of(name: str) -> torch.dtype:

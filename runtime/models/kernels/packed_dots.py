@@ -1,0 +1,253 @@
+"""Products of weights in few bits by whole numbers in bytes, four pairs to a lane by one instruction.
+
+VPDPBUSD multiplies 64 unsigned bytes by 64 signed ones and adds them up, four by four, to 16 whole numbers, without a
+rounding. AMD's processors have it from Zen 4 on, and Intel's from Cascade Lake on.
+
+A weight lies in panels of LANES rows, and within one group by group: a lane holds neighbours of one row. Two numbers
+share a byte where they have four bits. A row's sums are the same whatever rows are beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any
+
+from .emitted import (
+    HALF_BYTES,
+    HALF_REGISTER_BYTES,
+    LANES,
+    NUMBER_BYTES,
+    REGISTER_BYTES,
+    ROUNDS,
+    Emitted,
+    Registers,
+    Value,
+)
+
+MOST_ROWS = 8  # of x that one call takes: two sums of each, and registers for what they share
+DOTS = 4  # numbers of a lane that one instruction adds up
+BYTE, NIBBLE, LOWER_NIBBLES = 8, 4, 0x0F0F0F0F
+UNSIGNED, MOST_BYTE, LEAST_SIZE = 0x7FFFFFFF, 127.0, 2.0**-100  # no group is told from nothing below the last
+INSTRUCTION = "+avx512vnni"
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the numbers of a weight are stored."""
+
+    bits: int  # of a number, 4 or 8
+    group: int  # numbers of a row that have one scale
+    has_least: bool  # whether a group has a least number of its own
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a panel's numbers in one group."""
+        return self.group * LANES * self.bits // BYTE
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of what such numbers are multiplied by, and of their least ones."""
+        return HALF_REGISTER_BYTES * (1 + self.has_least)
+
+
+FOUR_BITS = Packing(4, 32, has_least=True)
+EIGHT_BITS, EIGHT_BITS_FINE = Packing(8, 32, has_least=False), Packing(8, 16, has_least=False)
+PACKINGS = FOUR_BITS, EIGHT_BITS, EIGHT_BITS_FINE
+
+
+@lru_cache
+def has_byte_dots() -> bool:
+    """Return whether numba may use the instruction here."""
+    from numba.core.registry import cpu_target  # heavy: loads LLVM
+
+    target: Any = cpu_target  # has no types
+    return INSTRUCTION in target.target_context.codegen().magic_tuple()[2].split(",")
+
+
+class ByteRegisters(Registers):
+    """Registers of numbers, of whole ones, and of bytes, four to a lane."""
+
+    def __init__(self, builder: Any) -> None:
+        """Write behind what a builder has written."""
+        super().__init__(builder)
+        self._halves = self._ir.VectorType(self._ir.HalfType(), LANES)
+
+    def all_words(self, word: int) -> Value:
+        """Return a register that holds a whole number in every lane."""
+        return self._ir.Constant(self._words, [word] * LANES)
+
+    def words_at(self, address: Value) -> Value:
+        """Return a register of whole numbers."""
+        return self._builder.load(self._pointer(address, self._words), align=4)
+
+    def repeated_word(self, address: Value) -> Value:
+        """Return a register that holds the whole number at an address in every lane."""
+        return self._repeated(self._builder.load(self._pointer(address, self._word), align=4), self._words)
+
+    def nibbles(self, words: Value, *, is_upper: bool) -> Value:
+        """Return the lower or the upper halves of bytes."""
+        shifted = self._builder.lshr(words, self.all_words(NIBBLE)) if is_upper else words
+        return self._builder.and_(shifted, self.all_words(LOWER_NIBBLES))
+
+    def dot_bytes(self, sums: Value, weights: Value, x: Value) -> Value:
+        """Return sums with the products of unsigned bytes and signed ones added, four in each lane."""
+        kind = self._ir.FunctionType(self._words, [self._words] * 3)
+        return self._builder.call(self._function(kind, "llvm.x86.avx512.vpdpbusd.512"), [sums, weights, x])
+
+    def as_numbers(self, words: Value) -> Value:
+        """Return whole numbers in float32."""
+        return self._builder.sitofp(words, self._numbers)
+
+    def widened_half(self, address: Value) -> Value:
+        """Return a register of numbers in float32 that lie at an address in float16."""
+        return self._builder.fpext(self._builder.load(self._pointer(address, self._halves), align=2), self._numbers)
+
+    def sizes(self, numbers: Value) -> Value:
+        """Return numbers without their signs, as whole numbers of the same order; what is no number is the greatest."""
+        return self._builder.and_(self._builder.bitcast(numbers, self._words), self.all_words(UNSIGNED))
+
+    def greater_word(self, one: Value, other: Value) -> Value:
+        """Return the greater ones of whole numbers that are not negative."""
+        return self._builder.select(self._builder.icmp_signed(">", one, other), one, other)
+
+    def added_words(self, one: Value, other: Value) -> Value:
+        """Return sums of whole numbers."""
+        return self._builder.add(one, other)
+
+    def over_lanes(self, words: Value, what: str) -> Value:
+        """Return the sum ("add") of a register's whole numbers, or the greatest ("umax")."""
+        kind = self._ir.FunctionType(self._word, [self._words])
+        return self._builder.call(self._function(kind, f"llvm.vector.reduce.{what}.v{LANES}i32"), [words])
+
+    def store_bytes(self, numbers: Value, factor: Value, address: Value) -> Value:
+        """Write numbers times a factor as bytes, rounded; return them as whole numbers."""
+        builder, rounds = self._builder, self.all_of(ROUNDS)
+        shifted = builder.bitcast(self._fused(numbers, factor, rounds), self._words)  # its last bits are the number's
+        words = builder.sub(shifted, builder.bitcast(rounds, self._words))
+        narrow = self._ir.VectorType(self._ir.IntType(BYTE), LANES)
+        self._builder.store(self._builder.trunc(words, narrow), self._pointer(address, narrow), align=1)
+        return words
+
+    def byte_factors(self, most: Value) -> tuple[Value, Value]:
+        """Return what makes bytes of numbers up to one that `sizes` tells, in every lane, and its inverse as one."""
+        builder, single = self._builder, self._ir.FloatType()
+        greatest, limit = builder.bitcast(most, single), self._ir.Constant(single, LEAST_SIZE)
+        inverse = builder.fdiv(self._ir.Constant(single, MOST_BYTE), greatest)
+        inverse = builder.select(builder.fcmp_ordered("<", greatest, limit), self._ir.Constant(single, 0.0), inverse)
+        back = builder.fdiv(greatest, self._ir.Constant(single, MOST_BYTE))
+        return self._repeated(inverse, self._numbers), back
+
+    def store_one(self, one: Value, address: Value) -> None:
+        """Write a number in float32, or a whole one."""
+        self._builder.store(one, self._pointer(address, one.type), align=4)
+
+    def less_product(self, whole: Value, other: Value) -> Value:
+        """Return -whole * other, the other being a whole number, or one in float32."""
+        builder = self._builder
+        if other.type == self._ir.FloatType():
+            return builder.fneg(builder.fmul(builder.sitofp(whole, other.type), other))
+        return builder.neg(builder.mul(whole, builder.trunc(other, self._word)))
+
+    def added_product(self, one: Value, other: Value, sums: Value) -> Value:
+        """Return sums with products added, rounded once."""
+        return self._fused(one, other, sums)
+
+
+def _product(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
+    """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight.
+
+    Args:
+        write: what emits.
+        case: rows of x, and MOST_ROWS more for each packing in front of the weight's.
+        given: addresses, strides in bytes, and numbers:
+            x, x_stride: of the rows, in bytes.
+            factors, starts, factor_stride: for every row and group, what its bytes are multiplied by, in float32, and
+                the whole number that its sums begin with; the factor of least numbers, in float32, where there are any.
+            panel: numbers of the weight.
+            scales: (groups, 1 or 2, LANES) in float16, least numbers behind.
+            groups: of a row.
+            bias: LANES numbers.
+            residual, residual_stride: LANES numbers for every row.
+            out, stride: LANES numbers for every row, written.
+    """
+    number, rows = divmod(case - 1, MOST_ROWS)
+    packing, rows = PACKINGS[number], rows + 1
+    x, x_stride, factors, starts, factor_stride, panel, scales, groups, *last = given
+    bias, residual, residual_stride, out, stride = last
+
+    def body(group: Value, sums: list[Value]) -> list[Value]:
+        factor, start = (write.behind(place, NUMBER_BYTES, group) for place in (factors, starts))
+        begins = [write.behind(start, factor_stride, row) for row in range(rows)]
+        found = [write.all_words(0) if packing.has_least else write.repeated_word(one) for one in begins]
+        numbers = write.behind(x, packing.group, group)
+        for place, weights in enumerate(_weights(write, packing, write.behind(panel, packing.group_bytes, group))):
+            own = write.behind(numbers, DOTS, place)
+            found = [
+                write.dot_bytes(one, weights, write.repeated_word(write.behind(own, x_stride, row)))
+                for row, one in enumerate(found)
+            ]
+        own = write.behind(scales, packing.scale_bytes, group)
+        scale = write.widened_half(own)
+        for row, words in enumerate(found):
+            repeated = write.repeated_number(write.behind(factor, factor_stride, row))
+            sums[row] = write.added_product(write.times(write.as_numbers(words), repeated), scale, sums[row])
+        if packing.has_least:
+            least = write.widened_half(write.behind(own, HALF_REGISTER_BYTES, 1))
+            for row, begin in enumerate(begins):
+                sums[row] = write.added_product(write.repeated_number(begin), least, sums[row])
+        return sums
+
+    for row, sums in enumerate(write.loop(groups, 1, [write.all_of(0.0)] * rows, body)):
+        write.store_added([sums], (bias, write.behind(residual, residual_stride, row)), write.behind(out, stride, row))
+
+
+def _weights(write: ByteRegisters, packing: Packing, group: Value) -> list[Value]:
+    """Emit what reads a group of a panel; return registers of bytes, each with the next neighbours."""
+    count = packing.group_bytes // REGISTER_BYTES
+    stored = [write.words_at(write.behind(group, REGISTER_BYTES, place)) for place in range(count)]
+    if packing.bits == BYTE:
+        return stored
+    return [write.nibbles(words, is_upper=is_upper) for words in stored for is_upper in (False, True)]
+
+
+def _rounded(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
+    """Emit what writes a row's numbers as bytes, group by group.
+
+    Args:
+        write: what emits.
+        case: place of a weight's packing, from 1 on.
+        given: addresses, and whole numbers:
+            x: numbers in bfloat16.
+            groups: how many there are.
+            zero: of the weight; of no use where its groups have least numbers.
+            rounded, factors, starts: as `_product` reads them, written.
+    """
+    packing, (x, groups, zero, rounded, factors, starts) = PACKINGS[case - 1], given
+    places = range(0, packing.group, LANES)
+
+    def body(group: Value, _: list[Value]) -> list[Value]:
+        start, end = write.behind(x, HALF_BYTES * packing.group, group), write.behind(rounded, packing.group, group)
+        numbers = [write.widened(write.behind(start, HALF_BYTES, place)) for place in places]
+        most = write.over_lanes(reduce(write.greater_word, map(write.sizes, numbers)), "umax")
+        inverse, factor = write.byte_factors(most)
+        words = [
+            write.store_bytes(own, inverse, write.behind(end, 1, place))
+            for own, place in zip(numbers, places, strict=True)
+        ]
+        total = write.over_lanes(reduce(write.added_words, words), "add")
+        write.store_one(factor, write.behind(factors, NUMBER_BYTES, group))
+        start = write.less_product(total, factor if packing.has_least else zero)
+        write.store_one(start, write.behind(starts, NUMBER_BYTES, group))
+        return []
+
+    write.loop(groups, 1, [], body)
+
+
+write_rounded: Emitted[int, int, int, int, int, int, int] = Emitted(
+    "write_rounded", len(PACKINGS), 6, _rounded, ByteRegisters
+)
+write_packed_product: Emitted[int, int, int, int, int, int, int, int, int, int, int, int, int, int] = Emitted(
+    "write_packed_product", MOST_ROWS * len(PACKINGS), 13, _product, ByteRegisters
+)
