@@ -122,7 +122,7 @@ def _instead(path: Path) -> str:
     if snapshot is not None:
         return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"
     return (
-        "give a folder with config.json and model.safetensors, a GGUF file, or an id of Hugging Face such as org/name"
+        "give a folder with config.json and safetensors, a GGUF file, or an id of Hugging Face such as org/name"
     )
 
 
