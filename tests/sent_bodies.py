@@ -43,6 +43,6 @@ def _bodies(route: APIRoute) -> Iterator[tuple[str, dict[str, Any]]]:
     for place, body in {"request": request, **route.responses}.items():
         for content in body.get("content", {}).values():
             if (name := content["schema"].get("$ref", "")).startswith(REF):
-                for method in route.methods:
+                for method in route.methods or ():
                     told = {"schema": name.removeprefix(REF), "example": content["example"]}
                     yield f"{method} {route.path_format} {place}", told

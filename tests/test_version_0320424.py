@@ -41,12 +41,17 @@ from spectune.profiler.records.overhead import RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.visit import Visit
 from spectune.profiler.records.wire import from_json, to_json
+from spectune.runtime.choice import Choice
 from spectune.runtime.generator import Generator
+from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.setup import always
+from spectune.runtime.substitutes import alternative_setup
 from spectune.service.drift import DriftReport
 from spectune.service.health import Health
 from spectune.service.jobs import JobTold, NewJob
+from spectune.tuning.family import load_family
 from spectune.tuning.plan import Effort, make_plan
-from spectune.tuning.request import PlanRequest
+from spectune.tuning.request import Models, PlanRequest
 
 from .older_store import make_older
 from .sent_bodies import REF, Described, described
@@ -58,6 +63,8 @@ DRAFTERS = ("small", "eagle3")
 PLAN = 2  # the number of the plan that lies beside the store; plan 1 was validated and decoded with
 CELLS: dict[str, Any] = {"batches": (1, 4), "contexts": (40,), "trials": 4, "seed": 3}
 PROMPTS = ["def main():", "class Node:\n    def", "import os\n", "for line in", "    return self."]
+SHORT = 16  # tokens
+LEAST_WAYS = 5  # of drafting by each drafter, among the alternatives of the plan
 PLACES = {"created", "spectune", "location"}  # what a plan says of when, by what and from where it was made
 TOLERANCE = 1e-9  # processors add up in different orders
 KINDS = (
@@ -205,6 +212,25 @@ def test_its_plan_decodes_the_targets_own_tokens(
     assert tokens_of(generator) == plain
 
 
+@pytest.mark.lossless
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_its_plans_alternatives_decode_the_targets_own_tokens_in_fewer_rounds(
+    drafter: str, plain: list[tuple[int, ...]]
+) -> None:
+    plan = plan_from_json((HERE / "plan.json").read_text())
+    models = Models(target=FAMILY / "target", drafters={drafter: FAMILY / drafter})
+    family, tokenizer = load_family(models, dtype="float32", device="cpu"), load_tokenizer(str(FAMILY / "target"))
+    cell, rounds = plan.cells[0], {}
+    for other in (other for other in cell.alternatives if other.drafter == drafter):
+        setup = alternative_setup(cell, other)
+        choice = Choice(plan=plan, source="file", reason="", substitutes=(((cell.batch, cell.context), setup),))
+        generator = Generator(family.target, tokenizer, family.drafters, always(setup), choice)
+        completion = generator.generate(PROMPTS[0], max_new_tokens=SHORT)
+        assert completion.tokens == plain[0][:SHORT], other.label
+        rounds[other.label] = completion.rounds
+    assert len(rounds) >= LEAST_WAYS and max(rounds.values()) < SHORT
+
+
 @cache
 def openapi() -> Any:
     return json.loads(gzip.decompress((HERE / "openapi.json.gz").read_bytes()))
@@ -218,7 +244,8 @@ def today() -> Described:
 def kind_of(name: str) -> Any:
     """Return the record of a schema's name."""
     if name.startswith("Page_"):
-        return wire.Page[BY_NAME[name.removeprefix("Page_").removesuffix("_")]]
+        item = BY_NAME[name.removeprefix("Page_").removesuffix("_")]
+        return wire.Page[item]  # type: ignore[valid-type]
     return BY_NAME[name]
 
 
