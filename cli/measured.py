@@ -59,10 +59,14 @@ def print_preview(facts: Json) -> None:
     first = sum(len(model["first_cells"]) for model in facts["models"])
     click.echo(
         f"{first} cells first, {facts['held_out']} random ones to judge by, then wherever the surface is least "
-        f"certain, all within {facts['timing_s']:.0f} s. Besides, {facts['texts']} texts of up to "
+        f"certain, {_within(facts['timing_s'])}. Besides, {facts['texts']} texts of up to "
         f"{facts['tokens_per_text']} tokens are decoded, every drafter is recorded along them, and "
         "whole rounds are timed; how long that takes is not known before the models run"
     )
+
+
+def _within(seconds: float | None) -> str:
+    return "for as long as the models need, 30 to 75 s" if seconds is None else f"all within {seconds:.0f} s"
 
 
 def profile_facts(done: Profile, store_url: str) -> Json:

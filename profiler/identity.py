@@ -121,9 +121,7 @@ def _instead(path: Path) -> str:
     snapshot = snapshot_at(path)
     if snapshot is not None:
         return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"
-    return (
-        "give a folder with config.json and safetensors, a GGUF file, or an id of Hugging Face such as org/name"
-    )
+    return "give a folder with config.json and safetensors, a GGUF file, or an id of Hugging Face such as org/name"
 
 
 def _shards(index: Path) -> list[Path]:

@@ -36,7 +36,7 @@ class Preview:
     held_out: int  # random shapes, over all models
     texts: int  # to be decoded and recorded along
     tokens_per_text: int  # at most
-    timing_s: float  # for forwards; what the recording takes depends on the models
+    timing_s: float | None  # for forwards; None: as the models need
 
 
 def preview(request: ProfileRequest) -> Preview:

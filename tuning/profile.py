@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -42,11 +43,37 @@ from .recording.traces import Workload, parted, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
-AUTO = "auto"  # level of recording
 RECORDING_SHARE, LEAST_RECORDING_S = 2.0, 60.0  # of the budget for forwards, which recording may take besides
 ROUNDS_SHARE, LEAST_ROUNDS_S = 0.75, 60.0  # likewise of timing whole rounds
 READING_SHARE = 0.05  # of the budget for forwards, which the reading of prompts may take besides
 STEPS = "trial, sittings, rounds by drafter"  # what a profile does; one that was stopped before it did so is begun anew
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long each step of a profile may take; what is begun is finished."""
+
+    timing_s: float
+    recording_s: float
+    rounds_s: float
+
+    @classmethod
+    def of(cls, budget_s: float) -> Limits:
+        """Return the limits that go with a budget for timing forwards."""
+        return cls(
+            timing_s=budget_s * (1.0 + READING_SHARE),
+            recording_s=max(LEAST_RECORDING_S, RECORDING_SHARE * budget_s),
+            rounds_s=max(LEAST_ROUNDS_S, ROUNDS_SHARE * budget_s),
+        )
+
+    def told(self, *, recorded: bool) -> str:
+        """Say what comes and how long it may take, beside the memory in use with all models loaded."""
+        texts = f"recording up to about {self.recording_s:.0f} s" if recorded else "recording, however long it takes"
+        gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux tells KiB
+        return (
+            f"to come: timing forwards {self.timing_s:.0f} s, {texts}, whole rounds up to about {self.rounds_s:.0f} s; "
+            f"{gib:.1f} GiB of memory in use"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +146,12 @@ def profile(
         domains = trial.limited(domains)
         budget_s = request.budget_s or trial.budget_s(domains)
         request = replace(request, budget_s=budget_s)
+        limits = Limits.of(budget_s)
+        progress(limits.told(recorded=request.record == "auto" and recipe is None), 0.0)
         sittings = Sittings(request, identities, domains, device=device, journal=journal, progress=progress)
         sittings.sit(family, FIRST)
-        effort = Effort(
-            limit_s=max(LEAST_RECORDING_S, RECORDING_SHARE * budget_s) / len(seen), fewest_texts=max(request.batches)
-        )
-        chosen = recipe or (effort if request.record == AUTO else recipe_of(request.record))
+        effort = Effort(limit_s=limits.recording_s / len(seen), fewest_texts=max(request.batches))
+        chosen = recipe or (effort if request.record == "auto" else recipe_of(request.record))
         recorded = record_workloads(seen, identities, family, chosen, journal, progress)
         family = family_in(family, regime)
         traces = recorded.traces[: max(len(family.drafters), 1)]  # of the first workload
@@ -139,7 +166,7 @@ def profile(
             journal,
             progress,
             most_tokens={batch: domains[0].most(batch) for batch in request.batches},
-            limit_s=max(LEAST_ROUNDS_S, ROUNDS_SHARE * budget_s),
+            limit_s=limits.rounds_s,
             between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),
         )
         surfaces = sittings.finish(family, traces, readings)
