@@ -81,7 +81,7 @@ def gguf_weights(path: Path, config: PreTrainedConfig, dtype: torch.dtype) -> di
     return {
         name: _as_transformers(name, _read(file, place, dtype, added=_added(name, config)), config)
         for name, place in places.items()
-        if place in file.tensors
+        if place is not None and place in file.tensors
     }
 
 
