@@ -35,7 +35,7 @@ def named_model(text: str, store: Store) -> ModelIdentity:
     from ..profiler.hub import cached_model
     from ..profiler.identity import identify
 
-    if Path(text).is_dir() or (is_gguf(Path(text)) and Path(text).is_file()):
+    if Path(text).is_dir() or (is_gguf(text) and Path(text).is_file()):
         return identify(Path(text))
     known = store.models()
     found = [model for model in known if text in (model.name, model.key)]

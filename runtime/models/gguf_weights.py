@@ -95,7 +95,7 @@ def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -
     file = read_gguf(path)
     places = _places(file, config)
     for name in names:
-        tensor = file.tensors.get(places[name]) or file.tensors[EMBEDDING]
+        tensor = file.tensors.get(places.get(name, EMBEDDING)) or file.tensors[EMBEDDING]
         count = math.prod(tensor.shape[:-1]) * tensor.row_bytes
         stored = torch.from_numpy(np.fromfile(path, np.uint8, count, offset=tensor.offset)).view(-1, tensor.row_bytes)
         yield name, packed_blocks(_as_transformers(name, stored, config).numpy(), tensor.format)
@@ -120,7 +120,7 @@ def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
             f"{file.path} holds {', '.join(sorted(lost)[:3])}, for which a {config.model_type} has no place; give a "
             "model folder, or measure llama.cpp itself: --engine llama.cpp"
         )
-    return places
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
