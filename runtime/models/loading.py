@@ -170,8 +170,8 @@ def require_stored(location: str, dtype: str) -> None:
         raise ModelError(f"{location} is {stored}, not {dtype}; give a GGUF file in that format, or another --dtype")
     if not has_packed_products():
         raise ModelError(
-            f"--dtype {dtype} needs a CPU with AVX-512 VNNI, which this one lacks; choose --dtype bfloat16, which reads "
-            "the same file"
+            f"--dtype {dtype} needs a CPU with AVX-512 with VNNI and BF16, which this one lacks; choose --dtype bfloat16, "
+            "which reads the same file"
         )
 
 
