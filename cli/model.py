@@ -18,9 +18,10 @@ def named_model(text: str, store: Store) -> ModelIdentity:
     Raises:
         ModelError: neither, or several models share the name.
     """
+    from ..profiler.gguf_file import is_gguf
     from ..profiler.identity import identify
 
-    if Path(text).is_dir():
+    if Path(text).is_dir() or (is_gguf(text) and Path(text).is_file()):
         return identify(Path(text))
     known = store.models()
     found = [model for model in known if text in (model.name, model.key)]

@@ -164,7 +164,8 @@ class _Cursor:
     def value(self, kind: int) -> Value:
         """Return the next value of a kind; of an array of texts, their number."""
         if kind in NUMBERS:
-            return self.numbers(NUMBERS[kind])[0]
+            number: Value = self.numbers(NUMBERS[kind])[0]
+            return number
         if kind == TEXT:
             return self.text()
         if kind != ARRAY:
@@ -178,7 +179,8 @@ class _Cursor:
             raise ValueError(f"it holds an array of kind {inner}")
         if count > len(self._data):
             raise ValueError(f"it holds an array of {count} numbers")
-        return self.numbers(f"{count}{NUMBERS[inner]}")
+        numbers: Value = self.numbers(f"{count}{NUMBERS[inner]}")
+        return numbers
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """Return a tensor's name, shape, format and place behind the table."""

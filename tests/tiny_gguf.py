@@ -12,6 +12,8 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from spectune.runtime.engines.gguf_file import _add_vocabulary
+
 FILE_TYPES = {"Q8_0": 7, "Q4_0": 2}
 
 
@@ -24,8 +26,9 @@ def write_tiny_gguf(
     said: Mapping[str, Any] | None = None,
     more: Mapping[str, NDArray[np.float32]] | None = None,
     ends: Mapping[str, int] | None = None,
+    tokenizer: Path | None = None,
 ) -> Path:
-    """Write a model's weights without a tokenizer, as llama.cpp's converter arranges them.
+    """Write a model's weights, as llama.cpp's converter arranges them.
 
     Args:
         model: of llama.cpp's family.
@@ -34,6 +37,7 @@ def write_tiny_gguf(
         format: of matrices.
         said: further texts and numbers, by their names behind the family's.
         more: further tensors.
+        tokenizer: folder of one that splits texts as GPT-2's; none is written where None.
         ends: tokens at which texts end, by what they end.
     """
     config = model.config.get_text_config()
@@ -51,6 +55,8 @@ def write_tiny_gguf(
     for name, value in (said or {}).items():
         add = writer.add_string if isinstance(value, str) else writer.add_float32
         (writer.add_uint32 if isinstance(value, int) else add)(f"{family}.{name}", value)
+    if tokenizer is not None:
+        _add_vocabulary(writer, tokenizer, config.vocab_size)
     for name, token in (ends or {}).items():
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
     names = get_tensor_name_map(
