@@ -190,7 +190,7 @@ def profile(
     temperature, *more = measured.pop("temperatures")
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
     request = ProfileRequest(models=models, prompts=named_prompts(settings, prompts, "calibration"), **measured)
-    tell_dequantised(settings, (place, *drafters.values()))
+    tell_dequantised(settings, (place, *drafters.values()), request.dtype)
     if prompts is not None:
         tell_cut(settings, request.prompts, place, request.max_prompt_tokens)
     if dry_run:

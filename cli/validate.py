@@ -81,7 +81,7 @@ def validate(
         _tell_apart(settings, told.validation)
         _require_kept(told.validation, fail_above)
         return
-    tell_dequantised(settings, (target,))
+    tell_dequantised(settings, (target,), measured["dtype"])
     if prompts is not None:
         tell_cut(settings, used, target, measured["max_prompt_tokens"])
     request = ValidateRequest(target=target, prompts=used, **measured)
