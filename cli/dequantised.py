@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 
-def tell_dequantised(settings: Settings, models: Iterable[Path | str]) -> None:
-    """Say of each model in a GGUF file what becomes of its weights.
+def tell_dequantised(settings: Settings, models: Iterable[Path | str], dtype: str | None) -> None:
+    """Say of each model in a GGUF file what becomes of its weights, if they are not run as they are stored.
 
     Raises:
         ModelError: such a file cannot be read.
     """
     from ..profiler.gguf_file import is_gguf, read_gguf
+    from ..profiler.records.architecture import QUANTISED
 
+    if dtype in QUANTISED:
+        return
     for model in dict.fromkeys(Path(each) for each in models):
         if is_gguf(model) and model.is_file() and (reading := read_gguf(model).reading):
             tell(settings, f"{model.name}: {reading}")

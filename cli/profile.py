@@ -195,7 +195,7 @@ def profile(
     measured |= {"temperature": temperature, "more_temperatures": tuple(more)}
     used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
     request = ProfileRequest(models=models(), prompts=used, **measured)
-    tell_dequantised(settings, (request.models.target, *request.models.drafters.values()))
+    tell_dequantised(settings, (request.models.target, *request.models.drafters.values()), request.dtype)
     if prompts is not None:
         tell_cut(settings, request)
     if dry_run:

@@ -132,7 +132,7 @@ def run(
     )
     choice = generator.choice
     _require_planned(drafters, choice)
-    tell_dequantised(settings, (target, *drafters.values()))
+    tell_dequantised(settings, (target, *drafters.values()), dtype or (choice.plan and choice.plan.dtype))
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
     if as_json:

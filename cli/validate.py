@@ -87,7 +87,7 @@ def validate(
         _require_kept(told.validation, fail_above)
         return
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
-    tell_dequantised(settings, (request.target,))
+    tell_dequantised(settings, (request.target,), measured["dtype"])
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:

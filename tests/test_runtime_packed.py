@@ -14,17 +14,17 @@ from torch import Tensor
 from spectune.errors import ModelError
 from spectune.runtime.models import loading
 from spectune.runtime.models.gguf_blocks import packed_blocks
-from spectune.runtime.models.kernels.packed_dots import MOST_ROWS, has_byte_dots
+from spectune.runtime.models.kernels.packed_dots import MOST_ROWS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.runtime.models.packed import PackedProduct
+from spectune.runtime.models.packed import PackedProduct, has_packed_products
 
 from .fused_forward import logits_of, step_of
 from .tiny_gguf import write_tiny_gguf
 from .tiny_models import tiny_model
 from .torch_threads import threads_of
 
-needs_bytes = pytest.mark.skipif(not has_byte_dots(), reason="needs a processor that multiplies bytes")
+needs_bytes = pytest.mark.skipif(not has_packed_products(), reason="needs a processor that multiplies bytes")
 SCALES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}  # bytes of a block
 LENGTH, OUTS = 512, 48
 ROUNDING = 2.0**-8  # of bfloat16, relative
@@ -198,5 +198,5 @@ def test_a_format_that_is_not_the_file_s_is_refused(tmp_path: Path) -> None:
 
 def test_a_processor_without_the_instruction_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "has_packed_products", lambda: False)
-    with pytest.raises(ModelError, match="AVX-512 VNNI"):
+    with pytest.raises(ModelError, match="VNNI and BF16"):
         load_model(str(file_of(tmp_path, "Q4_0")), dtype="q4_0")

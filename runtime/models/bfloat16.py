@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,23 +15,21 @@ from .kernels.bfloat16_rows import product
 from .kernels.threads import can_share, shared_by
 
 
-class BFloat16Product:
-    """x -> x W^T + b."""
+class KernelProduct:
+    """x -> x W^T + b by kernels that know a weight by its address."""
 
-    __slots__ = ("_weight", "bias", "no_residual", "shape")
+    __slots__ = ("bias", "no_residual", "shape")
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take a weight (out, in) that `is_for` takes, and an (out,) bias, or none."""
-        self.shape = rows, columns = weight.shape
-        panels = weight.detach().contiguous().view(rows // WIDTH, WIDTH, columns // 2, 2).transpose(1, 2)
-        self._weight = panels.contiguous()  # (out / WIDTH, in / 2, WIDTH, 2), as kernels read it
+    def __init__(self, rows: int, columns: int, bias: Tensor | None) -> None:
+        """Take the size of a weight, and an (out,) bias, or none."""
+        self.shape = rows, columns
         self.no_residual = np.empty((0, rows), np.uint16)
-        self.bias = bits(weight.new_empty(0) if bias is None else bias.detach().contiguous())
+        self.bias = np.empty(0, np.uint16) if bias is None else bits(bias.detach().contiguous())
 
     @property
+    @abstractmethod
     def address(self) -> int:
-        """Where the weight's panels lie, as long as this is held."""
-        return self._weight.data_ptr()
+        """Where the weight lies, as `product` takes it."""
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one.
@@ -46,6 +46,24 @@ class BFloat16Product:
         added = self.no_residual if residual is None else bits(residual.contiguous())
         product(bits(x.contiguous()), self.address, self.bias, added, bits(out), shared_by(torch.get_num_threads()))
         return out
+
+
+class BFloat16Product(KernelProduct):
+    """Such a product of a weight in bfloat16."""
+
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Take a weight (out, in) that `is_for` takes, and an (out,) bias, or none."""
+        rows, columns = weight.shape
+        super().__init__(rows, columns, bias)
+        panels = weight.detach().contiguous().view(rows // WIDTH, WIDTH, columns // 2, 2).transpose(1, 2)
+        self._weight = panels.contiguous()  # (out / WIDTH, in / 2, WIDTH, 2), as kernels read it
+
+    @property
+    def address(self) -> int:
+        """Where the weight's panels lie, as long as this is held."""
+        return self._weight.data_ptr()
 
 
 def is_for(weight: Tensor) -> bool:

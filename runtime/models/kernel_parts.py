@@ -13,7 +13,7 @@ from ...planner.kernels.arrays import Ints
 
 if TYPE_CHECKING:
     from .anatomy import LayerWeights
-    from .bfloat16 import BFloat16Product
+    from .bfloat16 import KernelProduct
     from .norm import Norm
 
 
@@ -101,5 +101,5 @@ def _normed(norm: Norm) -> tuple[Bits, float]:
     return norm.scale[None], norm.eps
 
 
-def _bias(product: BFloat16Product) -> Bits:
+def _bias(product: KernelProduct) -> Bits:
     return product.bias[None]

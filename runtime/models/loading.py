@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
 from ...profiler.gguf_file import is_gguf, read_gguf
+from ...profiler.records.architecture import QUANTISED
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .forward import CausalModel
@@ -36,7 +37,6 @@ from .support import require_supported
 from .vision import sees
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
-QUANTISED = ("q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")  # formats of GGUF files; the rest is bfloat16
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -60,6 +60,8 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
             verifiable.
         DeviceError: the device cannot be used, or is too small.
     """
+    if dtype in QUANTISED and device != "cpu":
+        raise ModelError(f"--dtype {dtype} runs on a CPU, not on {device}; choose --device cpu or another --dtype")
     model = load_pretrained(location, dtype=dtype, device=device)
     try:
         return causal_model(model, location, images)
@@ -170,8 +172,8 @@ def require_stored(location: str, dtype: str) -> None:
         raise ModelError(f"{location} is {stored}, not {dtype}; give a GGUF file in that format, or another --dtype")
     if not has_packed_products():
         raise ModelError(
-            f"--dtype {dtype} needs a CPU with AVX-512 VNNI, which this one lacks; choose --dtype bfloat16, which reads "
-            "the same file"
+            f"--dtype {dtype} needs a CPU with AVX-512 VNNI and BF16, which this one lacks; choose --dtype bfloat16, "
+            "which reads the same file"
         )
 
 

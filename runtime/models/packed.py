@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import ModelError
-from .bits import bits
+from .bfloat16 import KernelProduct
+from .kernels.bfloat16_dots import has_dots
+from .kernels.bfloat16_rows import IS_PACKED
 from .kernels.emitted import LANES
 from .kernels.packed_dots import BYTE, DOTS, NIBBLE, PACKINGS, Packing, has_byte_dots
-from .kernels.packed_rows import packed_product
-from .kernels.threads import can_share, shared_by
+from .kernels.threads import can_share
 
 Whole, Scales = NDArray[np.uint8], NDArray[np.float16]
 
@@ -35,6 +36,13 @@ class PackedWeight:
     def kind(self) -> tuple[Packing, int, int]:
         """What is equal for weights that one call can multiply by."""
         return self.packing, self.zero, self.shape[1]
+
+    @property
+    def part(self) -> tuple[int, ...]:
+        """What kernels are told of it, as long as it is held: see `PART`."""
+        panels, scales, packing = self.panels, self.scales, self.packing
+        first = PACKINGS.index(packing), packing.group, self.zero, self.shape[0]
+        return *first, panels.ctypes.data, panels.strides[0], scales.ctypes.data, scales.strides[0]
 
 
 def packed(
@@ -86,42 +94,21 @@ def joined(weights: Sequence[PackedWeight]) -> PackedWeight:
     )
 
 
-class PackedProduct:
+class PackedProduct(KernelProduct):
     """x -> x W^T + b."""
 
-    __slots__ = ("_bias", "_no_residual", "_weights", "shape")
+    __slots__ = ("_parts", "_weights")
 
     def __init__(self, weights: Sequence[PackedWeight], bias: Tensor | None = None) -> None:
         """Take weights (any, in) that stand below each other, and a bias of all their rows, or none."""
+        super().__init__(sum(weight.shape[0] for weight in weights), weights[0].shape[1], bias)
         self._weights = [joined(list(alike)) for _, alike in groupby(weights, key=lambda weight: weight.kind)]
-        self.shape = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
-        self._no_residual = np.empty((0, self.shape[0]), np.uint16)
-        self._bias = np.empty(0, np.uint16) if bias is None else bits(bias.detach().contiguous())
+        self._parts = np.array([weight.part for weight in self._weights])
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one.
-
-        Raises:
-            ModelError: these are not numbers in bfloat16, or not as many as the weight has columns.
-        """
-        if x.dtype != torch.bfloat16 or x.shape[1:] != (self.shape[1],):
-            raise ModelError(
-                f"a weight {self.shape} in few bits is multiplied by {tuple(x.shape)} in {x.dtype}; "
-                "the model's configuration and its weights do not fit together"
-            )
-        out = torch.empty((len(x), self.shape[0]), dtype=torch.bfloat16)
-        given, written, first = bits(x.contiguous()), bits(out), 0
-        added = self._no_residual if residual is None else bits(residual.contiguous())
-        is_shared = shared_by(torch.get_num_threads())
-        for weight in self._weights:
-            last = first + weight.shape[0]
-            packed_product(
-                given, PACKINGS.index(weight.packing), weight.packing.group, weight.zero,
-                weight.panels.ctypes.data, weight.panels.strides[0], weight.scales.ctypes.data, weight.scales.strides[0],
-                self._bias[first:last], added[:, first:last], written[:, first:last], is_shared,
-            )  # fmt: skip
-            first = last
-        return out
+    @property
+    def address(self) -> int:
+        """Where kernels read of the weight's parts, as long as this is held."""
+        return self._parts.ctypes.data + IS_PACKED
 
 
 def can_pack(rows: int, columns: int) -> bool:
@@ -130,5 +117,5 @@ def can_pack(rows: int, columns: int) -> bool:
 
 
 def has_packed_products() -> bool:
-    """Return whether our kernels multiply by such weights on this machine."""
-    return has_byte_dots() and can_share(torch.get_num_threads())
+    """Return whether our kernels multiply by such weights, and by others in bfloat16, on this machine."""
+    return has_dots() and has_byte_dots() and can_share(torch.get_num_threads())

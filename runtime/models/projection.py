@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import bfloat16
-from .bfloat16 import BFloat16Product
+from .bfloat16 import BFloat16Product, KernelProduct
 from .few_rows import few_rows_of
 from .packed import PackedProduct
 
@@ -20,15 +20,16 @@ from .packed import PackedProduct
 class Projection:
     """x -> x W^T + b over the last dimension of a two-dimensional input."""
 
-    __slots__ = ("_bias", "_few_bits", "_few_rows", "_packed", "_weight", "by_kernels", "shape")
+    __slots__ = ("_bias", "_few_rows", "_packed", "_weight", "by_kernels", "shape")
+
+    by_kernels: KernelProduct | None
 
     def __init__(self, weight: Tensor | PackedProduct, bias: Tensor | None = None) -> None:
-        """Take an (out, in) weight and an (out,) bias, or none, or the product of a weight in few bits, bias included."""
+        """Take an (out, in) weight, or the product of one in few bits and its bias, and an (out,) bias, or none."""
         self.shape = tuple(weight.shape)
         self._bias = bias
-        self._few_bits = weight if isinstance(weight, PackedProduct) else None
         if isinstance(weight, PackedProduct):
-            self.by_kernels = self._packed = self._few_rows = self._weight = None
+            self.by_kernels, self._packed, self._few_rows, self._weight = weight, None, None, None
             return
         self.by_kernels = BFloat16Product(weight, bias) if bfloat16.is_for(weight) else None
         self._packed = _packed(weight) if self.by_kernels is None else None
@@ -48,9 +49,8 @@ class Projection:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return (rows, out) for (rows, in)."""
-        own = self.by_kernels or self._few_bits
-        if own is not None:
-            return own(x)
+        if self.by_kernels is not None:
+            return self.by_kernels(x)
         if self._few_rows is not None:
             product = self._few_rows(x)
             return product if self._bias is None else product.add_(self._bias)
@@ -62,9 +62,8 @@ class Projection:
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + x W^T + b."""
-        own = self.by_kernels or self._few_bits
-        if own is not None:
-            return own(x, residual)
+        if self.by_kernels is not None:
+            return self.by_kernels(x, residual)
         if self._few_rows is not None:
             return self(x).add_(residual)
         if self._packed is None:

@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
 from .forward import CausalModel
-from .loading import causal_model, dtype_of, first_line, load_config
+from .loading import causal_model, dtype_of, first_line, load_config, require_stored
 
 
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
@@ -29,6 +29,7 @@ def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0)
         ModelError: no such configuration, not a causal language model, or an unknown dtype.
         DeviceError: the device cannot be used, or is too small.
     """
+    require_stored(str(config), dtype)
     number_format, settings = dtype_of(dtype), load_config(str(config))
     disable_progress_bar()
     try:

@@ -25,9 +25,11 @@ from .host_rows import (
     power_of_e,
     shared_norm_rows,
 )
+from .packed_rows import packed_product
 from .threads import MOST_ALONE
 
 NOTHING = np.zeros(WIDTH, np.uint16)  # a constant of the code: numba frees what is known by its address alone
+IS_PACKED = 1  # added to an address, which is even
 prange = range  # compiled, it is numba's, which splits a loop among threads
 
 
@@ -81,13 +83,16 @@ def product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves,
 
     Args:
         x: (rows, in).
-        weight: address of (out / WIDTH, in / 2, WIDTH, 2) numbers, panels as `write_product` reads them.
+        weight: address of (out / WIDTH, in / 2, WIDTH, 2) numbers, panels as `write_product` reads them; of a weight in
+            few bits address of its parts, as `packed_product` takes it, and `IS_PACKED`.
         bias: (out,), or (0,) for none.
         residual: (rows, out), or (0, out) for none.
         out: (rows, out), written.
         is_shared: whether several threads share the panels.
     """
-    if is_shared:
+    if weight & IS_PACKED:
+        packed_product(x, weight - IS_PACKED, bias, residual, out, is_shared)
+    elif is_shared:
         product_shared(x, weight, bias, residual, out)
     else:
         product_alone(x, weight, bias, residual, out)

@@ -26,6 +26,7 @@ from .emitted import (
     Value,
 )
 
+AHEAD = 2048  # bytes between what is read and what is to come near
 MOST_ROWS = 8  # of x that one call takes: two sums of each, and registers for what they share
 DOTS = 4  # numbers of a lane that one instruction adds up
 BYTE, NIBBLE, LOWER_NIBBLES = 8, 4, 0x0F0F0F0F
@@ -150,6 +151,13 @@ class ByteRegisters(Registers):
             return builder.fneg(builder.fmul(builder.sitofp(whole, other.type), other))
         return builder.neg(builder.mul(whole, builder.trunc(other, self._word)))
 
+    def expect(self, address: Value) -> None:
+        """Let the line of memory at an address come near; the address may be nobody's."""
+        byte = self._ir.IntType(BYTE).as_pointer()
+        kind = self._ir.FunctionType(self._ir.VoidType(), [byte, *[self._word] * 3])
+        hints = [self._word(one) for one in (0, 3, 1)]  # to read, to be kept near, data
+        self._builder.call(self._function(kind, "llvm.prefetch.p0"), [self._builder.inttoptr(address, byte), *hints])
+
     def added_product(self, one: Value, other: Value, sums: Value) -> Value:
         """Return sums with products added, rounded once."""
         return self._fused(one, other, sums)
@@ -206,6 +214,8 @@ def _product(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
 def _weights(write: ByteRegisters, packing: Packing, group: Value) -> list[Value]:
     """Emit what reads a group of a panel; return registers of bytes, each with the next neighbours."""
     count = packing.group_bytes // REGISTER_BYTES
+    for place in range(count):
+        write.expect(write.behind(group, 1, AHEAD + REGISTER_BYTES * place))
     stored = [write.words_at(write.behind(group, REGISTER_BYTES, place)) for place in range(count)]
     if packing.bits == BYTE:
         return stored
@@ -245,6 +255,15 @@ def _rounded(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
     write.loop(groups, 1, [], body)
 
 
+def _copied(write: ByteRegisters, registers: int, given: Sequence[Value]) -> None:
+    """Emit what copies so many registers of anything; given: addresses, from where and where to."""
+    source, target = given
+    for place in range(registers):
+        numbers = write.numbers_at(write.behind(source, REGISTER_BYTES, place))
+        write.store(numbers, write.behind(target, REGISTER_BYTES, place))
+
+
+copy_registers: Emitted[int, int, int] = Emitted("copy_registers", 1, 2, _copied, ByteRegisters)
 write_rounded: Emitted[int, int, int, int, int, int, int] = Emitted(
     "write_rounded", len(PACKINGS), 6, _rounded, ByteRegisters
 )

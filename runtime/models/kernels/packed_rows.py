@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ....planner.kernels.arrays import Ints
 from ....planner.kernels.compiled import compiled
-from .bfloat16_rows import NOTHING
 from .emitted import HALF_BYTES, LANES
 from .few_rows import Halves, Numbers, signed
-from .packed_dots import MOST_ROWS, write_packed_product, write_rounded
+from .packed_dots import MOST_ROWS, copy_registers, write_packed_product, write_rounded
 from .threads import MOST_ALONE
 
+NOTHING = np.zeros(LANES, np.uint16)  # a constant of the code: numba frees what is known by its address alone
+PART, ROWS = 8, 3  # place among `PACKINGS`, its group, zero, rows; address of panels, bytes of one; of scales likewise
 prange = range  # compiled, it is numba's, which splits a loop among threads
 Bytes, Words = NDArray[np.int8], NDArray[np.int32]
 
@@ -106,24 +108,9 @@ def product_shared(
 
 
 @compiled
-def packed_product(
-    x: Halves, packing: int, group: int, zero: int, weight: int, weight_stride: int, scales: int, scales_stride: int,
-    bias: Halves, residual: Halves, out: Halves, is_shared: bool,
-) -> None:  # fmt: skip
-    """Write x W^T + bias + residual.
-
-    Args:
-        x: (rows, in).
-        packing: place among `PACKINGS`.
-        group: its numbers of a row that have one scale.
-        zero: as `round_rows` takes it.
-        weight, weight_stride: address of panels as `write_packed_product` reads them, and bytes of one.
-        scales, scales_stride: address of the panels' scales, and bytes of those of one.
-        bias: (out,), or (0,) for none.
-        residual: (rows, out), or (0, out) for none.
-        out: (rows, out), written; of its lines the numbers lie side by side.
-        is_shared: whether several threads share the panels.
-    """
+def part_product(x: Halves, part: Ints, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+    """Do what `packed_product` does for one part, which is told by `PART`."""
+    packing, group, zero, _, weight, weight_stride, scales, scales_stride = part
     rounded, factors = np.empty(x.shape, np.int8), np.empty((len(x), x.shape[1] // group), np.float32)
     starts, case = np.empty(factors.shape, np.int32), packing * MOST_ROWS
     round_rows(x, packing, zero, rounded, factors, starts, is_shared)
@@ -133,3 +120,23 @@ def packed_product(
         )
     else:
         product_alone(case, rounded, factors, starts, weight, weight_stride, scales, scales_stride, bias, residual, out)
+
+
+@compiled
+def packed_product(x: Halves, parts: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
+    """Write x W^T + bias + residual.
+
+    Args:
+        x: (rows, in).
+        parts: address of what tells of the weight's parts, which stand below each other: for each of them `PART`.
+        bias: (out,), or (0,) for none.
+        residual: (rows, out), or (0, any) for none.
+        out: (rows, out), written.
+        is_shared: whether several threads share the panels.
+    """
+    part, first, place = np.empty(PART, np.int64), 0, parts
+    while first < out.shape[1]:
+        copy_registers(1, place, part.ctypes.data)
+        last = first + part[ROWS]
+        part_product(x, part, bias[first:last], residual[:, first:last], out[:, first:last], is_shared)
+        first, place = last, place + part.nbytes
