@@ -7,6 +7,7 @@ from pathlib import Path
 from ...errors import ModelError
 from ..models.configuration import longest_context_of
 from ..models.loading import load_config
+from .gguf_memory import shape_of_gguf
 
 
 def positions_of_folder(folder: Path) -> int | None:
@@ -20,9 +21,4 @@ def positions_of_folder(folder: Path) -> int | None:
 
 def positions_of_gguf(file: Path) -> int | None:
     """Return the most tokens of a text by a GGUF file; None where it does not tell."""
-    from gguf import GGUFReader
-
-    reader = GGUFReader(file)
-    kind = reader.get_field("general.architecture")
-    told = None if kind is None else reader.get_field(f"{kind.contents()}.context_length")
-    return None if told is None else int(told.contents())
+    return shape_of_gguf(file).positions or None
