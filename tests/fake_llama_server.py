@@ -1,7 +1,8 @@
 """A llama-server without llama.cpp: its routes and options, texts by a rule, and times by a law.
 
 A model is its file's name: one that is called "small" is right about three tokens of four, any other is the target. It
-runs with the standard library alone, so that it starts quickly. `FAKE_LLAMA` makes it fail in one of several ways.
+runs with the standard library alone, so that it starts quickly. `FAKE_LLAMA` makes it fail in one of several ways, and
+with `FAKE_LLAMA_ALONE` a second one does not start beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 NEW = 11549  # counts rounds that draft, and lets acceptance be set
 BUILD = int(os.environ.get("FAKE_LLAMA_BUILD", str(NEW)))
 MODE = os.environ.get("FAKE_LLAMA", "")
+ALONE = os.environ.get("FAKE_LLAMA_ALONE", "")  # a file that lies here while a server runs
 VOCABULARY = 97
 PLAIN_MS, DRAFTING_MS, TOKEN_MS, FORWARD_MS = 10.0, 1.0, 0.5, 1.0
 LONGEST = 32  # by position
@@ -160,6 +162,12 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+def end(*_: object) -> None:
+    if ALONE:
+        os.remove(ALONE)
+    os._exit(0)
+
+
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(f"version: {BUILD} (0000000)\nbuilt with a fake for tests", file=sys.stderr)
@@ -172,11 +180,13 @@ def main() -> None:
         sys.exit("error: a reason of its own")
     if MODE == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if ALONE:
+        open(ALONE, "x").close()  # fails where another runs
     server = ThreadingHTTPServer((fake.told["--host"], int(fake.told["--port"])), handler(fake))
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     if MODE != "stays":
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        signal.signal(signal.SIGTERM, end)
     while True:
         time.sleep(3600.0)
 

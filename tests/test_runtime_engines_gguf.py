@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from spectune.errors import ModelError
 from spectune.runtime.engines.converted import GgufDtype
 from spectune.runtime.engines.gguf_file import interleaved, write_gguf
-from spectune.runtime.engines.llama_running import as_gguf
+from spectune.runtime.engines.llama_running import as_gguf, missing
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
@@ -99,12 +99,12 @@ def test_the_vocabulary_is_the_tokenizer_s(folder: Path, tmp_path: Path) -> None
     assert len(reader.get_field("tokenizer.ggml.merges").contents()) == len(described["model"]["merges"])
 
 
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("length", [0, 4])
 def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, length: int) -> None:
-    pytest.importorskip("xllamacpp", reason="llama.cpp's wheel is not installed")
     file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
     itself = EngineDrafter(name="small", path=str(file), form="model")
-    setting = Setting(method="draft-simple", drafter=itself, knobs=(), length=length) if length else None
+    setting = Setting(method="draft-simple", drafter=itself, knobs=(("p_min", 0.0),), length=length) if length else None
     server = LlamaServer(file, setting, Load(concurrency=1, capacity=64), dtype="float32", threads=1)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for prompt in PROMPTS:
@@ -112,6 +112,7 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
         fed = torch.tensor([prompt])
         whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())
+    server.close()
 
 
 @pytest.mark.parametrize(

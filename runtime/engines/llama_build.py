@@ -84,7 +84,7 @@ def _asked(path: str, changed: int) -> LlamaBuild:
     told, options = _said(path, "--version"), _said(path, "--help")
     number, built = VERSION.search(told), BUILT.search(told)
     if number is None:
-        raise RequestError(f"{path} does not tell its version but {told.strip()[-200:]!r}; give a {PROGRAM}: {INSTALL}")
+        raise RequestError(f"{path} does not tell its version but {told.strip()[:200]!r}; give a {PROGRAM}: {INSTALL}")
     return LlamaBuild(
         path=path, number=int(number[1]), built="" if built is None else built[0].strip(), options=options
     )

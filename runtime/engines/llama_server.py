@@ -158,9 +158,7 @@ def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str
         )
 
 
-def _options(
-    build: LlamaBuild, target: Path, setting: Setting | None, load: Load, serving: Serving
-) -> tuple[str, ...]:
+def _options(build: LlamaBuild, target: Path, setting: Setting | None, load: Load, serving: Serving) -> tuple[str, ...]:
     """Return a server's options: those of an export, and what a measurement adds."""
     length = 0 if setting is None else setting.length
     schedule = Schedule(

@@ -53,7 +53,7 @@ class ServerProcess:
             MeasurementError: it cannot be run, ends, or is not up in time.
         """
         self._name, self._advice = name, advice
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         port = free_port()
         try:
             self._process = subprocess.Popen(
@@ -109,11 +109,12 @@ class ServerProcess:
                 if self._client.get(is_up, timeout=1.0).status_code == httpx.codes.OK and self._process.poll() is None:
                     return
             if self._process.poll() is not None:
-                raise MeasurementError(f"{self._name} does not start: it {self._ending()}; {self._advice}")
+                raise self._not_up(self._ending())
             time.sleep(POLL_S)
-        raise MeasurementError(
-            f"{self._name} does not start: it was not up after {start_s:g} s; {self._advice}{self._tail()}"
-        )
+        raise self._not_up(f"was not up after {start_s:g} s")
+
+    def _not_up(self, why: str) -> MeasurementError:
+        return MeasurementError(f"{self._name} does not start: it {why}; {self._advice}{self._tail()}")
 
     def _answer(self, path: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
         try:
@@ -121,7 +122,8 @@ class ServerProcess:
         except httpx.TransportError as error:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)  # a process that dies closes its sockets first
-            what = f"it {self._ending()}" if self._process.poll() is not None else f"{type(error).__name__}: {error}"
+            is_up = self._process.poll() is None
+            what = f"{type(error).__name__}: {error}" if is_up else f"it {self._ending()}{self._tail()}"
             raise MeasurementError(f"{self._name} does not answer {path}: {what}") from error
         if answer.is_error:
             raise MeasurementError(
@@ -131,18 +133,14 @@ class ServerProcess:
         return answer
 
     def _ending(self) -> str:
-        """Say how it ended, and what it wrote last."""
+        """Say how it ended."""
         status = self._process.returncode
         if status == -signal.SIGKILL:
-            how = "was killed by the system, most likely for want of memory: free some, or give fewer sequences"
-        elif status < 0:
-            how = f"ended by signal {-status} ({signal.Signals(-status).name})"
-        else:
-            how = f"ended with status {status}"
-        return how + self._tail()
+            return "was killed by the system, most likely for want of memory: free some, or give fewer sequences"
+        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
     def _tail(self) -> str:
-        """Return the last lines of its log; the file's own position is where it writes."""
+        """Return the last lines that it wrote; the file's own position is where it writes on."""
         size = os.fstat(self._log.fileno()).st_size
         told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         lines = [line for line in told.splitlines() if line.strip()][-TAIL_LINES:]
