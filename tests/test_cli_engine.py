@@ -61,7 +61,6 @@ def test_a_target_is_needed(command: str) -> None:
 
 
 def test_a_target_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("gguf", reason="gguf is not installed")
     use_fake(monkeypatch, tmp_path)
     store = str(tmp_path / "store.db")
     told = refused("profile", "--engine", "llama.cpp", "--target", str(tmp_path / "none.gguf"), "--store", store)

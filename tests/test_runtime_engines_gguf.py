@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from spectune.errors import ModelError
 from spectune.runtime.engines.converted import GgufDtype
 from spectune.runtime.engines.gguf_file import interleaved, write_gguf
+from spectune.runtime.engines.gguf_header import shape_of_gguf
 from spectune.runtime.engines.llama_running import as_gguf, missing
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load
@@ -133,3 +134,24 @@ def test_what_is_no_llama_is_named(tmp_path: Path) -> None:
     tiny_gpt2(seed=0, positions=64).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ModelError, match="only a Llama can be written here"):
         as_gguf(tmp_path / "gpt2", tmp_path, "float32")
+
+
+def test_a_file_s_sizes_are_told_by_its_header_alone(folder: Path, tmp_path: Path) -> None:
+    file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
+    config = json.loads((folder / "config.json").read_text())
+    reader, found = gguf.GGUFReader(file), shape_of_gguf(file)
+    assert found.parameters == sum(int(np.prod(tensor.shape)) for tensor in reader.tensors)
+    assert found.vocabulary == config["vocab_size"] and found.positions == config["max_position_embeddings"]
+    assert found.cached == 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+
+
+@pytest.mark.parametrize(("start", "said"), [(0, "begins with b'NOPE'"), (4, "of version 1"), (None, "no GGUF file")])
+def test_what_is_no_gguf_file_is_refused(folder: Path, tmp_path: Path, start: int | None, said: str) -> None:
+    whole = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32").read_bytes()
+    other = {0: b"NOPE" + whole[4:], 4: whole[:4] + b"\x01" + whole[5:], None: whole[:200]}[start]
+    (tmp_path / "other.gguf").write_bytes(other)
+    with pytest.raises(ModelError, match=said):
+        shape_of_gguf(tmp_path / "other.gguf")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"empty\.gguf is no GGUF file"):
+        shape_of_gguf(tmp_path / "empty.gguf")

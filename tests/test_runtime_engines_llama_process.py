@@ -16,7 +16,7 @@ from spectune.planner.policies import ChainPolicy
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of
 from spectune.runtime.engines import llama_server
-from spectune.runtime.engines.gguf_memory import MICRO_BATCH, shape_of_gguf
+from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
 from spectune.runtime.engines.llama_build import VARIABLE, llama_build
 from spectune.runtime.engines.llama_running import RunningLlamaCpp
 from spectune.runtime.engines.llama_server import LlamaServer, needed_bytes
@@ -29,8 +29,6 @@ from .fake_llama_server import next_token
 from .llama_program import use_fake
 from .tiny_family import save_model
 
-pytest.importorskip("gguf", reason="gguf is not installed")
-
 TOKENS = 40
 PROMPTS = ((5, 17, 40), (9, 3, 8, 61, 20), (7, 7))
 BUILDS = (9993, 11549)  # the older one counts no rounds and cannot set acceptance
@@ -39,6 +37,7 @@ BUILDS = (9993, 11549)  # the older one counts no rounds and cannot set acceptan
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of GGUF files: a target, a drafter that knows it well, and one of other tokens."""
+    pytest.importorskip("gguf", reason="gguf is not installed")
     from spectune.runtime.engines.gguf_file import write_gguf
 
     root = tmp_path_factory.mktemp("files")

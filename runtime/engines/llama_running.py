@@ -23,7 +23,6 @@ from .positions import positions_of_gguf
 from .setting import EngineDrafter, Setting
 from .vocabulary import PROBE, require_same_tokens
 
-NO_GGUF = "no gguf here; pip install -e '.[llamacpp]'"
 SEARCHES: Mapping[AnyOccurrence, tuple[int, ...]] = {"last": (1, 2, 3), "mapped": (2, 3)}  # sizes of n-grams
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
@@ -34,14 +33,12 @@ NO_COUNT = (
 
 def missing() -> str | None:
     """Return why llama.cpp cannot run here, None where it can."""
-    reason = missing_server() or (NO_GGUF if importlib.util.find_spec("gguf") is None else None)
+    reason = missing_server()
     return None if reason is None else f"llama.cpp: {reason}"
 
 
-def require_writing(dtype: str) -> None:
-    """Raise RequestError where GGUF files cannot be read and written here, or have no such number format."""
-    if importlib.util.find_spec("gguf") is None:
-        raise RequestError(f"llama.cpp: {NO_GGUF}")
+def require_dtype(dtype: str) -> None:
+    """Raise RequestError where GGUF files have no such number format."""
     if dtype not in GGUF_DTYPES:
         raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
 
@@ -60,10 +57,10 @@ class RunningLlamaCpp:
             folder: where converted files go; one of the same weights and dtype is taken as it is.
 
         Raises:
-            RequestError: there is no llama-server or no `gguf` package, or the dtype is none of GGUF's.
+            RequestError: there is no llama-server, or the dtype is none of GGUF's.
             ModelError: a folder cannot be converted.
         """
-        require_writing(dtype)
+        require_dtype(dtype)
         llama_build()
         self._target = as_gguf(target, folder, dtype)
         self._dtype, self._threads = dtype, threads
@@ -165,7 +162,7 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     """Return a model's GGUF file, written where the path is a folder of Hugging Face.
 
     Raises:
-        RequestError: there is nothing at the path.
+        RequestError: there is nothing at the path, or a folder and no `gguf` package.
         ModelError: it cannot be converted.
     """
     if path.suffix == ".gguf" and path.is_file():
@@ -176,7 +173,7 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     if out.is_file():
         return out
     folder.mkdir(parents=True, exist_ok=True)
-    return write_gguf(path, out, dtype=GGUF_DTYPES[dtype])
+    return write_as_gguf(path, out, dtype)
 
 
 def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
@@ -186,5 +183,7 @@ def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
         RequestError: `gguf` is not installed, or the dtype is none of GGUF's.
         ModelError: it cannot be converted.
     """
-    require_writing(dtype)
+    require_dtype(dtype)
+    if importlib.util.find_spec("gguf") is None:
+        raise RequestError("llama.cpp: no gguf here, which writes its files; pip install -e '.[llamacpp]'")
     return write_gguf(model, out, dtype=GGUF_DTYPES[dtype])

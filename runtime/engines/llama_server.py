@@ -15,7 +15,7 @@ from typing import Any
 from ...errors import MeasurementError, RequestError
 from ...planner.replay.recorded import Text
 from ...profiler.cpu import available_bytes
-from .gguf_memory import shape_of_gguf
+from .gguf_header import shape_of_gguf
 from .llama_build import LlamaBuild, llama_build
 from .llama_cpp import LlamaCpp
 from .measured import EngineCounters, EngineText, Load

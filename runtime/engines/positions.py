@@ -7,7 +7,7 @@ from pathlib import Path
 from ...errors import ModelError
 from ..models.configuration import longest_context_of
 from ..models.loading import load_config
-from .gguf_memory import shape_of_gguf
+from .gguf_header import shape_of_gguf
 
 
 def positions_of_folder(folder: Path) -> int | None:

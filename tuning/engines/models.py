@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from ...errors import ModelError
 from ...profiler.identity import identify
 from ...profiler.records.model import ModelIdentity
 from ...runtime.engines.converted import OPENVINO_FILE, is_openvino
+from ...runtime.engines.gguf_header import shape_of_gguf
 from ..request import Identities, Models
 
 CHUNK = 2**20
@@ -56,18 +56,10 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
     Raises:
         ModelError: it is no GGUF file.
     """
-    hashed = _sha256([path])
-    try:
-        tensors = importlib.import_module("gguf").GGUFReader(path).tensors
-        parameters = sum(math.prod(int(size) for size in tensor.shape) for tensor in tensors)
-    except ImportError as error:
-        raise ModelError("GGUF files are read by the package gguf; pip install -e '.[llamacpp]'") from error
-    except Exception as error:  # whatever the reader raises for another kind of file
-        raise ModelError(f"{path} is no GGUF file ({error}); give one, or a model folder") from error
     return ModelIdentity(
         name=name or path.stem,
-        weights_hash=hashed,
-        parameters=max(1, parameters),
+        weights_hash=_sha256([path]),
+        parameters=max(1, shape_of_gguf(path).parameters),
         config_hash="",
         tokenizer_hash="",
         location=str(path.resolve()),
