@@ -27,7 +27,7 @@ SEARCHES: Mapping[AnyOccurrence, tuple[int, ...]] = {"last": (1, 2, 3), "mapped"
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
 NO_COUNT = (
-    "this llama.cpp does not count rounds that draft: what n-grams cost is of the texts that were timed, not of all"
+    "this llama.cpp does not count rounds that draft, only drafted tokens: n-grams are taken to copy their full length"
 )
 
 
