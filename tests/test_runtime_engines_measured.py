@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.planner.text.lookup import find_continuation
 from spectune.profiler.identity import identify
+from spectune.runtime.engines import running
 from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.openvino_decoding import drafted_in_all
@@ -139,6 +141,18 @@ def test_weights_of_other_shapes_than_the_configuration_says_are_refused(tmp_pat
     (wrong / "config.json").write_text(json.dumps({**written, "vocab_size": written["vocab_size"] + 8}))
     with pytest.raises(ModelError, match="transformers cannot load"):
         run_engine("transformers", wrong, {}, dtype="float32", threads=1, folder=tmp_path)
+
+
+@each
+def test_weights_that_memory_does_not_hold_are_refused_before_anything_is_loaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = [(folder() / model / "model.safetensors").stat().st_size for model in ("target", "twin", "other")]
+    monkeypatch.setattr(running, "available_bytes", lambda: sum(weights) - weights[2] - 1)
+    monkeypatch.setattr(running, "RUNNING", dict.fromkeys(WHEELS))  # would raise another error
+    drafters = {model: folder() / model for model in ("twin", "other")}
+    with pytest.raises(RequestError, match=rf"{re.escape(name)} needs .*GB of memory are free; end other programs"):
+        run_engine(name, folder() / "target", drafters, dtype="float32", threads=1, folder=tmp_path)
 
 
 @each

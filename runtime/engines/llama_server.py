@@ -18,7 +18,7 @@ from ...profiler.cpu import available_bytes
 from .gguf_header import shape_of_gguf
 from .llama_build import LlamaBuild, llama_build
 from .llama_cpp import LlamaCpp
-from .measured import EngineCounters, EngineText, Load
+from .measured import FREE_SOME, EngineCounters, EngineText, Load
 from .server_process import ServerProcess
 from .setting import Schedule, Serving, Setting, Stage
 
@@ -153,8 +153,7 @@ def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str
         who = "" if setting is None or setting.drafter is None else f" with {setting.drafter.name}"
         raise RequestError(
             f"llama.cpp needs {needed / 1e9:.1f} GB for {target}{who} and {load.concurrency} sequences of "
-            f"{load.capacity} tokens, and {free / 1e9:.1f} GB are free; end other programs, raise the container's "
-            "limit, lower --batch, or give smaller files"
+            f"{load.capacity} tokens, and {free / 1e9:.1f} GB of memory are free; {FREE_SOME}"
         )
 
 

@@ -25,6 +25,8 @@ from ...errors import MeasurementError
 from ...planner.replay.recorded import Text
 from .setting import EngineDrafter, Setting
 
+FREE_SOME = "end other programs, raise the container's limit, lower --batch, or give smaller models"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
