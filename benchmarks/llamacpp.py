@@ -2,8 +2,8 @@
 
 llama.cpp is the `llama-server` on the PATH, or the one that `SPECTUNE_LLAMA_SERVER` names (`llama_server.py`). The
 server times itself: a request tells the milliseconds from its first token to its last one. Prompts are read into its
-cache before, outside the clock, as our decoder's are; it is asked for temperature 0, as users ask it, and runs on as
-many threads as torch. What it does per token beside decoding, turning tokens into text, is in its time. A build for the
+cache before, outside the clock, as our decoder's are; requests are for temperature 0, and it runs on as many
+threads as torch. What it does per token beside decoding, turning tokens into text, is in its time. A build for the
 machine itself (`GGML_NATIVE`) is the fastest.
 
 The last line is one JSON object. `holds` says that llama.cpp's plain greedy text equals ours, which is asked in float32

@@ -177,7 +177,7 @@ def main() -> None:
         return
     fake = Fake(sys.argv[1:])
     if MODE == "ends":
-        sys.exit("error: a reason of its own")
+        sys.exit("error: a certain reason")
     if MODE == "stays":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if ALONE:

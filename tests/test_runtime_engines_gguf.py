@@ -136,7 +136,7 @@ def test_what_is_no_llama_is_named(tmp_path: Path) -> None:
         as_gguf(tmp_path / "gpt2", tmp_path, "float32")
 
 
-def test_a_file_s_sizes_are_told_by_its_header_alone(folder: Path, tmp_path: Path) -> None:
+def test_a_file_s_sizes_follow_from_its_header(folder: Path, tmp_path: Path) -> None:
     file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
     config = json.loads((folder / "config.json").read_text())
     reader, found = gguf.GGUFReader(file), shape_of_gguf(file)

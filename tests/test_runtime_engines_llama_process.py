@@ -1,4 +1,4 @@
-"""llama.cpp over HTTP: what its server is started with, asked and believed, by a fake one; needs no llama.cpp."""
+"""llama.cpp over HTTP: how its server starts, what requests say and what answers mean, by a fake server."""
 
 from __future__ import annotations
 

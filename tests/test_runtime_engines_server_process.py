@@ -60,7 +60,7 @@ def test_a_server_that_ends_at_once_is_quoted(
 ) -> None:
     use_fake(monkeypatch, tmp_path, mode="ends")
     with pytest.raises(
-        MeasurementError, match=rf"(?s)it ended with status 1; {ADVICE}\nits last lines:.*a reason of its own"
+        MeasurementError, match=rf"(?s)it ended with status 1; {ADVICE}\nits last lines:.*a certain reason"
     ):
         ServerProcess("fake", command, advice=ADVICE)
 

@@ -99,7 +99,7 @@ class LlamaCpp:
 
     def _options(self, setting: Setting, length: int, target: str, version: str) -> list[Option]:
         found: list[Option] = [("flags", "spec-type", setting.method)] if self._has_types(version) else []
-        if not setting.knobs:  # a search of its own defaults
+        if not setting.knobs:  # a search with default sizes
             return found
         if setting.drafter is None:
             return [

@@ -64,7 +64,7 @@ class RunningLlamaCpp:
         llama_build()
         self._target = as_gguf(target, folder, dtype)
         self._dtype, self._threads = dtype, threads
-        self._probe: tuple[int, ...] = ()  # as the target reads it, once it was asked
+        self._probe: tuple[int, ...] = ()  # as the target reads it, once that is known
         self._drafters = tuple(
             EngineDrafter(name=name, path=str(as_gguf(path, folder, dtype)), form="model")
             for name, path in drafters.items()

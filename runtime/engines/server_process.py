@@ -1,7 +1,6 @@
-"""A server as a process of its own: started on a free port, waited for, asked over HTTP, and stopped.
+"""A server in a separate process: it starts on a free port, answers over HTTP, and never outlives this process.
 
-It never outlives this process: it is stopped when it is closed and when Python exits, and on Linux the kernel kills it
-where this process is killed.
+`close` stops it, and so does the end of Python. On Linux the kernel kills it where this process is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import httpx
 from ...errors import MeasurementError
 
 START_S = 600.0  # until a server has loaded its models from a slow disk
-STOP_S = 10.0  # until a server that was asked to end is killed
+STOP_S = 10.0  # between SIGTERM and SIGKILL
 REQUEST_S = 3600.0  # without a byte of an answer
 POLL_S = 0.05
 TAIL_LINES, TAIL_BYTES = 12, 4096  # of its log, in an error
@@ -61,7 +60,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a group of its own: Ctrl-C reaches it through `close` alone
+                start_new_session=True,  # Ctrl-C reaches it through `close` alone
                 preexec_fn=_die_with_parent if LIBC is not None else None,
             )
         except OSError as error:
@@ -91,7 +90,7 @@ class ServerProcess:
         return self._answer(path, lambda: self._client.post(path, json=body)).json()
 
     def close(self) -> None:
-        """End it: ask it first, kill it after `STOP_S`."""
+        """End it by SIGTERM, and `STOP_S` later by SIGKILL."""
         atexit.unregister(self.close)
         self._client.close()
         for how, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, None)):
@@ -148,7 +147,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens at."""
+    """Return a port of the loopback that is free."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

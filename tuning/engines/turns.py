@@ -4,7 +4,7 @@ In a turn every setting decodes the same prompts, in random order. The next turn
 machine was at a moment is told by the turns just before and after it, of whatever settings (`profiler/drift.py`).
 
 Where one setting may run at a time, each is started for its turn. The order of a turn is the last one's backwards, so
-that the setting at the seam goes on, and two settings that are compared run back to back: A B, B A, A B.
+that the setting at the seam needs no new start, and two that are compared run back to back: A B, B A, A B.
 """
 
 from __future__ import annotations
