@@ -19,7 +19,7 @@ Engines that cannot run here are in `not_run`, with the reason. llama.cpp's `ngr
 so that a sweep that repeats prompts would feed it its own answers; it is no contestant. The last line is one JSON
 object.
 
-    pip install -e '.[llamacpp,openvino]'
+    pip install -e '.[llamacpp,openvino]'  # and a llama-server on the PATH
     python benchmarks/engines.py [--engines llama.cpp,transformers] [--concurrencies 1,4] [--repeats 5] [--passes 2]
 """
 

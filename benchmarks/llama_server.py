@@ -1,4 +1,4 @@
-"""The ways llama.cpp is raced in, and a server of its wheel for each."""
+"""The ways llama.cpp is raced in, and a server for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Way:
         drafter = None
         if self.drafter is not None:
             drafter = EngineDrafter(name=self.drafter, path=str(files[self.drafter]), form="model")
-        knobs = (("size_n", self.ngram),) if self.ngram else ()
+        knobs = (("size_n", self.ngram),) if self.ngram else (("p_min", 0.0),) if drafter is not None else ()
         return Setting(method=self.method, drafter=drafter, knobs=knobs, length=max(self.length, 1))
 
 

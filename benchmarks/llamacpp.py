@@ -1,15 +1,15 @@
 """llama.cpp on the demo family: plain, with its draft models at several lengths, by n-grams, beside our decoder.
 
-llama.cpp comes as the `xllamacpp` wheel, which offers llama.cpp's server and no decode loop (`llama_server.py`). The
+llama.cpp is the `llama-server` on the PATH, or the one that `SPECTUNE_LLAMA_SERVER` names (`llama_server.py`). The
 server times itself: a request tells the milliseconds from its first token to its last one. Prompts are read into its
-cache before, outside the clock, as our decoder's are; it draws by the cheapest greedy chain it has and runs on as many
-threads as torch. What it does per token beside decoding, turning tokens into text, is in its time. The wheel of PyPI is
-built for any x86-64 (`engine` in the last line tells its instructions); a build for the machine itself may be faster.
+cache before, outside the clock, as our decoder's are; requests are for temperature 0, and it runs on as many
+threads as torch. What it does per token beside decoding, turning tokens into text, is in its time. A build for the
+machine itself (`GGML_NATIVE`) is the fastest.
 
 The last line is one JSON object. `holds` says that llama.cpp's plain greedy text equals ours, which is asked in float32
 only; speed is judged in decode.py, where the plan races too.
 
-    pip install -e '.[llamacpp]'
+    needs a llama-server on the PATH, or named in SPECTUNE_LLAMA_SERVER
     python benchmarks/llamacpp.py [--tokens 96] [--prompts 8] [--batches 1] [--dtype float32]
 """
 
@@ -40,7 +40,8 @@ from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
 from spectune.runtime.engines.converted import GGUF_DTYPES
 from spectune.runtime.engines.gguf_file import write_gguf
-from spectune.runtime.engines.llama_running import PACKAGES, missing
+from spectune.runtime.engines.llama_build import llama_build
+from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
@@ -133,6 +134,7 @@ class LlamaCpp:
             ModelError: a model cannot be written as GGUF.
         """
         self._folder, self._dtype = tempfile.TemporaryDirectory(), dtype
+        self._servers: list[LlamaServer] = []
         self._drafters = tuple(models.drafters)
         folders = {"target": models.target, **models.drafters}
         root = Path(self._folder.name)
@@ -144,20 +146,17 @@ class LlamaCpp:
     def entrants(self, requests: Sequence[Request], batch: int, among: Sequence[Way] = ()) -> list[LlamaEntrant]:
         """Return a fresh server per way, ready to race; all of `ways` where none is named, plain decoding first."""
         capacity = max(len(r.prompt) + r.max_new_tokens for r in requests) + 2 * max(LENGTHS)
-        return [
-            LlamaEntrant(
-                way.name,
-                server(way, self._files, slots=batch, capacity=capacity, dtype=self._dtype),
-                requests,
-                batch,
-            )
-            for way in among or ways(self._drafters)
-        ]
+        among = among or ways(self._drafters)
+        started = [server(way, self._files, slots=batch, capacity=capacity, dtype=self._dtype) for way in among]
+        self._servers += started
+        return [LlamaEntrant(way.name, one, requests, batch) for way, one in zip(among, started, strict=True)]
 
     def __enter__(self) -> LlamaCpp:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for one in self._servers:
+            one.close()
         self._folder.cleanup()
 
 
@@ -181,11 +180,9 @@ def bandwidth_limit_tokens_per_s(bytes_per_step: float, bytes_per_s: float, batc
 
 
 def engine_facts() -> dict[str, Any]:  # Any: JSON
-    """Return which llama.cpp runs, and the processor features it was built with."""
-    import xllamacpp
-
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {**versions, "built_for": xllamacpp.get_system_info().strip()}
+    """Return which llama.cpp runs, and how it was built."""
+    build = llama_build()
+    return {"llama.cpp": build.version, "built": build.built, "gguf": importlib.metadata.version("gguf")}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the control groups of this process let it have of the CPU, in either version of them."""
+"""What the control groups of this process let it have of the CPU and of memory, in either version of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
     Args:
         root: where proc and sys lie.
     """
-    folders = list(_folders(root))
+    folders = list(_folders(root, "cpu"))
     quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]
     counts = [count for folder in folders if (count := _throttling(folder)) is not None]
     return CpuAllowance(
@@ -34,14 +34,25 @@ def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
     )
 
 
-def _folders(root: Path) -> Iterator[Path]:
+def memory_left(root: Path = ROOT) -> int | None:
+    """Return the bytes that this process may still take by the tightest of its control groups; None without a limit.
+
+    What a group holds of files counts as free: the kernel drops it where memory is short.
+
+    Args:
+        root: where proc and sys lie.
+    """
+    return min((left for folder in _folders(root, "memory") if (left := _left(folder)) is not None), default=None)
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's group and of those around it that are seen from here."""
     groups = _text(root / "proc/self/cgroup") or ""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        mounted = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        mounted = root / "sys/fs/cgroup" / (controller if controllers else "")
         group = PurePosixPath(path)
         for place in (group, *group.parents):
             if (folder := mounted / str(place).lstrip("/")).is_dir():
@@ -58,6 +69,18 @@ def _quota(folder: Path) -> float | None:
     if len(words) != 2 or not all(word.isdigit() for word in words):  # "max" or -1: no limit
         return None
     return int(words[0]) / int(words[1])
+
+
+def _left(folder: Path) -> int | None:
+    """Return what a group's limit leaves; version 1 writes a huge number where there is none."""
+    limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes") or ""
+    used = _text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes") or ""
+    if not limit.strip().isdigit() or not used.strip().isdigit():  # "max": no limit
+        return None
+    held = dict(line.split() for line in (_text(folder / "memory.stat") or "").splitlines())
+    whole = "total_" if "total_inactive_file" in held else ""
+    files = sum(int(held.get(f"{whole}{kind}_file", 0)) for kind in ("active", "inactive"))
+    return max(0, int(limit) - int(used) + files)
 
 
 def _throttling(folder: Path) -> tuple[int, float] | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cgroup import cpu_allowance
+from .cgroup import ROOT, cpu_allowance, memory_left
 from .records.device import Device
 
 # the vector extensions that choose between kernels; /proc/cpuinfo's names, x86 then Arm
@@ -18,7 +18,6 @@ FAST_ISA = (
 )
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 CPUINFO = Path("/proc/cpuinfo")
-MEMORY_FILE = Path("/proc/meminfo")
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
@@ -87,14 +86,15 @@ def allowed_cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def available_bytes(file: Path = MEMORY_FILE) -> int | None:
-    """Return the memory that can be taken without swapping; None where the system does not tell.
+def available_bytes(root: Path = ROOT) -> int | None:
+    """Return the memory that can be taken without swapping and within control groups; None where nothing tells.
 
     Args:
-        file: where the kernel tells, in lines such as "MemAvailable:   123 kB".
+        root: where proc and sys lie; proc/meminfo holds lines such as "MemAvailable:   123 kB".
     """
-    told = dict(line.split(":", 1) for line in (_told(file) or "").splitlines() if ":" in line)
-    return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
+    told = dict(line.split(":", 1) for line in (_told(root / "proc/meminfo") or "").splitlines() if ":" in line)
+    free = 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
+    return min((one for one in (free, memory_left(root)) if one is not None), default=None)
 
 
 def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> int | None:

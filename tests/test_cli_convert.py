@@ -25,7 +25,7 @@ def converted(*words: str | Path) -> Result:
 
 
 def require(engine: str) -> None:
-    for wheel in {"llama.cpp": ("xllamacpp", "gguf"), "openvino": ("openvino_genai", "openvino_tokenizers")}[engine]:
+    for wheel in {"llama.cpp": ("gguf",), "openvino": ("openvino_genai", "openvino_tokenizers")}[engine]:
         pytest.importorskip(wheel, reason=f"{wheel} is not installed")
 
 

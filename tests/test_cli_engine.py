@@ -15,6 +15,7 @@ from spectune.db import open_store
 from spectune.runtime.engines.running import RUNNING, own_dtype
 
 from .engine_profiles import profiled, saved_models
+from .llama_program import use_fake
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "engines.md").read_text()
 
@@ -59,8 +60,8 @@ def test_a_target_is_needed(command: str) -> None:
     assert "Give --target" in refused(command, "--engine", "llama.cpp")
 
 
-def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp", reason="llama.cpp's wheel is not installed")
+def test_a_target_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_fake(monkeypatch, tmp_path)
     store = str(tmp_path / "store.db")
     told = refused("profile", "--engine", "llama.cpp", "--target", str(tmp_path / "none.gguf"), "--store", store)
     assert "no GGUF file" in told

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.profiler.cgroup import cpu_allowance
+from spectune.profiler.cgroup import cpu_allowance, memory_left
 from spectune.profiler.cpu import allowed_cores, available_bytes, last_level_cache_bytes, processor_here, read_cpuinfo
 
 TWO_SOCKETS = """processor\t: 0
@@ -143,9 +143,39 @@ def test_without_control_groups_there_is_no_limit_and_no_counter(tmp_path: Path)
 
 
 def test_free_memory_is_what_the_kernel_says_can_be_taken(tmp_path: Path) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal:  32 kB\nMemFree:  2 kB\nMemAvailable:       16 kB\n")
-    assert available_bytes(file) == 16 * 1024
-    file.write_text("MemTotal:  32 kB\n")
-    assert available_bytes(file) is None and available_bytes(tmp_path / "none") is None
+    tree(tmp_path, {"proc/meminfo": "MemTotal:  32 kB\nMemFree:  2 kB\nMemAvailable:       16 kB\n"})
+    assert available_bytes(tmp_path) == 16 * 1024
+    tree(tmp_path, {"proc/meminfo": "MemTotal:  32 kB\n"})
+    assert available_bytes(tmp_path) is None and available_bytes(tmp_path / "none") is None
     assert (available_bytes() or 1) > 0
+
+
+HELD = "anon 1\ninactive_file 200\nactive_file 100\n"
+LIMITED = {"sys/fs/cgroup/job/memory.max": "5000\n", "sys/fs/cgroup/job/memory.current": "4000\n"}
+OLDER = {
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "5000\n",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "4000\n",
+    "sys/fs/cgroup/memory/job/memory.stat": "inactive_file 7\ntotal_inactive_file 200\ntotal_active_file 100\n",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": "9000\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"proc/self/cgroup": "0::/job\n", **LIMITED, "sys/fs/cgroup/job/memory.stat": HELD}, 1300),
+        ({"proc/self/cgroup": "0::/job/mine\n", **LIMITED, "sys/fs/cgroup/job/mine/memory.max": "max\n"}, 1000),
+        ({"proc/self/cgroup": "0::/job\n", **LIMITED, "sys/fs/cgroup/job/memory.current": "6000\n"}, 0),
+        ({"proc/self/cgroup": "5:cpu:/other\n4:memory:/job\n", **OLDER}, 1300),
+        ({"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": "max\n"}, None),
+        ({}, None),
+    ],
+)
+def test_memory_is_free_as_far_as_the_tightest_group_lets_it_be(
+    tmp_path: Path, files: dict[str, str], left: int | None
+) -> None:
+    assert memory_left(tree(tmp_path, files)) == left
+    free = 16 * 1024
+    tree(tmp_path, {"proc/meminfo": "MemAvailable: 16 kB\n"})
+    assert available_bytes(tmp_path) == (free if left is None else min(free, left))

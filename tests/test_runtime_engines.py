@@ -37,7 +37,7 @@ EXACTLY = {  # what an engine does as our own decoder does it: "KIND FORM", with
     "vllm": ("chain model from 0.20", "chain eagle", "chain eagle3", "first-lookup"),
     "tensorrt-llm": ("chain model", "chain eagle3", "eagle2 eagle3"),
     "transformers": ("chain model", "confident-chain model", "first-lookup"),
-    "llama.cpp": ("chain model", "chain eagle3 from b11549", "mapped-lookup from b11549"),
+    "llama.cpp": ("chain model", "chain eagle3 from b9993", "mapped-lookup from b9993"),
     "openvino": ("chain model", "chain eagle3 from 2026", "eagle2 eagle3 from 2026"),
 }
 NEARLY = {  # what it does in another way, at the price of this one
@@ -45,7 +45,7 @@ NEARLY = {  # what it does in another way, at the price of this one
     "vllm": ("lookup", "sized-lookup", "suffix-tree from 0.20"),
     "tensorrt-llm": ("lookup", "first-lookup"),
     "transformers": ("lookup",),
-    "llama.cpp": ("confident-chain model", "confident-chain eagle3 from b11549", "sized-lookup from b11549"),
+    "llama.cpp": ("confident-chain model", "confident-chain eagle3 from b9993", "sized-lookup from b9993"),
     "openvino": ("lookup", "first-lookup", "confident-chain model until 2025"),
 }
 OLDER_RUNNER: list[tuple[DrafterForm, list[tuple[int, int]], bool]] = [  # lengths by batch, and whether it is asked for

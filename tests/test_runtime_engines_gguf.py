@@ -16,9 +16,11 @@ from transformers import AutoModelForCausalLM
 from spectune.errors import ModelError
 from spectune.runtime.engines.converted import GgufDtype
 from spectune.runtime.engines.gguf_file import interleaved, write_gguf
-from spectune.runtime.engines.llama_running import as_gguf
+from spectune.runtime.engines.gguf_header import shape_of_gguf
+from spectune.runtime.engines.llama_running import as_gguf, missing
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load
+from spectune.runtime.engines.positions import positions_of_gguf
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 from .tiny_family import save_model
@@ -99,12 +101,12 @@ def test_the_vocabulary_is_the_tokenizer_s(folder: Path, tmp_path: Path) -> None
     assert len(reader.get_field("tokenizer.ggml.merges").contents()) == len(described["model"]["merges"])
 
 
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.parametrize("length", [0, 4])
 def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, length: int) -> None:
-    pytest.importorskip("xllamacpp", reason="llama.cpp's wheel is not installed")
     file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
     itself = EngineDrafter(name="small", path=str(file), form="model")
-    setting = Setting(method="draft-simple", drafter=itself, knobs=(), length=length) if length else None
+    setting = Setting(method="draft-simple", drafter=itself, knobs=(("p_min", 0.0),), length=length) if length else None
     server = LlamaServer(file, setting, Load(concurrency=1, capacity=64), dtype="float32", threads=1)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for prompt in PROMPTS:
@@ -112,6 +114,7 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
         fed = torch.tensor([prompt])
         whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())
+    server.close()
 
 
 @pytest.mark.parametrize(
@@ -132,3 +135,24 @@ def test_what_is_no_llama_is_named(tmp_path: Path) -> None:
     tiny_gpt2(seed=0, positions=64).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ModelError, match="only a Llama can be written here"):
         as_gguf(tmp_path / "gpt2", tmp_path, "float32")
+
+
+def test_a_file_s_sizes_follow_from_its_header(folder: Path, tmp_path: Path) -> None:
+    file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
+    config = json.loads((folder / "config.json").read_text())
+    found = shape_of_gguf(file)
+    assert found.vocabulary == config["vocab_size"]
+    assert positions_of_gguf(file) == config["max_position_embeddings"]
+    assert found.cached == 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+
+
+@pytest.mark.parametrize(("start", "said"), [(0, "starts with b'NOPE'"), (4, "version 1"), (None, "no GGUF file")])
+def test_what_is_no_gguf_file_is_refused(folder: Path, tmp_path: Path, start: int | None, said: str) -> None:
+    whole = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32").read_bytes()
+    other = {0: b"NOPE" + whole[4:], 4: whole[:4] + b"\x01" + whole[5:], None: whole[:200]}[start]
+    (tmp_path / "other.gguf").write_bytes(other)
+    with pytest.raises(ModelError, match=said):
+        shape_of_gguf(tmp_path / "other.gguf")
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"empty\.gguf is no GGUF file"):
+        shape_of_gguf(tmp_path / "empty.gguf")

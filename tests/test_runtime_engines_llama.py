@@ -58,7 +58,8 @@ def decoded(setting: Setting | None, *, slots: int = 1) -> list[EngineText]:
         texts = [one for at in range(0, 3, slots) for one in running.decode(PROMPTS[at : at + slots], TOKENS)]
         counted = running.counters().since(before)
     assert counted.drafted == sum(text.drafted for text in texts)
-    assert counted.accepted == sum(text.accepted for text in texts) == sum(counted.by_position)
+    assert counted.accepted == sum(text.accepted for text in texts)
+    assert counted.accepted == sum(counted.by_position) or not engine().facts.sets_acceptance  # an older one
     return texts
 
 
@@ -142,6 +143,8 @@ def test_its_search_for_n_grams_walks_as_ours_does(
 
 
 def test_acceptance_set_by_hand_is_read_from_its_metrics() -> None:
+    if not engine().facts.sets_acceptance:
+        pytest.skip(f"llama.cpp {engine().facts.version} cannot set acceptance")
     wanted = (0.9, 0.5, 0.2)
     load = Load(concurrency=1, capacity=1024, synthetic=wanted)
     with engine().started(chain("other", 3), load) as running:
@@ -169,7 +172,7 @@ def test_a_text_without_room_is_refused_with_what_the_server_says() -> None:
 def test_it_says_what_it_is() -> None:
     facts = engine().facts
     assert facts.regime == f"engine:llama.cpp-{facts.version}" and facts.version.startswith("b")
-    assert facts.sets_acceptance and facts.most_concurrency is None
+    assert facts.most_open == 1 and facts.most_concurrency is None
 
 
 def test_its_settings_are_ways_of_ours() -> None:

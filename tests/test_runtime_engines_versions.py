@@ -24,7 +24,8 @@ def test_a_recorded_version_is_its_own_nearest_and_so_are_its_patches(engine: st
         ("transformers", "6.0.1", "5.23"),
         ("transformers", "4.9.2", "4.45"),  # 9 comes before 45
         ("llama.cpp", "b11600", "b11549"),
-        ("llama.cpp", "b9999", "b7010"),
+        ("llama.cpp", "b9999", "b9993"),
+        ("llama.cpp", "b9992", "b7010"),
         ("llama.cpp", "b999", "b7010"),
         ("openvino", "2027.0.0", "2026"),
         ("openvino", "2024.6.0", "2025"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
@@ -67,3 +69,9 @@ def test_rounds_of_few_short_texts_are_brought_to_the_mix_of_all(pads: bool) -> 
     assert abs(seen / affine(1, "", mixed.share, mixed.drafted) - 1.0) > 0.01  # else this tells nothing
     assert found[1, looked_up] == pytest.approx(seen / affine(1, "", mixed.share, mixed.drafted), rel=0.01)
     assert {type(ways[key][0]) for key in turns if key not in found} <= {PlainPolicy, ChainPolicy}
+    uncounted = {
+        key: [replace(turn, sample=replace(turn.sample, drafts=None)) for turn in own] for key, own in turns.items()
+    }
+    nearly = heavier_than_recorded(uncounted, ways, inputs, walks_of(inputs))
+    assert nearly.keys() == found.keys()
+    assert nearly[1, looked_up] == pytest.approx(found[1, looked_up], rel=0.01)

@@ -63,16 +63,19 @@ class LlamaCpp:
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return the server's flags."""
-        setting, start = schedule.setting, ("llama-server", "--model", gguf_of(target))
-        drafting = [] if setting is None else self._options(setting, schedule.longest, target, version)
-        options = self._named([*drafting, *_serving(schedule)], version)
-        flags = [part for _, name, value in options for part in (f"--{name}", str(value))]
+        options = self._all_options(schedule, target, version)
+        flags = self.flags(schedule, target, version)
         return Written(
-            flags=tuple(flags),
-            command=shlex.join([*start, *flags]),
+            flags=flags,
+            command=shlex.join(["llama-server", "--model", gguf_of(target), *flags]),
             options=tuple(options),
             notes=(*conversions(GGUF, schedule, target), *_remarks(schedule)),
         )
+
+    def flags(self, schedule: Schedule, target: str, version: str) -> tuple[str, ...]:
+        """Return the server's flags behind its model."""
+        options = self._all_options(schedule, target, version)
+        return tuple(part for _, name, value in options for part in (f"--{name}", str(value)))
 
     def _has_types(self, version: str) -> bool:
         return schema_of(self.name).knows("flags", "spec-type", version)
@@ -89,8 +92,15 @@ class LlamaCpp:
             return Setting(method=MAPPED, drafter=None, knobs=knobs, length=policy.length)
         return Setting(method=NGRAM, drafter=None, knobs=knobs, length=policy.length, differs=WHOLE)
 
+    def _all_options(self, schedule: Schedule, target: str, version: str) -> list[Option]:
+        setting = schedule.setting
+        drafting = [] if setting is None else self._options(setting, schedule.longest, target, version)
+        return self._named([*drafting, *_serving(schedule)], version)
+
     def _options(self, setting: Setting, length: int, target: str, version: str) -> list[Option]:
         found: list[Option] = [("flags", "spec-type", setting.method)] if self._has_types(version) else []
+        if not setting.knobs:  # a search with default sizes
+            return found
         if setting.drafter is None:
             return [
                 *found,

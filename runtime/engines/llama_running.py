@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 
 from ...errors import RequestError
@@ -16,32 +14,31 @@ from ...planner.replay.recorded import Text
 from ...planner.text.lookup import AnyOccurrence
 from .converted import GGUF_DTYPES, converted
 from .gguf_file import write_gguf
+from .llama_build import llama_build, missing_server
 from .llama_cpp import LlamaCpp
-from .llama_server import LlamaServer
+from .llama_server import SYNTHETIC, LlamaServer
 from .measured import EngineFacts, Load, notes_on_version
 from .one_sequence import measurable
 from .positions import positions_of_gguf
-from .schema import nearest_recorded
 from .setting import EngineDrafter, Setting
 from .vocabulary import PROBE, require_same_tokens
 
-PACKAGES = ("xllamacpp", "gguf")
 SEARCHES: Mapping[AnyOccurrence, tuple[int, ...]] = {"last": (1, 2, 3), "mapped": (2, 3)}  # sizes of n-grams
 NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
-WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards of a server allocate
+NO_COUNT = (
+    "this llama.cpp does not count rounds that draft, only drafted tokens: n-grams are taken to copy their full length"
+)
 
 
 def missing() -> str | None:
     """Return why llama.cpp cannot run here, None where it can."""
-    absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    return f"llama.cpp: no {' and no '.join(absent)} here; pip install -e '.[llamacpp]'" if absent else None
+    reason = missing_server()
+    return None if reason is None else f"llama.cpp: {reason}"
 
 
-def require_able(dtype: str) -> None:
-    """Raise RequestError where llama.cpp cannot run here, or its files have no such number format."""
-    if reason := missing():
-        raise RequestError(reason)
+def require_dtype(dtype: str) -> None:
+    """Raise RequestError where GGUF files have no such number format."""
     if dtype not in GGUF_DTYPES:
         raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
 
@@ -60,12 +57,14 @@ class RunningLlamaCpp:
             folder: where converted files go; one of the same weights and dtype is taken as it is.
 
         Raises:
-            RequestError: the wheel is not installed, or the dtype is none of GGUF's.
+            RequestError: there is no llama-server, or the dtype is none of GGUF's.
             ModelError: a folder cannot be converted.
         """
-        require_able(dtype)
+        require_dtype(dtype)
+        llama_build()
         self._target = as_gguf(target, folder, dtype)
         self._dtype, self._threads = dtype, threads
+        self._probe: tuple[int, ...] = ()  # as the target reads it, once that is known
         self._drafters = tuple(
             EngineDrafter(name=name, path=str(as_gguf(path, folder, dtype)), form="model")
             for name, path in drafters.items()
@@ -74,20 +73,24 @@ class RunningLlamaCpp:
     @cached_property
     def facts(self) -> EngineFacts:
         """What runs here."""
-        wheel = importlib.import_module("xllamacpp")
-        build = f"b{version('xllamacpp').rpartition('.')[2]}"
-        recorded, built = nearest_recorded("llama.cpp", build), " ".join(wheel.get_system_info().split())
+        build = llama_build()
+        is_new = build.knows(SYNTHETIC)  # and such a build counts rounds
         return EngineFacts(
             name="llama.cpp",
-            version=build,
-            recorded=recorded,
-            regime=f"engine:llama.cpp-{build}",
+            version=build.version,
+            recorded=build.recorded,
+            regime=f"engine:llama.cpp-{build.version}",
             dtype=self._dtype,
             threads=self._threads,
             most_concurrency=None,
-            sets_acceptance=True,
+            sets_acceptance=is_new,
+            most_open=1,
             positions=positions_of_gguf(self._target),
-            notes=(*notes_on_version("llama.cpp", build, recorded), f"built for {built}"),
+            notes=(
+                *notes_on_version("llama.cpp", build.version, build.recorded),
+                *([build.built] if build.built else []),
+                *([] if is_new else [NO_COUNT]),
+            ),
         )
 
     @property
@@ -103,7 +106,8 @@ class RunningLlamaCpp:
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens, as the target's file says."""
         with self.started(None, Load(concurrency=1, capacity=64)) as server:
-            return [server.encode(text) for text in texts]
+            *found, self._probe = [server.encode(text) for text in (*texts, PROBE)]
+        return found
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
         """Return a draft model's own next token at every place of texts, from a server that has it as its target.
@@ -115,10 +119,11 @@ class RunningLlamaCpp:
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         load = Load(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
         found: list[tuple[int, ...]] = []
-        (probe,) = self.encode([PROBE])
+        if not self._probe:
+            self.encode([])
         with self._server(Path(drafter.path), None, load) as server:
             otherwise = "llama.cpp would translate its drafts, and what that keeps and costs is not known here"
-            require_same_tokens(drafter.name, server.encode(PROBE), probe, otherwise=otherwise)
+            require_same_tokens(drafter.name, server.encode(PROBE), self._probe, otherwise=otherwise)
             for at in range(0, len(texts), load.concurrency):
                 found += server.next_tokens(texts[at : at + load.concurrency])
         return found
@@ -140,7 +145,7 @@ class RunningLlamaCpp:
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:
-        """Start a server, warmed up; it stops when the context is left."""
+        """Start a server, which warms itself up; it stops when the context is left."""
         with self._server(self._target, setting, load) as server:
             yield server
 
@@ -148,7 +153,6 @@ class RunningLlamaCpp:
     def _server(self, model: Path, setting: Setting | None, load: Load) -> Iterator[LlamaServer]:
         server = LlamaServer(model, setting, load, dtype=self._dtype, threads=self._threads)
         try:
-            server.decode([WARM_UP] * load.concurrency, min(16, load.capacity - len(WARM_UP)))
             yield server
         finally:
             server.close()
@@ -158,7 +162,7 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     """Return a model's GGUF file, written where the path is a folder of Hugging Face.
 
     Raises:
-        RequestError: there is nothing at the path.
+        RequestError: there is nothing at the path, or a folder and no `gguf` package.
         ModelError: it cannot be converted.
     """
     if path.suffix == ".gguf" and path.is_file():
@@ -169,15 +173,17 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     if out.is_file():
         return out
     folder.mkdir(parents=True, exist_ok=True)
-    return write_gguf(path, out, dtype=GGUF_DTYPES[dtype])
+    return write_as_gguf(path, out, dtype)
 
 
 def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
     """Write a folder of Hugging Face as a GGUF file and return that.
 
     Raises:
-        RequestError: the wheels are not installed, or the dtype is none of GGUF's.
+        RequestError: `gguf` is not installed, or the dtype is none of GGUF's.
         ModelError: it cannot be converted.
     """
-    require_able(dtype)
+    require_dtype(dtype)
+    if importlib.util.find_spec("gguf") is None:
+        raise RequestError("llama.cpp: no gguf here, which writes its files; pip install gguf")
     return write_gguf(model, out, dtype=GGUF_DTYPES[dtype])

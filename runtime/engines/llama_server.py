@@ -1,30 +1,33 @@
-"""llama.cpp's server in this process, one per setting; needs the `xllamacpp` wheel.
+"""llama.cpp's server in a separate process, one per setting, measured over HTTP.
 
-The wheel offers the server and no decode loop, and its own calls answer text. So a server is asked over its address on
-the loopback, which tells token ids and the milliseconds from a request's first token to its last one. How it drafts is
-fixed when it starts (it no longer takes lengths per request), so each setting is a server of its own. Its threads spin
-for a moment behind a request: whoever measures others beside it leaves them time to settle.
+It starts with the very options that an export of its setting writes. Requests are what users send: temperature 0 and
+the default samplers. Answers hold token ids and the milliseconds from a request's first token to its last one. How a
+server drafts is fixed when it starts, since it takes no lengths per request.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...errors import MeasurementError
+from ...errors import MeasurementError, RequestError
 from ...planner.replay.recorded import Text
-from .measured import EngineCounters, EngineText, Load
-from .setting import Setting
+from ...profiler.cpu import available_bytes
+from .gguf_header import shape_of_gguf
+from .llama_build import LlamaBuild, llama_build
+from .llama_cpp import LlamaCpp
+from .measured import FREE_SOME, EngineCounters, EngineText, Load
+from .server_process import ServerProcess
+from .setting import Schedule, Serving, Setting, Stage
 
 COUNTER = re.compile(r'^llamacpp:spec_decode_num_(\w+?)_total(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
-GREEDY = {"temperature": 0.0, "top_k": 1, "samplers": ["top_k"]}  # the cheapest greedy chain it has
+GREEDY = {"temperature": 0.0}
+SYNTHETIC = "--spec-synth-rates"  # of newer builds
 NO_TOKEN = -1  # of a model that would end the text
+OWN_BYTES = 100_000_000  # of a server without any model
+ADVICE = "look at the model's files, or give a newer llama.cpp"
 Json = dict[str, Any]  # JSON values
 
 
@@ -32,7 +35,7 @@ class LlamaServer:
     """A server with one target and one way of drafting; `close` stops it."""
 
     def __init__(self, target: Path, setting: Setting | None, load: Load, *, dtype: str, threads: int) -> None:
-        """Load the models and start it.
+        """Start it and wait until its models are loaded.
 
         Args:
             target: a GGUF file.
@@ -42,31 +45,23 @@ class LlamaServer:
             threads: that compute, for the drafter as for the target.
 
         Raises:
+            RequestError: there is no llama-server, or too little memory for the models.
             MeasurementError: it does not start, or knows no such setting.
         """
-        wheel = importlib.import_module("xllamacpp")
-        params = wheel.CommonParams()
-        params.model.path = str(target)
-        params.n_ctx, params.n_parallel = load.concurrency * load.capacity, load.concurrency
-        params.n_gpu_layers, params.fit_params, params.endpoint_metrics = 0, False, True
-        params.cache_ram_mib, params.cache_idle_slots = 0, False  # prompts stay in their slots and nowhere else
-        params.verbosity = 1  # errors
-        draft = params.speculative.draft
-        for cpu in (params.cpuparams, params.cpuparams_batch, draft.cpuparams, draft.cpuparams_batch):
-            cpu.n_threads = threads
-        if dtype == "float32":
-            full = wheel.ggml_type.GGML_TYPE_F32
-            params.cache_type_k = params.cache_type_v = draft.cache_type_k = draft.cache_type_v = full
-        _speculate(wheel, params.speculative, setting, load.synthetic)
-        try:
-            self._server: Any = wheel.Server(params)  # Any: the wheel is untyped
-        except Exception as error:  # whatever the wheel raises
-            raise MeasurementError(f"llama.cpp does not start with {target}: {error}; look at its files") from error
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # past any proxy
+        build = llama_build()
+        require_memory(target, setting, load, dtype)
+        command = [build.path, *_options(build, target, setting, load, Serving(dtype=dtype, threads=threads))]
+        self._server = ServerProcess("llama.cpp", command, advice=ADVICE)
+        self._drafted = self._accepted = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._server.pid
 
     def close(self) -> None:
         """Stop it and give its memory back."""
-        self._server = None
+        self._server.close()
 
     def read(self, prompt: Sequence[int], slot: int) -> None:
         """Read a prompt into one slot's cache."""
@@ -74,7 +69,7 @@ class LlamaServer:
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return a text's tokens, as the target's own file says."""
-        return tuple(self._post("/tokenize", {"content": text, "add_special": True})["tokens"])
+        return tuple(self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"])
 
     def decode(
         self, prompts: Sequence[Sequence[int]], new_tokens: int, *, stops: bool = False
@@ -96,7 +91,10 @@ class LlamaServer:
             "return_tokens": True,
             **GREEDY,
         }
-        return tuple(_text(one) for one in self._ask(body))
+        found = tuple(_text(one) for one in self._ask(body))
+        self._drafted += sum(text.drafted for text in found)
+        self._accepted += sum(text.accepted for text in found)
+        return found
 
     def next_tokens(self, texts: Sequence[Text]) -> list[tuple[int, ...]]:
         """Return the model's own next token at every place behind the continuations' first, -1 for an end.
@@ -117,62 +115,65 @@ class LlamaServer:
 
     def metrics(self) -> str:
         """Return what it tells Prometheus."""
-        with self._open(f"{self._server.listening_address}/metrics") as response:
-            return str(response.read().decode())
+        return self._server.get("/metrics")
 
     def counters(self) -> EngineCounters:
-        """Return its counters; zeros where it does not speculate and has none."""
+        """Return its counters; of a build that does not count drafts, what its answers added up to."""
         found = [(name, place, float(value)) for name, place, value in COUNTER.findall(self.metrics())]
         whole = {name: int(value) for name, place, value in found if not place}
         at = {int(place): int(value) for _, place, value in found if place}
+        if "drafts" not in whole:
+            return EngineCounters(drafts=None, drafted=self._drafted, accepted=self._accepted)
         return EngineCounters(
-            drafts=whole.get("drafts", 0),
-            drafted=whole.get("draft_tokens", 0),
-            accepted=whole.get("accepted_tokens", 0),
+            drafts=whole["drafts"],
+            drafted=whole["draft_tokens"],
+            accepted=whole["accepted_tokens"],
             by_position=tuple(at[place] for place in sorted(at)),
         )
 
     def _ask(self, body: Json) -> list[Json]:
         """Return what became of a request's prompts, in their order."""
-        told = self._post("/completion", {"cache_prompt": True, **body})
+        told = self._server.post("/completion", {"cache_prompt": True, **body})
         return sorted(told, key=lambda one: int(one["index"])) if isinstance(told, list) else [told]
 
-    def _post(self, path: str, body: Json) -> Any:  # Any: JSON
-        address = f"{self._server.listening_address}{path}"
-        request = urllib.request.Request(
-            address, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+
+def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) -> int:
+    """Return what a server takes: weights, the KV caches of all slots and logits, of the target and of the drafter."""
+    drafter = None if setting is None or setting.drafter is None else Path(setting.drafter.path)
+    tokens, number_bytes = load.concurrency * load.capacity, 4 if dtype == "float32" else 2
+    files = [target] if drafter is None else [target, drafter]
+    beside = [shape_of_gguf(file).bytes_beside_weights(tokens, number_bytes) for file in files]
+    return OWN_BYTES + sum(file.stat().st_size for file in files) + sum(beside)
+
+
+def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str) -> None:
+    """Raise RequestError where the machine, or the control group of this process, has less memory than is needed."""
+    needed, free = needed_bytes(target, setting, load, dtype), available_bytes()
+    if free is not None and needed > free:
+        who = "" if setting is None or setting.drafter is None else f" with {setting.drafter.name}"
+        raise RequestError(
+            f"llama.cpp needs {needed / 1e9:.1f} GB for {target}{who} and {load.concurrency} sequences of "
+            f"{load.capacity} tokens, and {free / 1e9:.1f} GB of memory are free; {FREE_SOME}"
         )
-        try:
-            with self._open(request) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace").strip()
-            raise MeasurementError(
-                f"llama.cpp does not answer {path} ({error.code}: {said}); give shorter texts, or another model"
-            ) from error
 
 
-def _speculate(
-    wheel: Any, speculative: Any, setting: Setting | None, synthetic: Sequence[float]
-) -> None:  # Any: the wheel is untyped
-    """Set how a server drafts."""
-    method = "none" if setting is None else setting.method
-    kind = f"COMMON_SPECULATIVE_TYPE_{method.replace('-', '_').upper()}"
-    if not hasattr(wheel.common_speculative_type, kind):
-        raise MeasurementError(f"this llama.cpp does not draft by {method!r}; install a newer xllamacpp")
-    speculative.types = [getattr(wheel.common_speculative_type, kind)]
-    if setting is None:
-        return
-    knobs = dict(setting.knobs)
-    if setting.drafter is not None:
-        draft = speculative.draft
-        draft.mparams.path = setting.drafter.path
-        draft.n_max, draft.n_min, draft.p_min, draft.n_gpu_layers = setting.length, 0, knobs.get("p_min", 0.0), 0
-    elif "size_n" in knobs:
-        ngram = getattr(speculative, method.replace("-", "_"))
-        ngram.size_n, ngram.size_m = knobs["size_n"], setting.length
-    if synthetic:
-        speculative.synth_rates = list(synthetic)
+def _options(build: LlamaBuild, target: Path, setting: Setting | None, load: Load, serving: Serving) -> tuple[str, ...]:
+    """Return a server's options: those of an export, and what a measurement adds."""
+    length = 0 if setting is None else setting.length
+    schedule = Schedule(
+        setting=setting,
+        stages=(Stage(first=1, last=None, length=length),),
+        most_batch=load.concurrency,
+        serving=serving,
+    )
+    if load.synthetic and not build.knows(SYNTHETIC):
+        raise MeasurementError(f"llama.cpp {build.version} has no {SYNTHETIC}; acceptance cannot be set by hand")
+    return (
+        *("--model", str(target), "--ctx-size", str(load.concurrency * load.capacity), "--metrics"),
+        *("--cache-ram", "0"),  # prompts stay in their slots and nowhere else
+        *LlamaCpp().flags(schedule, str(target), build.recorded),
+        *((SYNTHETIC, ",".join(map(str, load.synthetic))) if load.synthetic else ()),
+    )
 
 
 def _text(told: Mapping[str, Any]) -> EngineText:  # Any: JSON

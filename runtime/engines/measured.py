@@ -4,8 +4,8 @@
 
 An engine is bound to its models when it is made (`running.py` is the table of how). It is started with one setting, as
 `Engine.setting` in its exporting file made it, so that what is measured is what is exported. A context starts it, with
-its models loaded and warmed up, and leaving the context stops it and gives its memory back. Several may be open at a
-time, to be measured in turns; only one decodes at a moment.
+its models loaded and warmed up, and leaving the context stops it and gives its memory back. Up to `most_open` may be
+open at a time, to be measured in turns; only one decodes at a moment.
 
 Counts, here and everywhere: a round is one forward of the target behind a text's first token; it emits one token of its
 own and those that were accepted. A text of n tokens with a accepted ones took n - 1 - a rounds. Acceptance by position
@@ -18,12 +18,14 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Protocol
 
 from ...errors import MeasurementError
 from ...planner.replay.recorded import Text
 from .setting import EngineDrafter, Setting
+
+FREE_SOME = "end other programs, raise the container's limit, lower --batch, or give smaller models"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,15 @@ class EngineCounters:
     def __post_init__(self) -> None:
         if not 0 <= self.accepted <= self.drafted or (self.drafts or 0) < 0:
             raise MeasurementError(f"{self}: counters need 0 <= accepted <= drafted")
+
+    def plus(self, other: EngineCounters) -> EngineCounters:
+        """Return what both counted."""
+        return EngineCounters(
+            drafts=None if self.drafts is None or other.drafts is None else self.drafts + other.drafts,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+            by_position=tuple(map(sum, zip_longest(self.by_position, other.by_position, fillvalue=0))),
+        )
 
     def since(self, before: EngineCounters) -> EngineCounters:
         """Return what was counted behind an earlier reading of the same engine."""

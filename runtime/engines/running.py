@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import RequestError
+from ...profiler.cpu import available_bytes
 from .drafter import require_language_model
-from .measured import MeasuredEngine
+from .measured import FREE_SOME, MeasuredEngine
 
+WEIGHTS = ("safetensors", "bin")  # endings
 Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
 
 
@@ -35,14 +37,32 @@ def run_engine(
         folder: for files that are converted.
 
     Raises:
-        RequestError: it cannot run here, and why; or a drafter is no language model.
+        RequestError: it cannot run here, and why; a drafter is no language model; or memory does not hold the weights.
         ModelError: a model cannot be loaded or converted.
     """
     if name not in RUNNING:
         raise RequestError(f"{name} cannot be run here, {', '.join(RUNNING)} can; export a plan for it instead")
     for drafter, path in drafters.items():
         require_language_model(drafter, path, name)
+    require_memory(name, target, tuple(drafters.values()))
     return RUNNING[name](target, drafters, dtype, threads, folder)
+
+
+def require_memory(name: str, target: Path, drafters: Sequence[Path]) -> None:
+    """Raise RequestError where the weights of a target and of its largest drafter are larger than the memory left."""
+    free = available_bytes()
+    needed = _weight_bytes(target) + max(map(_weight_bytes, drafters), default=0)
+    if free is not None and needed > free:
+        raise RequestError(
+            f"{name} needs {needed / 1e9:.1f} GB for the weights of {target} and its largest drafter, and "
+            f"{free / 1e9:.1f} GB of memory are free; {FREE_SOME}"
+        )
+
+
+def _weight_bytes(model: Path) -> int:
+    """Return the size of a file, or of the weights in a folder."""
+    files = [model] if model.is_file() else [file for ending in WEIGHTS for file in model.glob(f"*.{ending}")]
+    return sum(file.stat().st_size for file in files)
 
 
 def own_dtype(name: str, native: str) -> str:

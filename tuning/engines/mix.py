@@ -8,12 +8,14 @@ the recorded ones. What was really drafted in the turns is counted; the line of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from ...planner.engines.choice import EngineInputs, Way, shape_of, source_of
 from ...planner.engines.costs import RoundSample, RoundShape, fit_costs
 from ...planner.engines.walk import Walk
 from ...planner.policies import LookupPolicy
+from ...runtime.engines.measured import Sample
 from .turns import Key, Turn
 
 
@@ -48,16 +50,24 @@ def heavier_than_recorded(
 
 
 def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
-    """Return what the rounds of turns looked like; None where no text drafted, or nobody counted."""
+    """Return what the rounds of turns looked like; None where no text drafted.
+
+    Where an engine counts drafted tokens alone, as few rounds drafted as there can have been: copies are mostly full.
+    """
     policy, _ = way
     samples = [turn.sample for turn in turns]
-    if not isinstance(policy, LookupPolicy) or any(sample.drafts is None for sample in samples):
+    if not isinstance(policy, LookupPolicy):
         return None
     rounds = sum(sample.rounds for sample in samples)
-    drafts = sum(sample.drafts or 0 for sample in samples)
+    drafts = sum(_fewest(sample, policy.length) if sample.drafts is None else sample.drafts for sample in samples)
     if not drafts:
         return None
     drafted = sum(sample.drafted for sample in samples)
     return RoundShape(
         source=source_of(way), is_model=False, length=policy.length, share=drafts / rounds, drafted=drafted / rounds
     )
+
+
+def _fewest(sample: Sample, length: int) -> int:
+    """Return in how many rounds the texts of a sample drafted at least."""
+    return sum(math.ceil(text.drafted / length) for text in sample.texts)

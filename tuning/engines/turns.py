@@ -2,6 +2,9 @@
 
 In a turn every setting decodes the same prompts, in random order. The next turn takes the next prompts. How slow the
 machine was at a moment is told by the turns just before and after it, of whatever settings (`profiler/drift.py`).
+
+Where one setting may run at a time, each is started for its turn. The order of a turn is the last one's backwards, so
+that the setting at the seam needs no new start, and two that are compared run back to back: A B, B A, A B.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class Stable:
     new_tokens: int
     most: int = 1
     _running: dict[Key, RunningEngine] = field(default_factory=dict)
+    _counted: dict[Key, EngineCounters] = field(default_factory=dict)
     _taken: list[tuple[Key, int, Sample, float]] = field(default_factory=list)  # with the tokens asked of each prompt
     _stack: ExitStack = field(default_factory=ExitStack)
     _turns: int = 0
@@ -98,9 +102,9 @@ class Stable:
         load = Load(concurrency=concurrency, capacity=self.capacity)
         return self._stack.enter_context(self.engine.started(setting, load))
 
-    def counters(self, key: Key) -> EngineCounters:
-        """Return what a setting has counted since its start."""
-        return self._running[key].counters()
+    def counted(self, key: Key) -> EngineCounters:
+        """Return what a setting counted in its turns, over all of its starts."""
+        return self._counted[key]
 
     def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
         """Let every setting decode in turns, those that do not run yet once they are ready.
@@ -117,12 +121,18 @@ class Stable:
         most = max(concurrency for concurrency, _ in keys)
         if len(prompts) < most:
             raise RequestError(f"{len(prompts)} prompts do not fill {most} sequences; give more, or fewer sequences")
-        order = random.Random(seed)
+        order, is_alone = random.Random(seed), self.engine.facts.most_open == 1
         for field_ in self._fields(keys):
-            self.ready(field_, prompts)
+            order.shuffle(field_)
+            if not is_alone:
+                self.ready(field_, prompts)
             for _ in range(turns):
-                order.shuffle(field_)
+                if is_alone:
+                    field_.reverse()
+                else:
+                    order.shuffle(field_)
                 for key in field_:
+                    self.ready([key], prompts)
                     given = [prompts[(self._turns * key[0] + place) % len(prompts)] for place in range(key[0])]
                     self._taken.append((key, self.new_tokens, *self._decoded(key, given)))
                     settle()
@@ -131,20 +141,22 @@ class Stable:
     def _fields(self, keys: Sequence[Key]) -> list[list[Key]]:
         """Return who takes turns together: all, or as many as may be started at a time, the first of all among them.
 
-        It is in every field, so that what the machine does between them is told.
+        It is in every field, so that what the machine does between them is told. One at a time is one field, too.
         """
         most = self.engine.facts.most_open
-        if most is None or len(keys) <= most:
+        if most is None or most == 1 or len(keys) <= most:
             return [list(keys)]
         return [[keys[0], *keys[at : at + most - 1]] for at in range(1, len(keys), most - 1)]
 
     def _decoded(self, key: Key, prompts: Prompts) -> tuple[Sample, float]:
-        running, drafts_text = self._running[key], key[1] is not None and key[1].drafter is None
-        before = running.counters() if drafts_text else None
+        running = self._running[key]
+        before = running.counters()
         begun = time.monotonic()
         texts = running.decode(prompts, self.new_tokens)
         seconds = time.monotonic() - begun
-        return Sample(texts=texts, drafts=None if before is None else running.counters().since(before).drafts), seconds
+        counted = running.counters().since(before)
+        self._counted[key] = counted if key not in self._counted else self._counted[key].plus(counted)
+        return Sample(texts=texts, drafts=counted.drafts), seconds
 
     @property
     def turns(self) -> list[Turn]:

