@@ -132,7 +132,8 @@ def run(
     )
     choice = generator.choice
     _require_planned(drafters, choice)
-    tell_dequantised(settings, (target, *drafters.values()), dtype or (choice.plan and choice.plan.dtype))
+    planned = None if choice.plan is None else choice.plan.dtype
+    tell_dequantised(settings, (target, *drafters.values()), dtype or planned)
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
     tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
     if as_json:

@@ -82,7 +82,7 @@ def gguf_weights(
         if name in packed
         else _as_transformers(name, _read(file, place, dtype, added=_added(name, config)), config)
         for name, place in _places(file, config).items()
-        if place is not None and place in file.tensors
+        if place in file.tensors
     }
 
 
