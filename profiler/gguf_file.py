@@ -170,6 +170,8 @@ class _Cursor:
             return self.text()
         if kind != ARRAY:
             raise ValueError(f"it holds a value of kind {kind}")
+        inner: int
+        count: int
         inner, count = self.numbers("IQ")
         if inner == TEXT:
             for _ in range(count):

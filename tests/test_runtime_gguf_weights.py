@@ -119,7 +119,8 @@ def test_the_tokenizer_and_its_chat_template_are_the_folder_s(folder: Path, file
     found, wanted = load_tokenizer(str(file)), load_tokenizer(str(folder))
     said = [{"role": "user", "content": "a man's 12 naïve  words"}]
     assert found.get_vocab() == wanted.get_vocab() and found.chat_template == wanted.chat_template
-    assert found.apply_chat_template(said)["input_ids"] == wanted.apply_chat_template(said)["input_ids"]
+    assert found.apply_chat_template(said, tokenize=False) == wanted.apply_chat_template(said, tokenize=False)
+    assert found(said[0]["content"])["input_ids"] == wanted(said[0]["content"])["input_ids"]
     assert end_tokens(file, found) == own_ends(wanted)
     require_one_vocabulary(str(file), str(folder))
 
@@ -140,7 +141,7 @@ def test_texts_end_where_a_turn_does_too(tmp_path: Path) -> None:
 
 
 def test_angles_of_llama_3_are_divided_as_the_file_says(tmp_path: Path) -> None:
-    rope = {
+    rope: dict[str, Any] = {
         "rope_type": "llama3",
         "rope_theta": 10000.0,
         "factor": 8.0,
@@ -148,7 +149,13 @@ def test_angles_of_llama_3_are_divided_as_the_file_says(tmp_path: Path) -> None:
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16,
     }
-    sizes = {"vocab_size": 50, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, **SIZE}
+    sizes: dict[str, Any] = {
+        "vocab_size": 50,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        **SIZE,
+    }
     model: Any = random_model(LlamaConfig(**sizes, initializer_range=0.3, rope_parameters=rope))
     unscaled = 10000.0 ** -(torch.arange(0, 16, 2) / 16)
     factors = (unscaled / model.model.rotary_emb.inv_freq).float().numpy()
