@@ -1,8 +1,8 @@
 """llama.cpp's server in a separate process, one per setting, measured over HTTP.
 
 It starts with the very options that an export of its setting writes. Requests are what users send: temperature 0 and
-the default samplers. Answers hold token ids and the milliseconds from a request's first token to its last one. How a server
-drafts is fixed when it starts, since it takes no lengths per request.
+the default samplers. Answers hold token ids and the milliseconds from a request's first token to its last one. How a
+server drafts is fixed when it starts, since it takes no lengths per request.
 """
 
 from __future__ import annotations
