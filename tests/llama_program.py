@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spectune.runtime.engines.llama_build import VARIABLE
 
@@ -18,6 +20,25 @@ def fake_program(folder: Path) -> Path:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -E -S "{FAKE}" "$@"\n')
     program.chmod(0o755)
     return program
+
+
+def say_ascii(folder: Path) -> Path:
+    """Let a model of `save_model` say ASCII alone, and return its folder.
+
+    Random tokens are no UTF-8, and llama-server of b9993 answers an error instead of such a text.
+    """
+    model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    head = torch.nn.Parameter(model.get_output_embeddings().weight.detach().clone())
+    for token in range(head.shape[0]):
+        text = tokenizer.decode([token])
+        if not (text.isascii() and text.isprintable()) or token in tokenizer.all_special_ids:
+            head.data[token] = 0.0
+    model.get_output_embeddings().weight = head
+    if model.config.tie_word_embeddings:
+        model.get_input_embeddings().weight = head
+    model.save_pretrained(folder)
+    return folder
 
 
 def use_fake(patched: pytest.MonkeyPatch, folder: Path, *, build: int = 11549, mode: str = "") -> None:

@@ -23,6 +23,7 @@ from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.positions import positions_of_gguf
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
+from .llama_program import say_ascii
 from .tiny_family import save_model
 from .tiny_models import tiny_gpt2
 
@@ -34,7 +35,7 @@ NEW_TOKENS = 24
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("tiny"), layers=2, seed=3)
+    return say_ascii(save_model(tmp_path_factory.mktemp("tiny"), layers=2, seed=3))
 
 
 def written(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -26,6 +26,7 @@ from spectune.tuning.engines.inputs import setting_of, way_of
 from spectune.tuning.engines.models import identify_gguf
 
 from .engine_traces import followed
+from .llama_program import say_ascii
 from .tiny_family import save_model
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -38,7 +39,7 @@ PROMPTS = tuple(tuple((start * step + 3) % 120 for step in range(24)) for start 
 def engine() -> RunningLlamaCpp:
     root = Path(mkdtemp())
     for name, layers, seed in (("target", 2, 1), ("twin", 2, 1), ("other", 1, 7)):
-        save_model(root / name, layers=layers, seed=seed)
+        say_ascii(save_model(root / name, layers=layers, seed=seed))
     drafters = {name: root / name for name in ("twin", "other")}
     found = run_engine("llama.cpp", root / "target", drafters, dtype="float32", threads=1, folder=root)
     assert isinstance(found, RunningLlamaCpp)
@@ -120,6 +121,7 @@ def circling() -> RunningLlamaCpp:
     model = AutoModelForCausalLM.from_pretrained(str(root / "target"), dtype=torch.float32)
     torch.nn.init.zeros_(model.model.layers[0].self_attn.o_proj.weight)
     model.save_pretrained(root / "target")
+    say_ascii(root / "target")
     found = run_engine("llama.cpp", root / "target", {}, dtype="float32", threads=1, folder=root)
     assert isinstance(found, RunningLlamaCpp)
     return found
@@ -210,5 +212,10 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         identify_gguf(other)
     broken = run_engine("llama.cpp", other, {}, dtype="float32", threads=1, folder=tmp_path)
     load = Load(concurrency=1, capacity=64)
-    with pytest.raises(MeasurementError, match="does not start"), broken.started(None, load):
+    with pytest.raises(ModelError, match="no GGUF file"), broken.started(None, load):
+        pass
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(engine().target.read_bytes()[:-10_000])
+    unloadable = run_engine("llama.cpp", cut, {}, dtype="float32", threads=1, folder=tmp_path)
+    with pytest.raises(MeasurementError, match="does not start"), unloadable.started(None, load):
         pass

@@ -32,6 +32,7 @@ from spectune.runtime.engines.transformers_ import Transformers
 from spectune.tuning.engines.models import identify_engine_model
 from spectune.tuning.engines.validate import least_drafted
 
+from .llama_program import say_ascii
 from .tiny_family import save_model
 
 TOKENS = 40
@@ -66,7 +67,7 @@ def folder() -> Path:
     """
     found = Path(mkdtemp())
     for name, layers, seed in (("target", 2, 1), ("twin", 2, 1), ("other", 1, 7), ("circling", 1, 3)):
-        save_model(found / name, layers=layers, seed=seed, hidden=HIDDEN)
+        say_ascii(save_model(found / name, layers=layers, seed=seed, hidden=HIDDEN))
     save_model(found / "stranger", layers=1, seed=7, text=OTHER_WORDS, hidden=HIDDEN)
     save_model(found / "larger", layers=1, seed=7, text=f"{OTHER_WORDS} and more", hidden=HIDDEN)
     model = AutoModelForCausalLM.from_pretrained(str(found / "circling"), dtype=torch.float32)
