@@ -58,10 +58,10 @@ def main() -> None:
 
 def measured(size: DemoSize) -> DemoOutcome:
     """Return one whole demo, printed row by row."""
-    started = time.monotonic()
+    started, models = time.monotonic(), family_models(family_folder())
     with tempfile.TemporaryDirectory() as folder, open_store(str(Path(folder) / "store.db")) as store:
-        chapter = learn(store, family_folder(), size, _tell)
-        outcome = compare(chapter, family_folder(), size, _tell, started)
+        chapter = learn(store, models, size, _tell)
+        outcome = compare(chapter, models, size, _tell, started)
     print(f"temperature {size.temperature:g}")
     for row in outcome.rows:
         predicted = "-" if row.predicted_tokens_per_s is None else f"{row.predicted_tokens_per_s:.0f}"

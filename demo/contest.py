@@ -1,4 +1,4 @@
-"""Measure a plan beside plain decoding, two hand-set defaults and transformers, on prompts it has not seen."""
+"""Measure a plan beside plain decoding, two defaults of others and transformers, on prompts it has not seen."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ..planner.policies import (
     TreePolicy,
 )
 from ..planner.pricing.cells import Cell
+from ..planner.published.rules import SUFFIX_DECODING, TRANSFORMERS_LOOKUP
+from ..planner.replay.recorded import Text
 from ..planner.search.price import price
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
@@ -40,6 +42,7 @@ SLOTS = 32  # sequences decoded at once where they do not influence each other
 GROWN = ConfidentChainPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy  # need more than roots
 DEFAULT_CHAIN = ChainPolicy(length=4)
 DEFAULT_TREE = Eagle2Policy()  # 60 tokens, depth 7, top 10
+COPIES = (("prompt lookup", TRANSFORMERS_LOOKUP), ("SuffixDecoding", SUFFIX_DECODING))  # where no model drafts
 PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "spectune plan", "transformers.generate"
 
 
@@ -53,13 +56,18 @@ class Contestant:
 
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
-    """Return plain decoding, the two hand-set defaults and the plan's choice, each with its prediction."""
-    model = next((name for name in cell.drafters if name != LOOKUP), plan.drafters[0][0])
+    """Return plain decoding, two defaults and the plan's choice, each with its prediction.
+
+    The defaults are of a draft model where the plan knows one, else of copying from the text.
+    """
+    known = [*cell.drafters, *(name for name, _ in plan.drafters)]
+    drafter = next((name for name in known if name != LOOKUP), LOOKUP)
+    defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
-    for name, policy in ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE)):
-        priced = price(inputs, place, policy, model)
-        setup = RoundSetup(policy=policy, drafter=model, run_tokens=priced.run_tokens)
+    for name, policy in defaults:
+        priced = price(inputs, place, policy, drafter)
+        setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
         found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s))
     promise = cell.prediction.tokens_per_s
     return [*found, Contestant(name=PLAN, setup=setup_of(cell), predicted_tokens_per_s=promise)]
@@ -129,7 +137,8 @@ class Counter:
             model = self._family.drafters[drafter.name]
             prompts = record_prompts(model, texts, recipe_for(list(grown)), places)
             drafters.append(replace(drafter, trace=trace_of(request, identities, drafter.name, prompts)))
-        return replace(inputs, drafters=tuple(drafters), texts=())
+        own = () if drafters else tuple(Text(prompt=asked.prompt, continuation=text) for asked, text in texts)
+        return replace(inputs, drafters=tuple(drafters), texts=own)
 
     def count(self, setup: RoundSetup, cell: PlanCell, traced: PlanInputs) -> Count:
         """Return what a setup does in fp32 in a cell, and what the recording says it does."""

@@ -8,6 +8,7 @@ piece also stands in a training file, word for word; no evaluation piece does.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib.resources import files
 from itertools import cycle, islice
 from pathlib import Path
@@ -15,10 +16,12 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from ..profiler.prompts import Prompt, read_prompts
+from ..profiler.prompt import Message, Prompt, conversation
+from ..profiler.prompts import read_prompts
 from .corpus import held_out_texts, training_texts
 
 CALIBRATION, EVALUATION = 24, 64  # prompts of each kind
+QUESTION = "Complete this Python code and explain it briefly.\n\n```python\n{code}\n```"
 PROMPT_TOKENS = (40, 64)  # shortest and longest
 
 
@@ -30,6 +33,12 @@ def calibration_prompts() -> tuple[Prompt, ...]:
 def evaluation_prompts() -> tuple[Prompt, ...]:
     """Return the prompts a plan is judged on."""
     return _shipped("evaluation.jsonl")
+
+
+def as_chats(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
+    """Return each piece of code as a question about it, for a model's chat template."""
+    turns = (Message(role="user", content=QUESTION.format(code=prompt.text)) for prompt in prompts)
+    return tuple(conversation([turn]) for turn in turns)
 
 
 def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerBase, seed: int = 8) -> tuple[Prompt, ...]:

@@ -27,10 +27,10 @@ from .contest import (
     outcome_of_cell,
     rows_of_cell,
 )
-from .prompts import calibration_prompts, evaluation_prompts
+from .prompts import as_chats, calibration_prompts, evaluation_prompts
 from .records import CellOutcome, DemoOutcome, Row
 
-WORKLOAD = "python-stdlib"
+WORKLOAD, CHATS = "python-stdlib", "python-chats"
 BATCHES = (1, 8)
 
 
@@ -44,6 +44,12 @@ class DemoSize:
     budget_s: float = 15.0  # for the latency cells
     repeats: int = 1  # of the side-by-side measurement; medians count
     temperature: float = 0.0
+    asks: bool = False  # whether the prompts are put as questions, for models that were trained on chats
+
+    @property
+    def workload(self) -> str:
+        """What the prompts are called."""
+        return CHATS if self.asks else WORKLOAD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +71,9 @@ def family_models(folder: Path) -> Models:
     return Models(target=folder / "target", drafters={"small": folder / "small", "medium": folder / "medium"})
 
 
-def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Chapter:
-    """Profile the family on the calibration prompts and plan for this device."""
-    measured = profile(_request(folder, size), store, progress=progress)
+def learn(store: Store, models: Models, size: DemoSize, progress: Progress) -> Chapter:
+    """Profile the models on the calibration prompts and plan for this device."""
+    measured = profile(_request(models, size), store, progress=progress)
     inputs = inputs_of(measured)
     middle = median(len(t.prompt) + len(t.continuation) // 2 for t in measured.traces[0].prompts)
     progress("solving the plan", 0.0)
@@ -75,7 +81,7 @@ def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Cha
         target=measured.identities.target,
         device=measured.device,
         dtype=inputs.dtype,
-        workload=WORKLOAD,
+        workload=size.workload,
         temperature=size.temperature,
         batches=BATCHES,
         contexts=(int(middle),),
@@ -83,10 +89,9 @@ def learn(store: Store, folder: Path, size: DemoSize, progress: Progress) -> Cha
     return Chapter(profile=measured, inputs=inputs, plan=solve_and_store(inputs, request, store))
 
 
-def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, started: float) -> DemoOutcome:
+def compare(chapter: Chapter, models: Models, size: DemoSize, progress: Progress, started: float) -> DemoOutcome:
     """Measure the plan, plain decoding, the hand-set defaults and transformers on the evaluation prompts."""
-    models = family_models(folder)
-    requests = requests_of(_evaluation(folder, size), load_tokenizer(str(models.target)))
+    requests = requests_of(_evaluation(models, size), load_tokenizer(str(models.target)))
     device = torch_device(chapter.profile.device)
     found = {cell.batch: contestants(chapter.plan, cell, chapter.inputs) for cell in chapter.plan.cells}
     speeds = {}
@@ -108,7 +113,7 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
         for contestant in found[cell.batch]:
             counter.run(contestant.setup, cell.batch)
     progress("replaying the measured prompts", 0.0)
-    traced = counter.traced(chapter.inputs, _evaluation(folder, size))
+    traced = counter.traced(chapter.inputs, _evaluation(models, size))
     rows: list[Row] = []
     cells: list[CellOutcome] = []
     is_identical = True
@@ -126,11 +131,12 @@ def compare(chapter: Chapter, folder: Path, size: DemoSize, progress: Progress, 
     )
 
 
-def _request(folder: Path, size: DemoSize) -> ProfileRequest:
+def _request(models: Models, size: DemoSize) -> ProfileRequest:
+    prompts = calibration_prompts()[: size.calibration_prompts]
     return ProfileRequest(
-        models=family_models(folder),
-        prompts=calibration_prompts()[: size.calibration_prompts],
-        workload=WORKLOAD,
+        models=models,
+        prompts=as_chats(prompts) if size.asks else prompts,
+        workload=size.workload,
         temperature=size.temperature,
         batches=BATCHES,
         max_new_tokens=size.new_tokens,
@@ -138,6 +144,6 @@ def _request(folder: Path, size: DemoSize) -> ProfileRequest:
     )
 
 
-def _evaluation(folder: Path, size: DemoSize) -> ProfileRequest:
+def _evaluation(models: Models, size: DemoSize) -> ProfileRequest:
     prompts = evaluation_prompts()[: size.evaluation_prompts]
-    return replace(_request(folder, size), prompts=prompts, seed=1000)
+    return replace(_request(models, size), prompts=as_chats(prompts) if size.asks else prompts, seed=1000)

@@ -18,7 +18,7 @@ from spectune.demo.contest import CHAIN, GENERATE, PLAIN, PLAN, TREE
 from spectune.demo.pages import acceptance_page, device_page, latency_page, outcome_page, plan_page
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.records import DemoOutcome
-from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, learn
+from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, family_models, learn
 from spectune.planner.plans.document import plan_from_json
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.request import PlanRequest
@@ -47,8 +47,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
     save_family(folder)
     with pytest.MonkeyPatch.context() as patch, open_store(str(folder / "store.db")) as store:
         patch.setenv("XDG_CACHE_HOME", str(folder / "run"))  # another profile may hold the device
-        chapter = learn(store, folder, SIZE, _quiet)
-        yield Told(store, chapter, compare(chapter, folder, SIZE, _quiet, time.monotonic()))
+        chapter = learn(store, family_models(folder), SIZE, _quiet)
+        yield Told(store, chapter, compare(chapter, family_models(folder), SIZE, _quiet, time.monotonic()))
 
 
 def _quiet(what: str, share: float) -> None:
