@@ -93,7 +93,7 @@ def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Model
     from ..tuning.request import Models
 
     target = fetched(SMOLLM2, tell) if real == FETCHED else resolve_model(real)
-    tell_dequantised(settings, [target])
+    tell_dequantised(settings, [target], None)
     return Models(target=target), SIZE
 
 

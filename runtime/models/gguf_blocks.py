@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS
 from .packed import PackedWeight, Whole, packed
+
+Number = TypeVar("Number", bound=np.generic)
 
 Numbers = NDArray[np.float32]
 EIGHTS, SIXTEENTHS = 256 // 32, 256 // 16  # groups of a block of 256 numbers
@@ -39,7 +42,8 @@ def _halves(stored: Whole) -> Whole:
     return np.concatenate((stored & 15, stored >> 4), axis=-1)
 
 
-def _whole(numbers: Whole) -> Whole:
+def _flat(numbers: NDArray[Number]) -> NDArray[Number]:
+    """Return (out, all the rest)."""
     return numbers.reshape(len(numbers), -1)
 
 
@@ -47,19 +51,21 @@ def _of_q4(stored: Whole, *, has_least: bool) -> PackedWeight:
     blocks = stored.reshape(len(stored), -1, 20 if has_least else 18)
     scales = _scale(blocks, 0)
     leasts = -_scale(blocks, HALF) if has_least else 8 * scales
-    numbers = _whole(_halves(blocks[..., -16:]))
+    numbers = _flat(_halves(blocks[..., -16:]))
     return packed(numbers, scales[..., 0], FOUR_BITS, leasts=leasts[..., 0])
 
 
 def _of_q5_0(stored: Whole) -> PackedWeight:
     blocks = stored.reshape(len(stored), -1, 22)
     fifth = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little")
-    return packed(_whole(_halves(blocks[..., 6:]) | fifth << 4), _scale(blocks, 0)[..., 0], EIGHT_BITS, zero=16)
+    return packed(
+        _flat((_halves(blocks[..., 6:]) | fifth << 4).astype(np.uint8)), _scale(blocks, 0)[..., 0], EIGHT_BITS, zero=16
+    )
 
 
 def _of_q8_0(stored: Whole) -> PackedWeight:
     blocks = stored.reshape(len(stored), -1, 34)
-    return packed(_whole(blocks[..., 2:] ^ 128), _scale(blocks, 0)[..., 0], EIGHT_BITS, zero=128)
+    return packed(_flat((blocks[..., 2:] ^ 128).astype(np.uint8)), _scale(blocks, 0)[..., 0], EIGHT_BITS, zero=128)
 
 
 def _of_q4_k(stored: Whole) -> PackedWeight:
@@ -69,9 +75,9 @@ def _of_q4_k(stored: Whole) -> PackedWeight:
     scales, leasts = (
         each.reshape(*blocks.shape[:2], EIGHTS) for each in Q4_K.get_scale_min(blocks[..., 4:16].reshape(-1, 12))
     )
-    numbers = _whole(_halves(blocks[..., 16:].reshape(len(stored), -1, 32)))
+    numbers = _flat(_halves(blocks[..., 16:].reshape(len(stored), -1, 32)))
     return packed(
-        numbers, _whole(_scale(blocks, 0) * scales), FOUR_BITS, leasts=_whole(_scale(blocks, HALF) * leasts)
+        numbers, _flat(_scale(blocks, 0) * scales), FOUR_BITS, leasts=_flat(_scale(blocks, HALF) * leasts)
     )  # fmt: skip
 
 
@@ -80,7 +86,7 @@ def _of_q6_k(stored: Whole) -> PackedWeight:
     lower = _halves(blocks[..., :128].reshape(len(stored), -1, 64))
     upper = blocks[..., 128:192].reshape(len(stored), -1, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3
     scales = _scale(blocks, 208) * blocks[..., 192:208].view(np.int8)
-    return packed(_whole(lower) | _whole(upper) << 4, _whole(scales), EIGHT_BITS_FINE, zero=32)
+    return packed((_flat(lower) | _flat(upper) << 4).astype(np.uint8), _flat(scales), EIGHT_BITS_FINE, zero=32)
 
 
 UNPACKED: Mapping[str, Callable[[Whole], PackedWeight]] = {
