@@ -17,7 +17,14 @@ from .resumed import ResumedShapes
 
 
 def runner_of(
-    model: CausalModel, role: str, regime: str = "eager", *, identity: str, slots: int, capacity: int
+    model: CausalModel,
+    role: str,
+    regime: str = "eager",
+    *,
+    identity: str,
+    slots: int,
+    capacity: int,
+    dtype: str | None = None,
 ) -> ShapeRunner:
     """Return what runs a model's forwards in a role.
 
@@ -30,6 +37,8 @@ def runner_of(
         identity: ModelIdentity.key of the model, of the head for "head".
         slots: largest batch; prefill needs one slot whatever the batch.
         capacity: cache positions per sequence, at least `room_of` every shape.
+        dtype: the name of the weights' format; that of what the model computes in where None. Packed weights of 4 bits
+            compute in bfloat16.
 
     Raises:
         MeasurementError: the role or regime is unknown, or this model cannot run so.
@@ -38,7 +47,7 @@ def runner_of(
     """
     require_role(role)
     kind, _, number = role.partition(":")
-    dtype = str(model.dtype).removeprefix("torch.")
+    dtype = dtype or str(model.dtype).removeprefix("torch.")
     if kind == RESUME:
         own = _resumable(model, regime)
         return ResumedShapes(own, identity=identity, dtype=dtype, slots=slots, capacity=capacity)

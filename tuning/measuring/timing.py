@@ -135,13 +135,26 @@ class Timed(Protocol):
         """Batch sizes."""
         ...
 
+    @property
+    def dtype(self) -> str:
+        """Name of the weights' format."""
+        ...
+
 
 def runner_for(
     model: CausalModel, role: str, identity: str, request: Timed, domain: Domain, longest_context: int
 ) -> ShapeRunner:
     """Return the runner of one model in one role, with a cache for the largest shape where there is memory for it."""
     capacity = room_of(role, longest_context, domain.most_tokens)
-    return runner_of(model, role, request.regime, identity=identity, slots=max(request.batches), capacity=capacity)
+    return runner_of(
+        model,
+        role,
+        request.regime,
+        identity=identity,
+        slots=max(request.batches),
+        capacity=capacity,
+        dtype=request.dtype,
+    )
 
 
 def _blocks(family: Family) -> set[int]:
