@@ -17,13 +17,13 @@ from spectune.planner.policies import ChainPolicy, LookupPolicy
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of, rows_of
 from spectune.planner.text.whole_ngrams import whole_ngram_results
+from spectune.profiler.identity import identify_gguf
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.running import run_engine
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import setting_of, way_of
-from spectune.tuning.engines.models import identify_gguf
 
 from .engine_traces import followed
 from .llama_program import say_ascii

@@ -46,6 +46,17 @@ def timed(wanted: LatencyRequest, store: Store) -> LatencyProfile:
     return profile_latency(wanted, store, lock_wait_s=60.0, progress=lambda what, share: None)
 
 
+def stopped(wanted: LatencyRequest, store: Store) -> None:
+    """Begin a profile and stop it by hand once something is timed."""
+
+    def stop(what: str, share: float) -> None:
+        if what == "timing forwards":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profile_latency(wanted, store, lock_wait_s=60.0, progress=stop)
+
+
 @pytest.fixture(scope="module")
 def profile(family: Models, tmp_path_factory: pytest.TempPathFactory) -> LatencyProfile:
     with open_store(str(tmp_path_factory.mktemp("store") / "store.db")) as store:
@@ -95,12 +106,18 @@ def test_a_finished_request_is_timed_anew(family: Models, tmp_path: Path) -> Non
         assert [timed(wanted, store).is_resumed, timed(wanted, store).is_resumed] == [False, False]
 
 
-def test_a_request_whose_budget_was_too_small_goes_on_with_a_larger_one(family: Models, tmp_path: Path) -> None:
+def test_a_request_that_was_stopped_goes_on_with_another_budget(family: Models, tmp_path: Path) -> None:
     wanted = request(family, roles=("verify",))
     with open_store(str(tmp_path / "store.db")) as store:
-        with pytest.raises(MeasurementError, match="they are kept"):
-            timed(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store)
+        stopped(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store)
         assert timed(wanted, store).is_resumed
+
+
+def test_a_budget_too_small_for_the_first_points_times_them_all_the_same(family: Models, tmp_path: Path) -> None:
+    wanted = request(family, roles=("verify",))
+    with open_store(str(tmp_path / "store.db")) as store:
+        (surface,) = timed(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store).surfaces
+    assert surface.batches == wanted.batches and surface.contexts(wanted.batches[0]) == wanted.contexts
 
 
 def test_what_an_earlier_version_timed_is_not_gone_on_with(
@@ -108,8 +125,7 @@ def test_what_an_earlier_version_timed_is_not_gone_on_with(
 ) -> None:
     wanted = request(family, roles=("draft",))
     with open_store(str(tmp_path / "store.db")) as store:
-        with pytest.raises(MeasurementError, match="they are kept"):
-            timed(LatencyRequest(**(fields_of(wanted) | {"budget_s": 1e-6})), store)
+        stopped(wanted, store)
         monkeypatch.setattr("spectune.tuning.latency_profile.version", lambda package: f"{package} of tomorrow")
         assert not timed(wanted, store).is_resumed
 
