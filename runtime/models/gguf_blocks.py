@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def _halves(stored: Whole) -> Whole:
     return np.concatenate((stored & 15, stored >> 4), axis=-1)
 
 
-def _whole(numbers: Whole) -> Whole:
+def _whole(numbers: NDArray[Any]) -> NDArray[Any]:
     return numbers.reshape(len(numbers), -1)
 
 

@@ -95,13 +95,13 @@ def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -
     file = read_gguf(path)
     places = _places(file, config)
     for name in names:
-        tensor = file.tensors.get(places[name]) or file.tensors[EMBEDDING]
+        tensor = file.tensors.get(places[name] or EMBEDDING, file.tensors[EMBEDDING])
         count = math.prod(tensor.shape[:-1]) * tensor.row_bytes
         stored = torch.from_numpy(np.fromfile(path, np.uint8, count, offset=tensor.offset)).view(-1, tensor.row_bytes)
         yield name, packed_blocks(_as_transformers(name, stored, config).numpy(), tensor.format)
 
 
-def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
+def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str | None]:
     """Return a file's names of a model's weights by the model's.
 
     Raises:

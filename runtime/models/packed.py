@@ -19,7 +19,8 @@ from .kernels.emitted import LANES
 from .kernels.packed_dots import BYTE, DOTS, NIBBLE, PACKINGS, Packing, has_byte_dots
 from .kernels.threads import can_share
 
-Whole, Scales = NDArray[np.uint8], NDArray[np.float16]
+Whole = NDArray[np.uint8]
+Scales = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,8 @@ from .threads import MOST_ALONE
 NOTHING = np.zeros(LANES, np.uint16)  # a constant of the code: numba frees what is known by its address alone
 PART, ROWS = 8, 3  # place among `PACKINGS`, its group, zero, rows; address of panels, bytes of one; of scales likewise
 prange = range  # compiled, it is numba's, which splits a loop among threads
-Bytes, Words = NDArray[np.int8], NDArray[np.int32]
+Bytes = NDArray[np.int8]
+Words = NDArray[np.int32]
 
 
 @compiled
