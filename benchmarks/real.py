@@ -203,6 +203,9 @@ def measure(cell: Measured, kept: Kept, options: Options, *, again: bool) -> boo
     """Measure a cell unless it is there; return whether it is there then."""
     if kept.read(cell.name) is not None and not again:
         return True
+    if absent := [name for name in cell.needs if kept.read(name) is None]:
+        print(f"MISS {cell.name} needs {absent[0]}", flush=True)
+        return False
     print(f"... {cell.name}", file=sys.stderr, flush=True)
     started = time.monotonic()
     try:
