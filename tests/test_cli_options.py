@@ -139,7 +139,7 @@ def test_what_no_way_of_lossy_decoding_would_ask_is_refused(tmp_path: Path) -> N
     assert pivots.exit_code == 2 and "no --setting asks it" in pivots.stderr
 
 
-@pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db")])
+@pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db"), ("--real",)])
 def test_what_training_the_demo_would_ignore_is_refused(ignored: tuple[str, ...]) -> None:
     result = typed("demo", "--train", "-o", "somewhere", *ignored)
     assert result.exit_code == 2
