@@ -20,6 +20,7 @@ FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
 MATTERS = 0.15  # least worth of a cell that a decision may hang on
 CALLS_OF_OTHERS = 2  # that a new cell gets at first which matters less
+LAST_NEW = 0.9  # share of the budget behind which no new cell is begun: one call of a cell tells less than a gap does
 PATIENCE = 4  # calls at disturbed moments, per undisturbed one wanted, before they are taken as they are
 Worth = Callable[[int, Shape], float]  # of a surface by its number, what a shape is worth to the decision, in [0, 1]
 VisitMs = Callable[[int, float], float]  # what a visit takes, of a surface by its number, from what the call takes
@@ -97,6 +98,8 @@ class AdaptiveDesign:
             if left_ms < price and chosen:
                 break
             if is_known and tally.cell(surface, option.shape).number in taken:
+                continue
+            if not is_known and spent_share > LAST_NEW:
                 continue
             for shape in (option.shape, *option.beside):
                 chosen.append(tally.cell(surface, shape))

@@ -31,7 +31,7 @@ def say_ascii(folder: Path) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     head = torch.nn.Parameter(model.get_output_embeddings().weight.detach().clone())
     for token in range(head.shape[0]):
-        text = tokenizer.decode([token])
+        text = str(tokenizer.decode([token]))
         if not (text.isascii() and text.isprintable()) or token in tokenizer.all_special_ids:
             head.data[token] = 0.0
     model.get_output_embeddings().weight = head

@@ -107,7 +107,8 @@ def test_a_chat_is_the_continuation_of_what_the_template_writes() -> None:
         LeanModel(TARGET), byte_tokenizer("to be or not to be"), {}, always(PLAIN), plain_generator().choice
     )
     generator.tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}not"
-    turns = [Message(role="system", content="or"), {"role": "user", "content": [{"type": "text", "text": "to be"}]}]
+    asked = {"role": "user", "content": [{"type": "text", "text": "to be"}]}
+    turns: list[Message | Mapping[str, object]] = [Message(role="system", content="or"), asked]
     own = generator.generate("system: or\nuser: to be\nnot", max_new_tokens=9)
     answered = generator.chat(turns, max_new_tokens=9)
     assert (answered.tokens, answered.text) == (own.tokens, own.text)

@@ -21,6 +21,7 @@ from spectune.runtime.drafters.lookup import LookupDrafter, roots_of
 from spectune.runtime.draws import best_tokens
 from spectune.runtime.fed_trees import FedTrees
 from spectune.runtime.layout import Masks, chain_sight, lay_out
+from spectune.runtime.models.bfloat16 import BFloat16Product
 from spectune.runtime.models.bits import KNOWN, bits, bits_for_kernels
 from spectune.runtime.models.forward import ForwardInput, UnlaidTrees
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
@@ -121,9 +122,9 @@ def answering(model: LeanModel, wanted: dict[int, int]) -> None:
     """Let the best token behind a token be another, for some, whatever text is before it: layers add nothing."""
     for layer in model.anatomy.layers:
         for part in (layer.output, layer.down):
-            assert part.by_kernels is not None
+            assert isinstance(part.by_kernels, BFloat16Product)
             part.by_kernels._weight.zero_()
-    assert model.anatomy.head.by_kernels is not None
+    assert isinstance(model.anatomy.head.by_kernels, BFloat16Product)
     model.anatomy.embedding.copy_(torch.eye(model.vocabulary, model.hidden))
     panels = model.anatomy.head.by_kernels._weight
     weight = torch.zeros(model.vocabulary, model.hidden)

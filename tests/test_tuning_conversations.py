@@ -69,7 +69,7 @@ def test_the_answers_are_what_the_target_goes_on_with(target: Path) -> None:
     said = own.generate(torch.tensor([first.prompt]), max_new_tokens=NEW_TOKENS, do_sample=False)[
         0, len(first.prompt) :
     ]
-    answer = tokenizer.decode(said, skip_special_tokens=True)
+    answer = str(tokenizer.decode(said, skip_special_tokens=True))
     assert whole.prompts[1].messages[1] == Message(role="assistant", content=answer)
     assert third.prompt[: len(second.prompt)] == second.prompt and len(third.prompt) > len(second.prompt) > len(
         first.prompt
@@ -87,7 +87,7 @@ def test_a_preview_has_as_many_prompts_and_longer_ones(target: Path) -> None:
 def test_an_engine_asks_turn_by_turn_in_the_chat_template(target: Path) -> None:
     engine, tokenizer = SimulatedEngine(right={}), load_tokenizer(str(target))
     read = engine_prompts(engine, target, [TURNS, TEXT], new_tokens=8, most=None)
-    written = [tokenizer.decode(list(ids)) for ids in read.ids[:3]]
+    written = [str(tokenizer.decode(list(ids))) for ids in read.ids[:3]]
     assert written[0] == "<user>main<assistant>"
     assert written[1].startswith(written[0]) and written[1].endswith("<user>return<assistant>")
     assert written[2].startswith(written[1]) and written[2].endswith("<user>def<assistant>")

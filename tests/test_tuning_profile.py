@@ -23,7 +23,6 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.tuning.family import identify_all
 from spectune.tuning.measuring.timing import time_surfaces
 from spectune.tuning.profile import Profile, profile, request_key
-from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.request import ProfileRequest
 
 from .coarse_design import timed_coarsely
@@ -125,7 +124,7 @@ def test_another_request_does_not_go_on_with_a_stopped_one(request_: ProfileRequ
 
 
 def key_of(request: ProfileRequest) -> str:
-    return request_key(request, detect("cpu"), identify_all(request.models), [], [], recipe_of(request.record))
+    return request_key(request, detect("cpu"), identify_all(request.models), [], [], request.record)
 
 
 def test_drafters_named_in_another_order_are_another_request(request_: ProfileRequest, tmp_path: Path) -> None:
