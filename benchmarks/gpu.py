@@ -393,7 +393,8 @@ def profiled(request: ProfileRequest, family: Family, here: Device, device: str)
     domains = domains_of(request, here, asked)
     exact = load_family(request.models, dtype=EXACT_DTYPE, device=device)
     steps = Steps()
-    recorded = record_workloads(workloads, identities, exact, recipe_of("standard" if request.record == "auto" else request.record), journal, steps)
+    level = "standard" if request.record == "auto" else request.record
+    recorded = record_workloads(workloads, identities, exact, recipe_of(level), journal, steps)
     del exact
     surfaces = time_surfaces(
         request, family, identities, domains, device=here, sink=journal, traces=recorded.traces, progress=steps
