@@ -48,7 +48,7 @@ def note(tally: Tally, cell: Cell, ms: float, round_: int) -> None:
 
 
 def next_shape(design: AdaptiveDesign, tally: Tally) -> Shape | None:
-    chosen = design.choose(tally, 1e-9, 1.0, lambda _, ms: ms)
+    chosen = design.choose(tally, 1e-9, 0.5, lambda _, ms: ms)
     return chosen[0].shape if chosen else None
 
 
@@ -75,7 +75,7 @@ def test_bisection_walks_down_to_the_edge() -> None:
     design = AdaptiveDesign([DOMAIN], held_out=0)
     tally = tally_of(design, step := lambda shape: 5.0 if shape[2] < 41 else 50.0)
     for number in range(30):
-        for cell in design.choose(tally, 1e-9, 1.0, lambda _, ms: ms):
+        for cell in design.choose(tally, 1e-9, 0.5, lambda _, ms: ms):
             note(tally, cell, step(cell.shape), 5 + number)
         tally.settle()
     assert tally.knows(0, (1, 0, 40)) and tally.knows(0, (1, 0, 41))
@@ -89,14 +89,14 @@ def test_nothing_is_left_to_time_where_all_is_flat_and_quiet() -> None:
 def test_a_round_without_room_times_what_gains_most_all_the_same() -> None:
     design = AdaptiveDesign([DOMAIN], held_out=0)
     tally = tally_of(design, lambda shape: 5.0 if shape[2] < 41 else 50.0)
-    (chosen,) = design.choose(tally, -1.0, 1.0, lambda _, ms: ms)
+    (chosen,) = design.choose(tally, -1.0, 0.5, lambda _, ms: ms)
     assert 32 < chosen.shape[2] < 64
 
 
 def test_a_context_between_is_asked_for_with_the_ends_of_its_row() -> None:
     design = AdaptiveDesign([Domain(batches=(1,), contexts=(0, 1000), most_tokens=64)], held_out=0)
     tally = tally_of(design, lambda shape: 5.0 + (shape[1] > 0))
-    chosen = {cell.shape for cell in design.choose(tally, 1e-9, 1.0, lambda _, ms: ms)}
+    chosen = {cell.shape for cell in design.choose(tally, 1e-9, 0.5, lambda _, ms: ms)}
     assert chosen == {(1, 500, 8), (1, 500, 1), (1, 500, 64)}
 
 
@@ -179,3 +179,11 @@ def test_one_surface_has_sentinels_for_all() -> None:
     AdaptiveDesign([DOMAIN, DOMAIN, DOMAIN], held_out=3).begin(tally, random.Random(0))
     assert {cell.surface for cell in tally.cells if cell.purpose == "sentinel"} == {0}
     assert {cell.surface for cell in tally.cells if cell.purpose == "design"} == {0, 1, 2}
+
+
+def test_no_new_cell_is_begun_when_the_budget_is_nearly_spent() -> None:
+    design = AdaptiveDesign([DOMAIN], held_out=0)
+    tally = tally_of(design, lambda shape: 9.0 if shape[2] > 40 else 5.0)
+    late = design.choose(tally, 1e-9, 0.95, lambda _, ms: ms)
+    early = design.choose(tally, 1e-9, 0.5, lambda _, ms: ms)
+    assert any(not cell.visits for cell in early) and all(cell.visits for cell in late)
