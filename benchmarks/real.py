@@ -34,7 +34,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, required=True, help="folder of models and prompts")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "real", help="of the JSON")
     parser.add_argument("--stores", type=Path, default=cache_folder() / "real", help="of the profiles")
-    parser.add_argument("--only", default="", help="names of cells, or what they begin with before -N; commas between")
+    parser.add_argument("--only", default="", help="cells, `pair` for pair-1, -4 and -8; commas between")
     parser.add_argument("--again", action="store_true", help="measure cells that are there, too")
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--quick", action="store_true", help="few prompts and tokens, to try it; labelled so")
@@ -118,12 +118,13 @@ def main() -> int:
     )
     kept = Kept(asked.out, options)
     cells = {cell.name: cell for cell in all_cells()}
-    wanted = chosen(cells, asked.only.split(",") if asked.only else [])
+    meant = chosen(cells, asked.only.split(",") if asked.only else [])
+    wanted = with_needs(cells, meant)
     if asked.list:
         for name in wanted:
             print(f"{name:22} {'measured' if kept.read(name) else 'not yet'}")
         return 0
-    failed = [name for name in wanted if not measure(cells[name], kept, options, again=asked.again)]
+    failed = [name for name in wanted if not measure(cells[name], kept, options, again=asked.again and name in meant)]
     summarise({name: record for name in cells if (record := kept.read(name))}, list(cells), failed, quick=asked.quick)
     return 1 if failed else 0
 
@@ -160,14 +161,20 @@ def all_cells() -> list[Measured]:
     return [*found, sampled]
 
 
-def chosen(cells: Mapping[str, Measured], only: Sequence[str]) -> list[str]:
-    """Return the cells that are meant and those that they need, in the order of all."""
-    meant = {name for name in cells if not only or name in only or name.rpartition("-")[0] in only}
-    if unknown := [word for word in only if not any(word in (name, name.rpartition("-")[0]) for name in cells)]:
+def chosen(cells: Mapping[str, Measured], only: Sequence[str]) -> set[str]:
+    """Return the cells that are named, all where none is; `pair` names `pair-1`, `pair-4` and `pair-8`."""
+    names = {name: {name, re.sub(r"-\d+$", "", name)} for name in cells}
+    if unknown := [word for word in only if not any(word in own for own in names.values())]:
         raise SystemExit(f"no cell is called {', '.join(unknown)}; see --list")
-    for name in reversed(list(cells)):
-        meant |= set(cells[name].needs) if name in meant else set()
-    return [name for name in cells if name in meant]
+    return {name for name, own in names.items() if not only or own & {*only}}
+
+
+def with_needs(cells: Mapping[str, Measured], meant: Set[str]) -> list[str]:
+    """Return cells and those that they need, in the order of all."""
+    found = {*meant}
+    for name in reversed(list(cells)):  # what a cell needs comes before it
+        found |= set(cells[name].needs) if name in found else set()
+    return [name for name in cells if name in found]
 
 
 class Kept:

@@ -209,7 +209,7 @@ def regret_cell(parts: Sequence[Json], profile: Json, options: Options) -> Json:
     run = raced([*others, plan, plan], _padding(found, requests), found.family(), requests, 1, turns=FINE_TURNS)
     twins, best = speeds_of(run, plan), max((one for one in run if one.way != plan), key=lambda one: one.tokens_per_s)
     spent_s = profile["runs"][-1]["seconds"] + found.plan_s
-    sweep_s = math.fsum(one["device_s"] for part in parts for one in part["ways"])
+    sweep_s = math.fsum(one["device_s"] for one in swept.values())
     return {
         "ways": len(swept),
         "plan": plan.name,
