@@ -66,7 +66,7 @@ def print_preview(facts: Json) -> None:
 
 
 def _within(seconds: float | None) -> str:
-    return "for as long as the models need, 30 to 75 s" if seconds is None else f"all within {seconds:.0f} s"
+    return "for as long as the models need, 30 to 60 s" if seconds is None else f"all within {seconds:.0f} s"
 
 
 def profile_facts(done: Profile, store_url: str) -> Json:

@@ -72,7 +72,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     "budget_s",
     type=click.FloatRange(0.0, min_open=True),
     metavar="SECONDS",
-    help="Time for timing forwards; the recording comes on top.  [default: as the models need, 30 to 75]",
+    help="Time for timing forwards; the recording comes on top.  [default: as the models need, 30 to 60]",
 )
 @click.option(
     "--held-out",

@@ -14,7 +14,7 @@ from ...profiler.protocols import ShapeRunner
 MOST_GAIN = 6.0  # a forward that costs so many of one token: no draft is known to gain as much
 FEWEST_TOKENS = 8  # that stay in a domain, whatever they cost
 CALLS_PER_CELL = 20  # of every first cell, which the budget has time for where it is not given
-LEAST_BUDGET_S, MOST_BUDGET_S = 30.0, 75.0  # of what is chosen here
+LEAST_BUDGET_S, MOST_BUDGET_S = 30.0, 60.0  # of what is chosen here
 QUICK_GRID = 0.2  # share of the least budget below which one call of every first cell limits nothing
 
 
