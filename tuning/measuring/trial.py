@@ -11,7 +11,7 @@ import numpy as np
 from ...profiler.domain import Domain, doublings
 from ...profiler.protocols import ShapeRunner
 
-MOST_GAIN = 6.0  # a forward that costs so many of one token: no draft is known to gain as much
+MOST_GAIN = 6.0  # times a forward of one token: what costs more is left out where timing is slow, few drafts gain it
 FEWEST_TOKENS = 8  # that stay in a domain, whatever they cost
 CALLS_PER_CELL = 20  # of every first cell, which the budget has time for where it is not given
 LEAST_BUDGET_S, MOST_BUDGET_S = 30.0, 60.0  # of what is chosen here
