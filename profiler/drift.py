@@ -15,12 +15,15 @@ cost over the least cost of its surface:
 
 Exponent 0 is a machine that slows all alike. The exponent is chosen as the window is.
 
+Costs may be pooled: where calls are few and long, a cell's cost is what its surface's form says of it, too
+(`records/pooling.py`), and calls of cells timed once tell moods as well.
+
 Source: the polish is Tukey 1977, Exploratory Data Analysis, chapter 11; the local window and the sensitivity are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +34,7 @@ from .records.measurement import NORMAL_FROM_MAD
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Pool = Callable[[Floats], Floats]  # logarithms of all cells' costs, (cells,), to better ones
 WINDOWS = (3, 6, 12, 25)  # calls on either side that tell a moment's slowness
 EXPONENTS = (0.0, 1.0, 2.0)  # of sensitivities
 SWEEPS = 4  # of the median polish; it settles within a few
@@ -63,6 +67,7 @@ def fit_drift(
     *,
     surfaces: Ints | None = None,
     exponents: Sequence[float] = EXPONENTS,
+    pool: Pool | None = None,
 ) -> Drift:
     """Return the slowness of every call.
 
@@ -72,21 +77,22 @@ def fit_drift(
         windows: to choose from; the one that leaves the least unexplained wins, none where none helps.
         surfaces: (calls,), which surface each call was of; all of one where None.
         exponents: of sensitivities, to choose from likewise.
+        pool: betters the costs of cells by each other; every cell has its own where None.
     """
     logs = np.log(ms)
-    told = np.flatnonzero(np.bincount(cells, minlength=1)[cells] > 1)
+    told = np.flatnonzero((np.bincount(cells, minlength=1)[cells] > 1) | (pool is not None))
     own = np.zeros(len(ms), dtype=np.int64) if surfaces is None else surfaces
     slowness, window, exponent = np.zeros(len(ms)), 0, 0.0
     if len(told) >= FEWEST_CALLS:
-        least = _unexplained(logs[told], cells[told])
+        least = _unexplained(logs[told], cells[told], pool)
         mood = np.zeros(len(told))
         for power in exponents:
             for candidate in windows:
-                fitted, left = _fit(logs[told], cells[told], own[told], candidate, power)
+                fitted, left = _fit(logs[told], cells[told], own[told], candidate, power, pool)
                 if left < least:
                     mood, window, exponent, least = fitted, candidate, power, left
         if window:
-            felt = _sensitivity(group_medians(logs, cells), cells, own, exponent)
+            felt = _sensitivity(_costs(logs, cells, pool), cells, own, exponent)
             slowness = felt * np.interp(np.arange(len(ms)), told, mood)
     return Drift(slowness=np.exp(slowness), is_disturbed=slowness > np.log(DISTURBED), window=window, exponent=exponent)
 
@@ -110,15 +116,23 @@ def robust_scale(residuals: Floats) -> float:
     return float(NORMAL_FROM_MAD * np.median(np.abs(residuals))) if len(residuals) else 0.0
 
 
-def _fit(logs: Floats, cells: Ints, surfaces: Ints, window: int, exponent: float) -> tuple[Floats, float]:
+def _fit(
+    logs: Floats, cells: Ints, surfaces: Ints, window: int, exponent: float, pool: Pool | None
+) -> tuple[Floats, float]:
     """Return (calls,) the mood of every moment, and what it leaves unexplained."""
     mood, felt = np.zeros(len(logs)), np.ones(len(logs))
     for _ in range(SWEEPS):
-        costs = group_medians(logs - felt * mood, cells)
+        costs = _costs(logs - felt * mood, cells, pool)
         felt = _sensitivity(costs, cells, surfaces, exponent)
         mood = _around((logs - costs[cells]) / felt, felt * felt, window)
         mood -= np.median(mood)
-    return mood, _unexplained(logs - felt * mood, cells)
+    return mood, _unexplained(logs - felt * mood, cells, pool)
+
+
+def _costs(logs: Floats, cells: Ints, pool: Pool | None) -> Floats:
+    """Return (cells,) the logarithms of costs."""
+    medians = group_medians(logs, cells)
+    return medians if pool is None else pool(medians)
 
 
 def _sensitivity(costs: Floats, cells: Ints, surfaces: Ints, exponent: float) -> Floats:
@@ -151,7 +165,7 @@ def _beside(values: Floats, window: int) -> Floats:
     return np.delete(views, window, axis=1)
 
 
-def _unexplained(logs: Floats, cells: Ints) -> float:
-    """Return the mean distance of calls from their cells' medians, an outlier counted as a doubling."""
-    left = logs - group_medians(logs, cells)[cells]
+def _unexplained(logs: Floats, cells: Ints, pool: Pool | None) -> float:
+    """Return the mean distance of calls from their cells' costs, an outlier counted as a doubling."""
+    left = logs - _costs(logs, cells, pool)[cells]
     return float(np.minimum(np.abs(left), np.log(2.0)).mean())

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ..errors import MeasurementError
 from .clock import Call, Clock
+from .records.pooling import LONG_MS
 from .records.role import DRAFT_ROLES
 
-LONG_MS = 10.0  # a call this long reads more weights than caches hold
 DRAFTING = (*DRAFT_ROLES, "loop")
 
 

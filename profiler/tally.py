@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .domain import Shape
-from .drift import EXPONENTS, WINDOWS, Bools, Drift, Floats, Ints, fit_drift, group_medians, robust_scale
+from .drift import EXPONENTS, WINDOWS, Bools, Drift, Floats, Ints, Pool, fit_drift, group_medians, robust_scale
 from .records.measurement import MEDIAN_OVER_MEAN, Measurement, Purpose
+from .records.pooling import LONG_MS, Shapes, pooled
 from .records.visit import Visit
 
 FEWEST_FOR_NOISE = 3  # calls a cell needs before its scatter counts
@@ -85,7 +86,7 @@ class Tally:
         self._places = {visit.ordinal: place for place, visit in enumerate(visits)}
         surfaces = np.array([v.surface for v in visits])
         windows, exponents = self._windows(len(visits))
-        self.drift = fit_drift(ms, numbers, windows, surfaces=surfaces, exponents=exponents)
+        self.drift = fit_drift(ms, numbers, windows, surfaces=surfaces, exponents=exponents, pool=self._pool(numbers))
         logs = np.log(ms) - np.log(self.drift.slowness)
         is_clean = self._clean(numbers)
         costs = group_medians(logs[is_clean], numbers[is_clean], len(self.cells))
@@ -138,6 +139,29 @@ class Tally:
             return (self.drift.window,), (self.drift.exponent,)
         self._windows_chosen_at = calls
         return WINDOWS, EXPONENTS
+
+    def _pool(self, numbers: Ints) -> Pool | None:
+        """Return what betters the costs of cells of long calls by each other; None where calls are short."""
+        count = int(numbers.max()) + 1
+        calls = np.bincount(numbers, minlength=count)
+        timed = [cell for cell in self.cells[:count] if cell.visits]
+        least_ms = {cell.surface: min(c.ms for c in timed if c.surface == cell.surface) for cell in timed}
+        parts = []
+        for surface, ms in least_ms.items():
+            if ms >= LONG_MS:
+                own = [cell for cell in timed if cell.surface == surface]
+                noise = MEDIAN_OVER_MEAN * self.noise(surface)
+                errors = [math.inf if c.purpose == "held-out" else noise / math.sqrt(calls[c.number]) for c in own]
+                places = np.array([cell.number for cell in own])
+                parts.append((places, Shapes.of([cell.shape for cell in own]), np.array(errors)))
+
+        def better(logs: Floats) -> Floats:
+            found = logs.copy()
+            for places, shapes, errors in parts:
+                found[places] = np.log(pooled(shapes, np.exp(logs[places]), errors))
+            return found
+
+        return better if parts else None
 
     def _clean(self, numbers: Ints) -> Bools:
         """Return (calls,): calls at undisturbed moments, and all of a cell that has no others."""

@@ -74,7 +74,7 @@ class LatencyRequest:
                 raise RequestError(f"{role} is timed by a profile of prompts; leave the role out, or give prefill")
             if role in (BLOCK, HEAD, SELF):
                 raise RequestError(f"a {role} is timed as draft, and its surface says {role}; give the role draft")
-        if self.ranks > 1 and (self.models.drafters or self.models.target.is_file()):
+        if self.ranks > 1 and (self.models.drafters or _is_config(self.models.target)):
             raise RequestError("a target spread over several devices is timed alone, from its weights' folder")
         if self.ranks > 1 and set(self.roles) - {"verify", "draft"}:
             raise RequestError(f"a target spread over several devices is timed as verify only, not {list(self.roles)}")
@@ -214,7 +214,7 @@ def _share(model: CausalModel, identity: str, request: LatencyRequest, domain: D
 def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalModel | None = None) -> CausalModel:
     if target is not None and draft_role(path) != "draft":
         return load_drafter(str(path), target, dtype=request.dtype, device=device)
-    if path.is_file():
+    if _is_config(path):
         return load_random(path, dtype=request.dtype, device=device, seed=request.seed)
     return load_model(str(path), dtype=request.dtype, device=device)
 
@@ -226,7 +226,12 @@ def _identities(models: Models) -> Identities:
 
 
 def _identity(path: Path, name: str | None) -> ModelIdentity:
-    return identify_config(path, count_parameters(path), name) if path.is_file() else identify(path, name)
+    return identify_config(path, count_parameters(path), name) if _is_config(path) else identify(path, name)
+
+
+def _is_config(path: Path) -> bool:
+    """Whether a model is a configuration by itself, whose weights are random; a GGUF file holds its own."""
+    return path.suffix == ".json" and path.is_file()
 
 
 def _key(request: LatencyRequest, device: Device, identities: Identities) -> str:

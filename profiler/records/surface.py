@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...errors import MeasurementError
 from .failures import Failures
 from .measurement import NORMAL_FROM_MAD, Measurement
+from .pooling import pooled_cells
 from .role import Origin, origin_of, require_regime, require_role
 from .rows import BatchRows
 
@@ -154,9 +155,9 @@ class LatencySurface:
     def latency(self, batch: int, context: int, tokens: int) -> Latency:
         """Return the cost of one forward of `tokens` tokens per sequence after `context` committed tokens.
 
-        Exact at measured cells; between them the best measured row of tokens plus how its context differs from it, see
-        `rows.py`. The batch must be measured. `source` says "estimated", "bound" or "imported" where the whole surface
-        is.
+        At measured cells it is what was measured, weighed against all others where calls are few and long (`pooling.py`).
+        Between them it is the best measured row of tokens plus how its context differs from it (`rows.py`). The batch
+        must be measured. `source` says "estimated", "bound" or "imported" where the whole surface is.
 
         Raises:
             MeasurementError: the point lies outside the measured range, or is or exceeds a shape that could not run.
@@ -284,10 +285,10 @@ class LatencySurface:
 
 
 def _grid_of(measurements: Iterable[Measurement]) -> dict[int, BatchRows]:
+    cells = [cell for cell in measurements if cell.failure is None and cell.purpose != "held-out"]
     grid: dict[int, dict[int, dict[int, float]]] = {}
-    for cell in measurements:
-        if cell.failure is None and cell.purpose != "held-out":
-            grid.setdefault(cell.batch, {}).setdefault(cell.context_tokens, {})[cell.tokens] = cell.median_ms
+    for cell, ms in zip(cells, pooled_cells(cells), strict=True):
+        grid.setdefault(cell.batch, {}).setdefault(cell.context_tokens, {})[cell.tokens] = float(ms)
     return {batch: BatchRows(rows) for batch, rows in grid.items()}
 
 
