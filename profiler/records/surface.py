@@ -155,9 +155,9 @@ class LatencySurface:
     def latency(self, batch: int, context: int, tokens: int) -> Latency:
         """Return the cost of one forward of `tokens` tokens per sequence after `context` committed tokens.
 
-        At measured cells it is what was measured, weighed against all others where calls are few and long (`pooling.py`).
-        Between them it is the best measured row of tokens plus how its context differs from it (`rows.py`). The batch
-        must be measured. `source` says "estimated", "bound" or "imported" where the whole surface is.
+        At measured cells it is what was measured, weighed against the others where calls are few and long
+        (`pooling.py`); between them the best measured row of tokens plus how its context differs from it (`rows.py`).
+        The batch must be measured. `source` says "estimated", "bound" or "imported" where the whole surface is.
 
         Raises:
             MeasurementError: the point lies outside the measured range, or is or exceeds a shape that could not run.
