@@ -15,7 +15,10 @@ from spectune import load
 from spectune.cli import main
 from spectune.errors import RequestError
 
+from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
+
+__all__ = ["timed_coarsely"]
 
 LONGROPE = {
     "rope_type": "longrope",
@@ -66,13 +69,14 @@ def test_nothing_is_said_of_a_draft_model_that_reaches_as_far_as_its_target(tmp_
 
 def test_a_plan_says_from_which_context_a_draft_model_no_longer_counts(tmp_path: Path, target: Path) -> None:
     small, store = saying(tmp_path / "small", max_position_embeddings=64), ["--store", str(tmp_path / "store.db")]
-    quick = ["--batch", "1", "--budget", "1", "--held-out", "2", "--record", "chains", "--max-new-tokens", "8"]
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("def f(x)\ndef g(y)\ndef h(z)\n")
+    quick = ["--batch", "1", "--budget", str(BUDGET_S), "--held-out", "4", "--record", "quick", "--max-new-tokens", "8"]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"def f{n}(x): return {n}"}) + "\n" for n in range(3)))
     asked = ["profile", "--target", str(target), "--drafter", f"small={small}", "--device", "cpu", *quick, *store]
-    assert told(*asked, "--dtype", "float32", "--prompts", str(prompts)).exit_code == 0
-    done = told("plan", "--target", str(target), "--device", "cpu", *store)
-    assert f"note: {REACH}" in done.output
+    profiled = told(*asked, "--dtype", "float32", "--prompts", str(prompts))
+    assert profiled.exit_code == 0 and REACH in profiled.output, profiled.output
+    done = told("plan", "--target", str(target), "--device", "cpu", "--dtype", "float32", *store)
+    assert f"note: {REACH}" in done.output, done.output
 
 
 def test_a_dry_run_names_longrope_where_texts_may_not_grow_to_all_positions(tmp_path: Path) -> None:
