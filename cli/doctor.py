@@ -19,27 +19,39 @@ Json = dict[str, Any]  # JSON values
 
 
 @click.command()
+@click.option("--target", metavar="MODEL", help="Say whether this target can be computed.")
+@options.drafters
 @options.store
 @click.option("--no-measure", is_flag=True, help="Measure no memory bandwidth, even where it is not known yet.")
 @click.option("--commands", is_flag=True, help="Name the vendor's command that shows each reading.")
 @options.as_json
 @click.pass_context
-def doctor(ctx: click.Context, store: str | None, no_measure: bool, commands: bool, as_json: bool) -> None:
+def doctor(
+    ctx: click.Context,
+    /,
+    target: str | None,
+    drafters: dict[str, str],
+    store: str | None,
+    no_measure: bool,
+    commands: bool,
+    as_json: bool,
+) -> None:
     """Check this device, versions and store.
 
     Says what this machine is and how it is doing, what is missing and what to do about it, and which of
     the store's devices it matches. The first time it measures the memory bandwidth, about a second, and
     remembers it in the user's cache folder (or SPECTUNE_CACHE); nothing else is created or changed.
-    Exits 1 only where something is broken.
+    Exits 1 only where something is broken. Of models it says whether they can be computed, and reads no weights.
 
     \b
         spectune doctor
+        spectune doctor --target path/to/target --drafter small=path/to/small
         spectune doctor --commands
         spectune doctor --no-measure --json
     """
     from .findings import examine
 
-    found = examine(store, measure=not no_measure)
+    found = examine(store, measure=not no_measure, target=target, drafters=drafters)
     broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
     if as_json:
         print_json({"is_sound": not broken} | _facts(found))

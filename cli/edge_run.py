@@ -87,7 +87,8 @@ def run(
     from ..runtime.edge.patience import Patience
     from ..runtime.generation import GenerationSettings
     from ..runtime.models.drafter import draft_role
-    from ..runtime.models.loading import load_model, load_tokenizer, vocabulary_hash
+    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..runtime.models.vocabulary import vocabulary_hash
     from ..runtime.prompt_ids import request_of
     from ..runtime.transcript import Transcript
     from ..tuning.family import torch_device

@@ -82,7 +82,8 @@ def serve(
     from ..runtime.edge.desk import Desk
     from ..runtime.edge.server import EdgeServer
     from ..runtime.ends import end_tokens
-    from ..runtime.models.loading import load_model, load_tokenizer, vocabulary_hash
+    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..runtime.models.vocabulary import vocabulary_hash
     from ..tuning.edge import EdgeRequest, adviser_from_store
     from ..tuning.family import torch_device
     from .existing import as_it_is

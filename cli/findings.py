@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -15,6 +15,7 @@ from .finding import Finding
 from .inspection import Inspection, inspect_devices
 from .kept_devices import KeptDevice, compare
 from .kept_devices import findings_of as kept_findings
+from .model_findings import model_findings
 from .readings import findings_of as device_findings
 
 MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
@@ -29,19 +30,24 @@ class Examination:
     kept: tuple[KeptDevice, ...] = ()
 
 
-def examine(store: str | None, *, measure: bool) -> Examination:
+def examine(
+    store: str | None, *, measure: bool, target: str | None = None, drafters: Mapping[str, str] | None = None
+) -> Examination:
     """Return what was found about everything; at most a measured bandwidth is written down.
 
     Args:
         store: where plans are kept, as `open_store` takes it.
         measure: whether to measure a memory bandwidth that is not known yet.
+        target: model to look at, if any.
+        drafters: likewise, by name.
     """
     system = Finding(name="spectune", seen=f"{version('spectune')}, Python {platform.python_version()}")
     libraries = library_findings(requires("spectune") or [])
     here = _guarded("devices", lambda: _devices(measure))
     software = _guarded("torch", lambda: _torch(here.devices))
     kept = _guarded("store", lambda: _store(store, here.devices))
-    findings = (system, *libraries, *here.findings, *software.findings, *kept.findings)
+    models = _guarded("models", lambda: Examination(findings=tuple(model_findings(target, drafters or {}))))
+    findings = (system, *libraries, *here.findings, *software.findings, *kept.findings, *models.findings)
     return Examination(findings=findings, devices=here.devices, kept=kept.kept)
 
 

@@ -196,6 +196,7 @@ def profile(
     used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
     request = ProfileRequest(models=models(), prompts=used, **measured)
     tell_dequantised(settings, (request.models.target, *request.models.drafters.values()), request.dtype)
+    _tell_reach(settings, request)
     if prompts is not None:
         tell_cut(settings, request)
     if dry_run:
@@ -204,6 +205,16 @@ def profile(
         _profile_fleet(settings, request, store, ray_address, fresh, as_json)
     else:
         _profile_one(settings, request, store, fresh, as_json)
+
+
+def _tell_reach(settings: Settings, request: ProfileRequest) -> None:
+    """Say from which context on a draft model's drafts no longer count."""
+    from ..runtime.models.drafter import draft_role
+    from ..tuning.reach import notes_of_reach
+
+    models = {name: path for name, path in request.models.drafters.items() if draft_role(path) == "draft"}
+    for note in notes_of_reach(request.models.target, models):
+        tell(settings, note)
 
 
 def _profile_one(settings: Settings, request: ProfileRequest, store: str | None, fresh: bool, as_json: bool) -> None:

@@ -17,6 +17,8 @@ from .report import print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..planner.plans.validation import Validation
 
 
@@ -87,11 +89,14 @@ def validate(
         _require_kept(told.validation, fail_above)
         return
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
-    tell_dequantised(settings, (request.target,), measured["dtype"])
+
+    def tell_read(models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
+        tell_dequantised(settings, models, dtype)
+
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:
-        done = validate_stored(request, opened, progress=report)
+        done = validate_stored(request, opened, progress=report, told=tell_read)
         url = opened.url
     if as_json:
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})

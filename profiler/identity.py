@@ -16,6 +16,8 @@ from .gguf_file import is_gguf, read_gguf
 from .records.model import ModelIdentity
 from .snapshot import name_of, snapshot_at
 
+ADAPTER = "adapter_config.json"  # of the package PEFT
+
 
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
     """Return the identity of a model folder in Hugging Face layout, or of a GGUF file.
@@ -34,6 +36,7 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
     folder = path.resolve()
     if not folder.is_dir():
         raise ModelError(f"no model folder at {path}; {_instead(path)}")
+    require_no_adapter(folder)
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     if not config.is_file():
         raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
@@ -91,6 +94,23 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
         config_hash=hashlib.sha256(written).hexdigest(),
         tokenizer_hash="",
         location=str(path),
+    )
+
+
+def require_no_adapter(folder: Path) -> None:
+    """Raise ModelError where an adapter lies in a folder, alone or beside weights: nothing here adds it to them."""
+    place = folder / ADAPTER
+    if not place.is_file():
+        return
+    try:
+        said = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        said = {}
+    found = said.get("peft_type") if isinstance(said, dict) else None
+    kind = found if isinstance(found, str) and found != "LORA" else "LoRA"
+    raise ModelError(
+        f"{folder} holds a {kind} adapter ({ADAPTER}); merge it first: PEFT's merge_and_unload(), then "
+        "save_pretrained, and give that folder"
     )
 
 

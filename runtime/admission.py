@@ -8,7 +8,7 @@ from torch import Tensor
 from ..planner.replay.slots import Slots
 from .cache import KeyValueCache
 from .drafting import Drafting
-from .draws import draw
+from .draws import draw, require_numbers
 from .models.forward import CausalModel
 from .prefill import Reading, read_on
 from .prefix_cache import PrefixCache
@@ -174,6 +174,7 @@ class Admission:
     def _join(self, reading: Reading, logits: Tensor) -> None:
         """Draw a sequence's first token and let it into the batch; where anything is raised, it is not in it."""
         sequence, slot = reading.sequence, self._batch.next
+        require_numbers(logits)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])
         if sequence.is_finished:
             self._prefixes.keep(reading.slot, sequence.request.prompt)

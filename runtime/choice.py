@@ -195,7 +195,7 @@ def _fitting(text: str, wanted: Wanted, place: str) -> Choice:
     plan = plan_from_json(text)
     plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
     if plan.target.key != wanted.target.key:
-        raise PlanError(f"it is for the model {plan.target.name}, not for {wanted.target.name}; plan this model")
+        raise PlanError(f"it is for {plan.target.told_from(wanted.target)}")
     if any(source.role.startswith(ROUND) for source in plan.provenance.surfaces):
         raise PlanError("it is for another engine, whose rounds priced it; plan without --engine")
     match = match_devices(wanted=wanted.device, have=plan.device)

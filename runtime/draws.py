@@ -10,6 +10,7 @@ Source: see noise.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Many
 from functools import lru_cache
 
@@ -17,10 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import ModelError
 from .layout import Ints
 from .models.forward import Draws
+from .models.kernels.host_draws import NO_TOKEN
 from .noise import gumbel
-from .requests import Sequence, shared_temperature
+from .requests import NO_NUMBERS, Sequence, shared_temperature
 from .sampling import kept_by_top_k, masks_of, on_rows, processed, seen_tokens
 from .transfer import fetched, sent
 
@@ -38,6 +41,12 @@ def draw(
             them; read only where a request penalises repetition. None: every node stands right behind that text.
     """
     return drawn_from(scored(logits, sequences, paths), sequences, depths)
+
+
+def require_numbers(logits: Tensor) -> None:
+    """Raise ModelError where logits hold what is no number, or none that is finite; of rounds, draws tell it."""
+    if not math.isfinite(fetched(logits.amax().float()).item()):
+        raise ModelError(NO_NUMBERS)
 
 
 def draws_of(batch: Many[Sequence]) -> Draws:
@@ -78,17 +87,22 @@ def drawn_from(scores: Tensor, sequences: Many[Sequence], depths: Ints) -> list[
 
 
 def best_tokens(scores: Tensor) -> list[list[int]]:
-    """Return the best-scored token behind every node, the first of equals, on the host.
+    """Return the best-scored token behind every node, the first of equals, on the host; `NO_TOKEN` without a number.
 
     Args:
         scores: (batch, n, vocabulary).
     """
     if scores.device.type == "cpu" and scores.dtype != torch.float64:
         # numpy's float32 arg-max is several times faster than torch's in bf16 on a CPU
-        host: list[list[int]] = scores.float().numpy().argmax(-1).tolist()
-        return host
-    best: list[list[int]] = fetched(scores.argmax(-1)).tolist()
-    return best
+        numbers = scores.float().numpy()
+        host = numbers.argmax(-1)
+        is_sound = np.isfinite(np.take_along_axis(numbers, host[..., None], -1)[..., 0])
+        told: list[list[int]] = np.where(is_sound, host, NO_TOKEN).tolist()
+        return told
+    best = scores.argmax(-1)
+    is_finite = scores.gather(-1, best.unsqueeze(-1)).squeeze(-1).isfinite()
+    found: list[list[int]] = fetched(best.where(is_finite, NO_TOKEN)).tolist()
+    return found
 
 
 def noise(sequences: Many[Sequence], depths: Ints, like: Tensor) -> Tensor:

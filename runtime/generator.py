@@ -58,10 +58,12 @@ class Generator:
         allow_lossy: bool = False,
         judges: Mapping[str, PivotJudge] | None = None,
         ends: frozenset[int] | None = None,
+        why_longest: str = "",
     ) -> None:
         """Take loaded models, and judges by name; the observer sees every round.
 
-        `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
+        `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone. `why_longest` is what
+        `why_shorter` says of the target.
 
         A call takes over the caches of the one before if they fit, with what was captured over them, which can take
         longer than a text, and with its texts, of which prompts may be the continuation. A session has its own, and
@@ -69,6 +71,7 @@ class Generator:
         """
         self.choice = choice
         self._target, self.tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
+        self._why_longest = why_longest
         self._maker = DecoderMaker(
             target=target,
             models=drafters,
@@ -223,7 +226,10 @@ class Generator:
         most = self._target.longest_context
         longest = min(USUAL_LENGTH, most) if longest is None else longest
         if not 2 <= longest <= most:
-            raise RequestError(f"the model has {most} positions, and a request takes 2 or more; got longest={longest}")
+            raise RequestError(
+                f"the model has {most} positions{self._why_longest}, and a request takes 2 or more; got "
+                f"longest={longest}"
+            )
         _require_slots(slots)
         if spare_slots < 0 or (spare_slots and not prefix_caching):
             raise RequestError(f"spare slots are 0 or more, and 0 without prefix_caching, got {spare_slots}")
@@ -282,7 +288,8 @@ class Generator:
         _require_slots(slots)
         if longest > self._target.longest_context:
             raise RequestError(
-                f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}; "
+                f"prompt and new tokens need {longest} positions and the model has {self._target.longest_context}"
+                f"{self._why_longest}; "
                 "shorten the prompt or lower max_new_tokens"
             )
         spare, self._spare = self._spare, None
@@ -313,6 +320,7 @@ class Generator:
             gallery=self._target.gallery,
             ends=self._ends,
             prefill_tokens=prefill_tokens,
+            why_longest=self._why_longest if held.longest == self._target.longest_context else "",
         )
 
 

@@ -19,12 +19,14 @@ from .choice import Choice, choose_plan, plainly
 from .ends import end_tokens
 from .generator import Generator
 from .ladder import in_short
+from .models.configuration import why_shorter
 from .models.drafter import load_drafter, require_drafter_of
 from .models.forward import CausalModel
-from .models.loading import DTYPES, load_model, load_tokenizer
+from .models.loading import DTYPES, load_config, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .models.regime import decoding_regime, in_regime, plain_regime
 from .openmp import let_workers_go
+from .reach import reach_told
 from .reason import told
 from .rivals import with_rivals
 from .substitutes import with_substitutes
@@ -88,6 +90,7 @@ def load(
     shelf = _Shelf(choice.plan, identity, model, drafters or {}, dtype=number_format, device=torch_device)
     choice = with_substitutes(choice, shelf.has, model.longest_context, allow_lossy=allow_lossy)
     choice = _explained(choice, shelf.missing, shelf.classifying)
+    choice = _with_reach(choice, shelf.models, model.longest_context)
     if watch is None or watch.rival_share:
         choice = with_rivals(choice, model.longest_context)
     watching = Watch(
@@ -108,6 +111,7 @@ def load(
         allow_lossy=allow_lossy,
         judges=shelf.classifiers,
         ends=end_tokens(place, tokenizer),
+        why_longest=why_shorter(load_config(str(place)).get_text_config()),
     )
 
 
@@ -194,6 +198,16 @@ def _explained(choice: Choice, missing: Mapping[str, str], classifying: Collecti
     what = "a classifier" if set(classifying) >= missing.keys() else "a drafter"
     reasons = in_short([f"{name}: {reason}" for name, reason in missing.items()])
     return replace(choice, reason=f"{choice.reason}; {what} is missing: {reasons}")
+
+
+def _with_reach(choice: Choice, drafters: Mapping[str, CausalModel], longest: int) -> Choice:
+    """Return the choice, with a word on drafters that were made for shorter texts than their target."""
+    short = [
+        reach_told(name, each.longest_context, longest)
+        for name, each in drafters.items()
+        if each.longest_context < longest
+    ]
+    return replace(choice, reason="; ".join([choice.reason, *short])) if short else choice
 
 
 def _subject(choice: Choice, device: Device, dtype: str) -> Subject | None:

@@ -162,12 +162,12 @@ def _call(call: Any) -> Any:
         return call
 
 
-def require_room(request: Request, longest: int) -> None:
-    """Raise RequestError where a prompt and its new tokens may be more than so many."""
+def require_room(request: Request, longest: int, why: str = "") -> None:
+    """Raise RequestError where a prompt and its new tokens may be more than so many; `why` there are no more."""
     needed = len(request.prompt) + request.max_new_tokens
     if needed > longest:
         raise RequestError(
-            f"prompt and new tokens need {needed} positions and there is room for {longest}; "
+            f"prompt and new tokens need {needed} positions and there is room for {longest}{why}; "
             "shorten the prompt or lower max_new_tokens"
         )
 

@@ -6,9 +6,13 @@ from collections.abc import Collection, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-from ..errors import RequestError
+from ..errors import ModelError, RequestError
 from .images import Image
 
+NO_NUMBERS = (
+    "the target's logits are not numbers: its weights are broken, or too large for the number format; copy the model "
+    "again, or try --dtype float32"
+)
 LEAST_TEMPERATURE = 1e-4  # of sampling: scores over less of it may leave float32
 LEAST_PENALTY = 0.01  # likewise
 
@@ -85,17 +89,18 @@ def require_whole(name: str, value: object, *, least: int, advice: str = "") -> 
         raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
 
 
-def require_positions(requests: Iterable[Request], longest: int, remedy: str) -> None:
+def require_positions(requests: Iterable[Request], longest: int, remedy: str, why: str = "") -> None:
     """Raise RequestError unless every prompt and its answer fit into a model's positions.
 
     Args:
         requests: one at least.
         longest: positions of the model.
         remedy: what to do.
+        why: there are no more, in brackets.
     """
     needed = max(len(asked.prompt) + asked.max_new_tokens for asked in requests)
     if needed > longest:
-        raise RequestError(f"prompt and new tokens need {needed} positions and the model has {longest}; {remedy}")
+        raise RequestError(f"prompt and new tokens need {needed} positions and the model has {longest}{why}; {remedy}")
 
 
 def seed_behind(first: int, place: int) -> int:
@@ -164,7 +169,12 @@ class Sequence:
         Args:
             drawn: tokens.
             lossy: places among them that are not the target's own.
+
+        Raises:
+            ModelError: a token below 0 tells that the scores which it was drawn from are no numbers.
         """
+        if drawn and min(drawn) < 0:
+            raise ModelError(NO_NUMBERS)
         request = self.request
         stop, first = request.stop, len(self.tokens) - len(request.prompt)
         kept = 0 if self.is_stopped else max(min(len(drawn), request.max_new_tokens - first), 0)

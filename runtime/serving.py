@@ -46,6 +46,7 @@ class Session:
         gallery: Gallery | None = None,
         ends: frozenset[int] | None = None,
         prefill_tokens: int = PREFILL_TOKENS,
+        why_longest: str = "",
     ) -> None:
         """Take a decoder that nobody else uses.
 
@@ -58,6 +59,7 @@ class Session:
             gallery: of a target that sees; a request's images are held there while it runs.
             ends: tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
             prefill_tokens: of prompts, read at most between two rounds of others' texts that are told piece by piece.
+            why_longest: in brackets, for whom that is too short.
 
         Raises:
             RequestError: no token may be read.
@@ -66,6 +68,7 @@ class Session:
             raise RequestError(f"prefill_tokens must be at least 1, got {prefill_tokens}; {PREFILL_TOKENS} are usual")
         self._decoder, self._tokenizer = decoder, tokenizer
         self._longest, self._piecewise, self._observer = longest, piecewise, observer
+        self._why_longest = why_longest
         self._gallery, self._ends, self._prefill_tokens = gallery, ends, prefill_tokens
         self._submitted = 0
         self._jobs: dict[int, Job] = {}
@@ -103,7 +106,7 @@ class Session:
         Raises:
             RequestError: it does not fit, or has a token that the target does not know.
         """
-        require_room(request, self._longest)
+        require_room(request, self._longest, self._why_longest)
         require_known(request, self._decoder.vocabulary)
         shown = len(set(request.images))
         if self._gallery is not None and shown > self._gallery.room:

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.runtime.models.loading import load_pretrained
+from spectune.runtime.models.packed import has_packed_products
 
 from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model
@@ -60,3 +61,21 @@ def test_a_profile_of_gguf_files_is_planned_and_exported_for_the_same_files(file
     assert "does not read" not in exported.output
     elsewhere = typed("export", "--engine", "vllm", "--store", store)
     assert "is a form of llama.cpp's, and vllm may not read it" in elsewhere.output
+
+
+@pytest.mark.skipif(not has_packed_products(), reason="needs a processor that multiplies bytes")
+def test_validate_says_nothing_of_dequantised_weights_where_the_plan_is_for_packed_ones(
+    files: Path, tmp_path: Path
+) -> None:
+    store, target = tmp_path / "store.db", files / "target.gguf"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": f"def f{n}(x): return {n}"}) + "\n" for n in range(3)))
+    short = ["--prompts", prompts, "--device", "cpu", "--batch", 1, "--max-new-tokens", 8, "--store", store]
+    profiled = typed(
+        "profile", "--target", target, "--dtype", "q8_0", "--budget", BUDGET_S, "--held-out", 4, "--record", "quick",
+        *short,
+    )  # fmt: skip
+    typed("plan", "--target", target, "--store", store, "--dtype", "q8_0")
+    packed = typed("validate", "--target", target, *short)
+    whole = typed("validate", "--target", target, "--dtype", "bfloat16", *short)
+    assert "dequantised" not in profiled.stderr + packed.stderr and f"target{SAID}" in whole.stderr

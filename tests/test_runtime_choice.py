@@ -298,6 +298,10 @@ def filed(tmp_path: Path, plan: Plan) -> str:
     [
         ({"device": replace(HERE, cores=64)}, "it is for another device .* cores 64 instead of 2"),
         ({"target": model("other")}, "it is for the model other, not for large"),
+        (
+            {"target": replace(model("large"), weights_hash="f" * 64)},
+            r"it is for other weights of the same name large: f{16}, and these are [0-9a-f]{16}; profile and plan",
+        ),
     ],
 )
 def test_a_foreign_plan_file_means_plain_decoding(change: dict, why: str, store: Store, tmp_path: Path) -> None:

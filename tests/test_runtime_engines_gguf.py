@@ -44,6 +44,39 @@ def written(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     return {t.name: gguf.quants.dequantize(t.data, t.tensor_type).reshape(tuple(t.shape)[::-1]) for t in tensors}
 
 
+def with_output(folder: Path, scale: float) -> Path:
+    """Return the folder of a model that is to be tied, and stores an output of so many times its embedding."""
+    saved = save_model(folder, layers=1, seed=3)
+    stored = load_file(saved / "model.safetensors")
+    stored["lm_head.weight"] = scale * stored["model.embed_tokens.weight"]
+    save_file(stored, saved / "model.safetensors", {"format": "pt"})
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    return saved
+
+
+def test_an_output_that_is_another_than_the_embedding_is_written_though_it_is_called_tied(tmp_path: Path) -> None:
+    saved = with_output(tmp_path / "other", 2.0)
+    tensors = written(write_gguf(saved, tmp_path / "other.gguf", dtype="f32"))
+    own = AutoModelForCausalLM.from_pretrained(saved).lm_head.weight.detach().numpy()
+    np.testing.assert_array_equal(tensors["output.weight"], own)
+    np.testing.assert_array_equal(tensors["output.weight"], 2.0 * tensors["token_embd.weight"])
+
+
+def test_an_output_that_equals_the_embedding_is_not_written_again(tmp_path: Path) -> None:
+    made = write_gguf(with_output(tmp_path / "tied", 1.0), tmp_path / "tied.gguf", dtype="f32")
+    assert "output.weight" not in written(made)
+
+
+def test_weights_in_float8_are_not_converted(tmp_path: Path) -> None:
+    saved = save_model(tmp_path / "small", layers=1, seed=3)
+    stored = load_file(saved / "model.safetensors")
+    place = "model.layers.0.mlp.up_proj.weight"
+    save_file(stored | {place: stored[place].to(torch.float8_e4m3fn)}, saved / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=f"stores {place} as F8_E4M3"):
+        write_gguf(saved, tmp_path / "small.gguf", dtype="f16")
+
+
 def test_checkpoints_of_one_name_and_of_one_path_over_time_are_converted_apart(tmp_path: Path) -> None:
     final = [tmp_path / whose / "final" for whose in ("target", "small")]
     for seed, place in enumerate(final):

@@ -25,8 +25,8 @@ from spectune.runtime.models.loading import (
     load_model,
     load_pretrained,
     load_tokenizer,
-    require_one_vocabulary,
 )
+from spectune.runtime.models.vocabulary import require_one_vocabulary
 from spectune.tuning.engines.models import identify_engine_model
 
 from .tiny_family import save_model

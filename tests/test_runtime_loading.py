@@ -21,8 +21,8 @@ from spectune.runtime.models.loading import (
     load_model,
     load_pretrained,
     load_tokenizer,
-    require_one_vocabulary,
 )
+from spectune.runtime.models.vocabulary import require_one_vocabulary
 
 from .test_runtime_models import in_pieces
 from .tiny_models import plain_logits, tiny_llama, tiny_model, tiny_neox
@@ -100,7 +100,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_pickled_weights_are_not_loaded(llama: Path, tmp_path: Path) -> None:
     shutil.copy(llama / "config.json", tmp_path)
     torch.save(tiny_llama(layers=1, seed=0).state_dict(), tmp_path / "pytorch_model.bin")
-    assert "safetensors" in refusal(tmp_path)
+    assert "holds only pickles (pytorch_model.bin)" in refusal(tmp_path)
 
 
 def test_a_damaged_weight_file_is_refused(llama: Path, tmp_path: Path) -> None:
@@ -159,8 +159,28 @@ def test_a_drafter_with_another_vocabulary_size_is_refused(llama: Path, tmp_path
 
 def test_a_drafter_that_numbers_its_tokens_otherwise_is_refused(tmp_path: Path) -> None:
     target, drafter = with_tokenizer(tmp_path / "t", "abcd"), with_tokenizer(tmp_path / "d", "abdc")
-    with pytest.raises(ModelError, match="number their tokens differently"):
+    told = (
+        r"differently: 2 tokens differ of 4 and 4 \('c' is 2 in the target and 3 in the drafter, 'd' is 3 in .* and 2"
+    )
+    with pytest.raises(ModelError, match=told):
         require_one_vocabulary(str(target), str(drafter))
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "told"),
+    [
+        ("abcd", "abc", r"1 token differs of 4 and 3 \('d' is 3 in the target and missing in the drafter\)"),
+        ("abcd", "abcde", r"1 token differs of 4 and 5 \('e' is missing in the target and 4 in the drafter\)"),
+        ("abcd", "abce", r"2 tokens differ of 4 and 4 \('d' is 3 in .* missing in the drafter, 'e' is missing in"),
+        ("abcdef", "fabcde", r"6 tokens differ of 6 and 6 \('a' is 0 in the target and 1 in the drafter, .*, 3 more\)"),
+    ],
+)
+def test_tokens_that_two_vocabularies_number_differently_are_named_and_counted(
+    tmp_path: Path, target: str, drafter: str, told: str
+) -> None:
+    first, second = with_tokenizer(tmp_path / "t", target), with_tokenizer(tmp_path / "d", drafter)
+    with pytest.raises(ModelError, match=told):
+        require_one_vocabulary(str(first), str(second))
 
 
 def test_a_drafter_with_the_targets_tokenizer_is_accepted(tmp_path: Path) -> None:

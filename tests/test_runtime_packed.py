@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spectune.errors import ModelError
+from spectune.profiler.identity import identify
 from spectune.runtime.models import loading
+from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.gguf_blocks import packed_blocks
+from spectune.runtime.models.gguf_weights import packed_weights
 from spectune.runtime.models.kernels.packed_dots import MOST_ROWS
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.loading import load_model
+from spectune.runtime.models.loading import load_config, load_model
 from spectune.runtime.models.packed import PackedProduct, has_packed_products
+from spectune.runtime.models.packed_size import packed_bytes
+from spectune.tuning.estimates.architectures import footprints_of
 
 from .fused_forward import logits_of, step_of
 from .tiny_gguf import write_tiny_gguf
@@ -196,6 +201,53 @@ def test_a_format_that_is_not_the_file_s_is_refused(tmp_path: Path) -> None:
         load_model(str(file_of(tmp_path, "Q4_0")), dtype="q4_k_m")
     with pytest.raises(ModelError, match="no GGUF file"):
         load_model(str(tmp_path), dtype="q4_0")
+
+
+@needs_bytes
+def test_a_drafter_keeps_the_packed_format_of_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    target = load_model(str(file_of(tmp_path, "Q4_0")), dtype="q4_0")
+    file = file_of(tmp_path / "small", "Q8_0")
+    found, alone = load_drafter(str(file), target, dtype="q4_0"), load_model(str(file), dtype="q8_0")
+    assert isinstance(found, LeanModel) and isinstance(alone, LeanModel)
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    said, meant = (logits_of(each, ids, step_of(each, ids, by_tree=False, context=6)) for each in (found, alone))
+    assert torch.equal(said, meant)
+
+
+@needs_bytes
+def test_a_drafter_in_no_gguf_file_is_still_refused_beside_packed_weights(tmp_path: Path) -> None:
+    target = load_model(str(file_of(tmp_path, "Q4_0")), dtype="q4_0")
+    tiny_model("llama").save_pretrained(tmp_path / "folder")
+    with pytest.raises(ModelError, match="no GGUF file"):
+        load_drafter(str(tmp_path / "folder"), target, dtype="q4_0")
+
+
+@pytest.mark.parametrize("format", ["Q4_0", "Q4_1", "Q5_0", "Q8_0"])
+@pytest.mark.parametrize(("vocabulary", "is_tied"), [(64, False), (50, False), (64, True)])
+def test_the_memory_of_packed_weights_is_what_they_take(
+    format: str, vocabulary: int, is_tied: bool, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": vocabulary, "tie_word_embeddings": is_tied}
+    model = tiny_model("llama", **sizes)
+    file = write_tiny_gguf(model, tmp_path / "tiny.gguf", family="llama", format=format)
+    config = load_config(str(file))
+    names = loading.linears_of(config)
+    held = {name: weight.panels.nbytes + weight.scales.nbytes for name, weight in packed_weights(file, config, names)}
+    tied = held.pop("lm_head.weight") if is_tied else 0
+    others = sum(2 * weight.numel() for name, weight in model.named_parameters() if name not in names)
+    found = packed_bytes(file)
+    assert (found.weights, found.tied_head) == (others + sum(held.values()), tied)
+    assert found.weights < 0.8 * 2 * model.num_parameters()
+
+
+def test_a_plan_counts_packed_weights_at_what_they_take(tmp_path: Path) -> None:
+    file = file_of(tmp_path, "Q8_0")
+    target, found = identify(file), packed_bytes(file)
+    (footprint,) = footprints_of(target, (), "q8_0").values()
+    assert footprint.weight_bytes == found.weights
+    (whole,) = footprints_of(target, (), "bfloat16").values()
+    assert footprint.weight_bytes < whole.weight_bytes
 
 
 def test_a_processor_without_the_instruction_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

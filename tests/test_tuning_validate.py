@@ -207,7 +207,11 @@ def test_a_plan_of_a_file_or_of_another_device_is_measured_and_kept_nowhere(benc
 
 def test_a_named_plan_of_another_model_or_engine_is_refused(bench: Bench) -> None:
     for other, told in (
-        ({"target": bench.plan.drafters[0][1]}, "is for the model small, not target"),
+        ({"target": bench.plan.drafters[0][1]}, "is for the model small, not for target; plan this model"),
+        (
+            {"target": replace(bench.plan.target, weights_hash="f" * 64)},
+            rf"is for other weights of the same name target: f{{16}}, and these are {bench.plan.target.key}; profile",
+        ),
         ({"provenance": of_an_engine(bench.plan)}, "validate it with --engine llama.cpp"),
     ):
         (bench.folder / "plan.json").write_text(plan_to_json(replace(bench.plan, **other)))

@@ -21,6 +21,7 @@ from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
 from .host_notes import note_of_drafters, note_of_rounds
 from .inputs import readings_of
+from .reach import note_of_reach
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]
@@ -86,7 +87,12 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
         temperature=temperature,
         footprints=footprints_of(models[target], models.values(), found.surface.dtype),
         readings=readings_of(surfaces[path].surface for path in readings),
-        notes=(*_notes(surfaces, found), *note_of_rounds(overhead, temperature), *note_of_drafters(drafters, overhead)),
+        notes=(
+            *_notes(surfaces, found),
+            *note_of_rounds(overhead, temperature),
+            *note_of_drafters(drafters, overhead),
+            *note_of_reach(models[target], drafters),
+        ),
     )
 
 

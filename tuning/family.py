@@ -11,10 +11,11 @@ from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.drafter import draft_role, load_drafter, require_drafter_of
 from ..runtime.models.loading import load_model
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
+from ..runtime.models.rehearsal import require_loadable
 from .measuring.decoding import Family
 from .request import Identities, Models
 
@@ -27,13 +28,16 @@ def identify_all(models: Models) -> Identities:
 
     Raises:
         RequestError: two drafters are the same weights.
-        ModelError: they do not share one vocabulary, or a head was trained for another target.
+        ModelError: they do not share one vocabulary, a head was trained for another target, or one could not be loaded.
     """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
     require_apart(drafters)
+    require_loadable(str(models.target))
     for path in models.drafters.values():
         require_drafter_of(path, target)
+        if draft_role(path) == "draft":
+            require_loadable(str(path))
     return Identities(target=target, drafters=drafters)
 
 

@@ -20,6 +20,7 @@ from ..profiler.snapshot import place_or_id
 from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
+from .reach import note_of_reach
 from .request import PlanRequest
 from .timed import Timed, timed_on
 
@@ -93,7 +94,13 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, (drafter.model for drafter in drafters), request.dtype),
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
-        notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters, asked)),
+        notes=(
+            *notes,
+            *others,
+            *note_of_rounds(overhead, request.temperature),
+            *note_of_drafters(drafters, asked),
+            *note_of_reach(request.target, drafters),
+        ),
     )
 
 

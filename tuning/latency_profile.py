@@ -25,6 +25,7 @@ from ..profiler.session import Session
 from ..runtime.models.drafter import draft_role, load_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
+from ..runtime.models.packed_size import own_packed
 from ..runtime.models.parallel import leave, load_parallel, rank
 from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime
@@ -216,7 +217,8 @@ def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalMode
         return load_drafter(str(path), target, dtype=request.dtype, device=device)
     if _is_config(path):
         return load_random(path, dtype=request.dtype, device=device, seed=request.seed)
-    return load_model(str(path), dtype=request.dtype, device=device)
+    dtype = request.dtype if target is None else own_packed(path, request.dtype)
+    return load_model(str(path), dtype=dtype, device=device)
 
 
 def _identities(models: Models) -> Identities:

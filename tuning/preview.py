@@ -12,6 +12,7 @@ from ..runtime.models.loading import load_tokenizer
 from .conversations import with_longest_answers
 from .family import identify_all, settled_regime
 from .measuring.timing import domains_of, resuming
+from .prompt_room import why_shorter_at
 from .prompts import positions_of, require_contexts, require_room
 from .recording.traces import workloads_of
 from .request import ProfileRequest
@@ -50,9 +51,10 @@ def preview(request: ProfileRequest) -> Preview:
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
     positions = positions_of(request.models.target)
-    require_contexts(request.contexts, positions)
+    why = why_shorter_at(request.models.target)
+    require_contexts(request.contexts, positions, why)
     if positions:  # else the loaded model alone knows
-        require_room(positions, requests)
+        require_room(positions, requests, why)
     exits = resuming(request)
     names = [identities.target.name, *identities.drafters, *exits]
     roles = ["verify", *(draft_role(path) for path in request.models.drafters.values()), *([RESUME] * len(exits))]

@@ -36,6 +36,7 @@ from .measuring.sittings import FIRST, SECOND, Sittings
 from .measuring.timing import by_name, domains_of, resumes_by_name, runners_of
 from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
+from .prompt_room import why_shorter_at
 from .prompts import require_contexts, require_room, shown_to
 from .recording.effort import Effort
 from .recording.recipe import Recipe, recipe_of
@@ -139,8 +140,9 @@ def profile(
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, level), fresh)
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
-        require_room(family.target.longest_context, [asked for each in seen for asked in each.requests])
-        require_contexts(request.contexts, family.target.longest_context)
+        why = why_shorter_at(request.models.target)
+        require_room(family.target.longest_context, [asked for each in seen for asked in each.requests], why)
+        require_contexts(request.contexts, family.target.longest_context, why)
         progress("trying a few forwards", 0.0)
         trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, domains))
         domains = trial.limited(domains)

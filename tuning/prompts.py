@@ -22,9 +22,9 @@ from .prompt_room import positions_of as positions_of  # what this module is ask
 from .request import ProfileRequest
 
 
-def require_room(positions: int, requests: Sequence[Request]) -> None:
-    """Raise RequestError unless every prompt and its answer fit into so many positions, the target's."""
-    require_positions(requests, positions, "lower --max-new-tokens or --max-prompt-tokens")
+def require_room(positions: int, requests: Sequence[Request], why: str = "") -> None:
+    """Raise RequestError unless every prompt and its answer fit into so many positions, the target's; `why` no more."""
+    require_positions(requests, positions, "lower --max-new-tokens or --max-prompt-tokens", why)
 
 
 def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
@@ -51,11 +51,14 @@ def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
     return conversations if conversations and not load_tokenizer(str(target)).chat_template else 0
 
 
-def require_contexts(contexts: Sequence[int], longest: int) -> None:
-    """Raise RequestError unless a token fits behind every context, in a model of so many positions; 0: not known."""
+def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> None:
+    """Raise RequestError unless a token fits behind every context, in a model of so many positions; 0: not known.
+
+    `why` says of the model what `why_shorter` does.
+    """
     if longest and contexts and max(contexts) >= longest:
         raise RequestError(
-            f"no token fits behind a context of {max(contexts)}, the model has {longest} positions; "
+            f"no token fits behind a context of {max(contexts)}, the model has {longest} positions{why}; "
             f"name contexts below {longest} with --context"
         )
 

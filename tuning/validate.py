@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -35,6 +35,7 @@ from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.gauge import Gauge, typical_nodes
 from .measuring.race import DecoderEntrant, race
+from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
 from .steps import Progress
@@ -85,11 +86,17 @@ class ValidateRequest:
         )
 
 
-def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
+def validate_stored(
+    request: ValidateRequest,
+    store: Store,
+    *,
+    progress: Progress,
+    told: Callable[[Iterable[Path], str], None] = lambda models, dtype: None,
+) -> Validation:
     """Measure a plan and keep the outcome beside it, where it is a stored one for this very device.
 
     One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
-    or somebody stops it, those before it are kept.
+    or somebody stops it, those before it are kept. `told` hears which models are run, and in which number format.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -116,10 +123,11 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
     models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
     judging = {name: places[name] for name, _ in asked}
     dtype = request.dtype or plan.dtype
+    told((models.target, *models.drafters.values()), dtype)
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)
-    require_room(family.target.longest_context, requests)
+    require_room(family.target.longest_context, requests, why_shorter_at(request.target))
     is_as_priced = (dtype, regime) == (plan.dtype, decoding_regime(plan.regime, device.kind))
     rows: list[ValidationRow] = []
     try:
@@ -145,7 +153,7 @@ def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, st
     number = int(request.plan) if request.plan.isdecimal() else None
     plan = plan_from_json(_text(Path(request.plan)) if number is None else store.plan(number))
     if plan.target.key != target.key:
-        raise PlanError(f"plan {request.plan} is for the model {plan.target.name}, not {target.name}; plan this one")
+        raise PlanError(f"plan {request.plan} is for {plan.target.told_from(target)}")
     if (engine := measured_in(plan)) is not None:
         raise PlanError(f"plan {request.plan} is for {engine.engine}; validate it with --engine {engine.engine}")
     return plan, number if plan.device.fingerprint == device.fingerprint else None

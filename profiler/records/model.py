@@ -36,3 +36,12 @@ class ModelIdentity:
     def key(self) -> str:
         """Name the weights in 16 hex digits: the key of surfaces and traces."""
         return self.weights_hash[:16]
+
+    def told_from(self, other: ModelIdentity) -> str:
+        """Say of a model that it is not another one: by their names, or by their weights where these are equal."""
+        if self.name != other.name:
+            return f"the model {self.name}, not for {other.name}; plan this model"
+        return (
+            f"other weights of the same name {self.name}: {self.key}, and these are {other.key}; profile and plan "
+            "again, or give the weights that were planned"
+        )

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from ...errors import ModelError
 from ...profiler.identity import weight_files
+from ..models.checkpoint import require_computable
 from ..models.loading import load_config
 from .converted import GgufDtype
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
+EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 ELSEWHERE = "make it with llama.cpp's convert_hf_to_gguf.py and give the file"
 FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # gguf's names
 
@@ -27,8 +30,8 @@ FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # g
 def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
     """Write a model folder as one GGUF file and return its path.
 
-    Matrices are stored in `dtype`, vectors in f32, as llama.cpp's own converter does it. A tied output is not stored:
-    llama.cpp then takes the embedding.
+    Matrices are stored in `dtype`, vectors in f32, as llama.cpp's own converter does it. An output that equals the
+    embedding is not stored: llama.cpp then takes that.
 
     Args:
         folder: config.json, safetensors and tokenizer.json of a Llama.
@@ -81,6 +84,7 @@ def require_writable(folder: Path) -> PreTrainedConfig:
     kind = config.rope_parameters["rope_type"]
     if kind != "default":
         raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here: {ELSEWHERE}")
+    require_computable(folder, config)
     _require_gpt2_split(folder)
     return config
 
@@ -145,15 +149,26 @@ def _require_gpt2_split(folder: Path) -> None:
         )
 
 
+def _has_equal_output(folder: Path) -> bool:
+    """Whether a folder's output, where it stores one, equals its embedding; as transformers, it is tied then alone."""
+    stored: dict[str, torch.Tensor] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            held = {EMBEDDING, OUTPUT}.intersection(tensors.keys())
+            stored |= {name: tensors.get_tensor(name) for name in held}
+    return len(stored) < 2 or torch.equal(stored[EMBEDDING], stored[OUTPUT])
+
+
 def _weights(folder: Path, config: PreTrainedConfig) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every stored weight by llama.cpp's name, in float32."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    is_tied = config.tie_word_embeddings and _has_equal_output(folder)
     for file in weight_files(folder):
         for name, weight in load_file(file).items():
-            if name == "lm_head.weight" and config.tie_word_embeddings:
+            if is_tied and name == OUTPUT:
                 continue
             known = names.get_name(name, try_suffixes=(".weight", ".bias"))
             if known is None:

@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from ...errors import ModelError
 from ..models.generic import cache_keyword
 from ..models.loading import first_line, load_config, load_tokenizer
+from ..models.rehearsal import require_loadable
 from .converted import OPENVINO_FILE
 
 COPIED = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -131,6 +132,7 @@ def supported(folder: Path) -> PreTrainedConfig:
             f"{folder} attends to {config.sliding_window} tokens; "
             f"only whole texts can be converted here: use {ELSEWHERE}"
         )
+    require_loadable(str(folder))
     return config
 
 

@@ -20,6 +20,7 @@ from ...errors import ModelError, RequestError
 from ...planner.policies import ChainPolicy
 from ...planner.replay.recorded import Text
 from ..models.loading import first_line, load_tokenizer
+from ..models.rehearsal import require_loadable
 from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .positions import positions_of_folder
@@ -239,6 +240,7 @@ class _Clock(StoppingCriteria):
 
 def _loaded(path: Path, dtype: str) -> Any:
     """Return a model that never stops at its end-of-text token, and has no penalties and no sampling of its own."""
+    require_loadable(str(path))
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()
     except (OSError, ValueError, KeyError, RuntimeError) as error:

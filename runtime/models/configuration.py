@@ -32,3 +32,14 @@ def longest_context_of(config: PreTrainedConfig) -> int:
     rope = declared(config, "rope_parameters") or {}
     ropes = [part for part in (rope, *rope.values()) if isinstance(part, dict)]  # one, or one for each kind of layer
     return longest_text(int(config.max_position_embeddings), ropes)
+
+
+def why_shorter(config: PreTrainedConfig) -> str:
+    """Return why a text may not grow to all positions that a configuration names, in brackets; "" where it may."""
+    positions = int(getattr(config, "max_position_embeddings", None) or 0)
+    if not positions or longest_context_of(config) >= positions:
+        return ""
+    return (
+        f" (of the {positions:,} that it names: behind its original length LongRoPE turns every token by other angles, "
+        "those in the KV cache too)"
+    )

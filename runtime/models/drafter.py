@@ -18,12 +18,14 @@ from .exit_shape import exit_shape, is_exit, require_exit_of
 from .fitted import FittedModel
 from .forward import CausalModel
 from .graphed import as_loaded
-from .loading import load_model, require_one_vocabulary
+from .loading import load_model
 from .medusa import MedusaHeads
+from .packed_size import own_packed
 from .recycling import RecyclingHead
 from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
 from .tapped import require_lean
+from .vocabulary import require_one_vocabulary
 
 Role = Literal["draft", "head", "block", "self"]
 BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
@@ -36,7 +38,7 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     Args:
         location: a folder, or a hub id of a language model.
         target: loaded in the same number format on the same device.
-        dtype: one of `DTYPES`.
+        dtype: one of `DTYPES`; of packed formats a GGUF file keeps its own.
         device: a torch device.
 
     Raises:
@@ -50,7 +52,8 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
         return load_recycling(Path(location), target)
     if is_head(Path(location)):
         return load_head(Path(location), target)
-    model, gallery = load_model(location, dtype=dtype, device=device), target.gallery
+    own = own_packed(Path(location), dtype)
+    model, gallery = load_model(location, dtype=own, device=device), target.gallery
     if model.vocabulary != target.vocabulary:
         model = FittedModel(model, target.vocabulary)
     return model if gallery is None else BlindModel(model, gallery.tokens.placeholder)

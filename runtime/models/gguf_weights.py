@@ -101,6 +101,11 @@ def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -
         yield name, packed_blocks(_as_transformers(name, stored, config).numpy(), tensor.format)
 
 
+def require_places(path: Path) -> None:
+    """Raise ModelError where a tensor of a GGUF file has no place in its model; no weight is read."""
+    _places(read_gguf(path), gguf_config(path))
+
+
 def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
     """Return a file's names of a model's weights by the model's.
 

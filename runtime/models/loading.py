@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
 from ...profiler.gguf_file import is_gguf, read_gguf
+from ...profiler.identity import require_no_adapter
 from ...profiler.records.architecture import QUANTISED
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
+from .checkpoint import require_all_read, require_computable, require_present
 from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
@@ -36,7 +36,6 @@ from .packed import can_pack, has_packed_products
 from .support import require_supported
 from .vision import sees
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
 DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -127,15 +126,18 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
             "save_pretrained has written, with its config.json and safetensors"
         ) from error
     model, found = loaded
-    if found["missing_keys"]:
-        missing = ", ".join(sorted(found["missing_keys"])[:3])
-        raise ModelError(f"{location} lacks weights ({missing}, ...); finish the download or save the model again")
+    require_present(location, found["missing_keys"])
+    require_all_read(location, found["unexpected_keys"])
     evaluated: PreTrainedModel = model.eval()
     return evaluated
 
 
 def _of_folder(location: str, options: dict[str, Any]) -> Any:  # Any: a pair, which transformers' types do not tell
+    if Path(location).is_dir():
+        require_no_adapter(Path(location))
     config = AutoConfig.from_pretrained(location, trust_remote_code=False)
+    if Path(location).is_dir():
+        require_computable(Path(location), config)
     kind: Any = LlavaForConditionalGeneration if sees(config) else AutoModelForCausalLM
     return kind.from_pretrained(location, use_safetensors=True, trust_remote_code=False, **options)
 
@@ -218,65 +220,6 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
             f"no tokenizer at {location}: {first_line(error)}; save the target's there with tokenizer.save_pretrained"
         ) from error
     return tokenizer
-
-
-def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what tells one numbering of tokens from another, however the tokenizer's file is written."""
-    numbered = sorted(tokenizer.get_vocab().items())
-    return hashlib.sha256(json.dumps(numbered).encode()).hexdigest()
-
-
-def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = True) -> None:
-    """Raise ModelError unless a drafter counts tokens as its target does.
-
-    Where both models carry a tokenizer, their token-to-id maps must be equal, and their tables of embeddings may differ
-    in what pads them. Else the tables' sizes, read from the configurations, must be equal: a config.json by itself
-    carries no tokenizer.
-
-    Args:
-        target: a folder, a hub id, a GGUF file or a config.json.
-        drafter: likewise.
-        may_be_padded: whether the tables may differ.
-    """
-    sizes = [_vocabulary_size(location) for location in (target, drafter)]
-    are_known = all(_has_tokenizer(location) for location in (target, drafter))
-    if sizes[0] != sizes[1] and not (may_be_padded and are_known):
-        raise ModelError(
-            f"{drafter} has a vocabulary of {sizes[1]} tokens and the target {target} of {sizes[0]}; "
-            "a drafter must share its target's tokenizer"
-        )
-    if not are_known:
-        return
-    numbered = _numbered(target)
-    if numbered != _numbered(drafter):
-        raise ModelError(
-            f"the tokenizers of {drafter} and of the target {target} number their tokens differently; "
-            "a drafter must share its target's tokenizer"
-        )
-    if sizes[0] != sizes[1] and max(numbered.values()) >= min(sizes):
-        raise ModelError(
-            f"the tables of {drafter} and of the target {target} have {sizes[1]} and {sizes[0]} rows, and their "
-            f"tokenizer numbers tokens up to {max(numbered.values())}; a drafter must know all of its target's tokens"
-        )
-
-
-def _numbered(location: str) -> dict[str, int]:
-    """Return a tokenizer's numbers of tokens, without those that llama.cpp's converter makes up to fill a table."""
-    return {text: token for text, token in load_tokenizer(location).get_vocab().items() if text != f"[PAD{token}]"}
-
-
-def _has_tokenizer(location: str) -> bool:
-    """Whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
-    path = Path(location)
-    if is_gguf(location):
-        return True
-    if path.is_dir():
-        return any(path.joinpath(file).exists() for file in TOKENIZER_FILES)
-    return not path.is_file()
-
-
-def _vocabulary_size(location: str) -> int:
-    return int(load_config(location).get_text_config().vocab_size)
 
 
 def first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ...errors import ModelError, PlanError
@@ -13,10 +14,11 @@ from ...planner.memory.heads import footprint_beside
 from ...profiler.configuration import read_architecture
 from ...profiler.gguf_file import is_gguf
 from ...profiler.records import configuration
-from ...profiler.records.architecture import Architecture, bytes_of
+from ...profiler.records.architecture import QUANTISED, Architecture, bytes_of
 from ...profiler.records.model import ModelIdentity
 from ...runtime.models.drafter import draft_role
 from ...runtime.models.eyesight import eyesight_of, seeing_config
+from ...runtime.models.packed_size import packed_bytes
 from ..drafter_parts import drafter_parts
 
 
@@ -67,6 +69,10 @@ def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) ->
 
 def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Footprint:
     """Return that of a language model, and of what sees beside it."""
+    if dtype in QUANTISED and is_gguf(place):
+        packed = packed_bytes(place)
+        own = footprint_of(architecture, dtype)
+        return replace(own, weight_bytes=packed.weights, tied_head_bytes=packed.tied_head)
     seeing = seeing_config(place)
     if seeing is None:
         return footprint_of(architecture, dtype)

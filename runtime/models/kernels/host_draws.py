@@ -15,11 +15,12 @@ from .few_rows import Numbers
 from .host_masks import mask_line
 from .host_noise import HALF_STEP, Hashes, hash_of, key_of, noise_of
 from .host_rows import Bits, number_of, unused_bits
-from .host_scores import BLOCK, GREATEST, Orders, best_of, greatest_of_blocks
+from .host_scores import BLOCK, GREATEST, INFINITY, Orders, best_of, greatest_of_blocks, order_of
 
 MOST_NOISE = 37.0  # more than any is: 36.8 is that of the last number below 1
 LEAST_NOISE = -3.0  # few have less
 NONE = -1  # of the nodes of a tree
+NO_TOKEN = -1  # is drawn from scores that are no numbers
 SLACK, RELATIVE_SLACK = 1e-3, 1e-6  # by which noise may be less than what is missing: sums are rounded to float32
 
 
@@ -103,7 +104,8 @@ def follow(
         sizes: (batch,), nodes of each row that are no padding.
         places: (batch, 3), the seed of each row; the place in the text of the token behind its root; top-k, 0 for all.
         settings: (batch, 3), temperature, 0 where the best token is drawn; 1 less top-p; min-p.
-        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each.
+        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each, `NO_TOKEN`
+            where its score is no finite number.
     """
     greatest = np.empty((scores.shape[2] + BLOCK - 1) // BLOCK, np.int32)
     hashes, orders, own = np.empty(BLOCK, np.uint64), np.empty(scores.shape[2], np.int32), np.empty(0, np.float32)
@@ -122,6 +124,8 @@ def follow(
                 token = drawn_from(line, seed, place, np.float32(1), greatest, hashes)
             else:
                 token = drawn_from(scores[row, node], seed, place, temperature, greatest, hashes)
+            if abs(order_of(scores[row, node, token], unused_bits(scores))) >= INFINITY:
+                token = NO_TOKEN
             paths[row, 0, length + 1], paths[row, 1, length] = node, token
             length += 1
             child = NONE

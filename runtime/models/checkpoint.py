@@ -1,0 +1,128 @@
+"""What a model folder stores, by the names and number formats of its tensors: refuse what would not be computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from ...errors import ModelError
+from ...profiler.identity import weight_files
+
+PLAIN = ("F64", "F32", "F16", "BF16")  # safetensors' names of formats whose numbers are what they say
+WHOLE = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")  # of masks and places, but of no weight
+HARMLESS = re.compile(  # tensors that older versions have written, and the models compute themselves
+    r"(^|\.)(rotary_emb\.(inv_freq|cos_cached|sin_cached)|position_ids|(attn|attention)\.(masked_)?bias|mtp\..*)$"
+)
+OF_QUANTISERS = re.compile(
+    r"(^|[._])((weight|input|output|k|v|q)_scale(_inv|_2)?|qweight|qzeros|g_idx|(weight_)?zero_point|SCB|absmax)$"
+)
+INSTEAD = "give the model in bfloat16 or float16, or as a GGUF file"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor as the head of its file tells it."""
+
+    format: str  # as safetensors names it
+    shape: tuple[int, ...]
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """Return all tensors of a model folder by name; no weight is read.
+
+    Raises:
+        ModelError: there are none, or a file is damaged.
+    """
+    found: dict[str, StoredTensor] = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - it is no mapping
+                    part = file.get_slice(name)
+                    found[name] = StoredTensor(part.get_dtype(), tuple(part.get_shape()))
+        except SafetensorError as error:
+            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
+    return found
+
+
+def require_computable(folder: Path, config: PreTrainedConfig) -> None:
+    """Raise ModelError where a folder's weights would be read as other numbers than they stand for.
+
+    That is an unknown method of quantisation, and float8 or whole numbers that no method is named for.
+    """
+    tensors = stored_tensors(folder)
+    if _quantised_by(folder, config) is None:
+        _require_plain(folder, tensors)
+
+
+def require_present(location: str, missing: Collection[str]) -> None:
+    """Raise ModelError where a checkpoint lacks tensors that its model needs."""
+    if missing:
+        raise ModelError(
+            f"{location} lacks weights ({listed(sorted(missing))}); finish the download or save the model again"
+        )
+
+
+def require_all_read(location: str, unread: Collection[str]) -> None:
+    """Raise ModelError where tensors of a checkpoint have no place in its model.
+
+    Args:
+        location: of the model.
+        unread: names that transformers has found no place for.
+    """
+    strange = sorted(name for name in unread if not HARMLESS.search(name))
+    if strange:
+        raise ModelError(
+            f"{location} stores {listed(strange)}, which its model does not read; {INSTEAD}, or a config.json that "
+            "names what reads them"
+        )
+
+
+def strange_scales(tensors: Mapping[str, StoredTensor]) -> list[str]:
+    """Return the names of tensors that quantised weights come with."""
+    return [name for name in tensors if OF_QUANTISERS.search(name)]
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = len(names) - 3
+    return ", ".join(list(names)[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:
+    """Return the method by which transformers reads quantised weights; None where they are plain.
+
+    Raises:
+        ModelError: it knows no such method.
+    """
+    said: Any = getattr(config, "quantization_config", None) or getattr(  # Any: JSON
+        config.get_text_config(), "quantization_config", None
+    )
+    if said is None:
+        return None
+    told = said if isinstance(said, dict) else said.to_dict()
+    method = str(told.get("quant_method"))
+    if told.get("load_in_8bit") or told.get("load_in_4bit"):
+        method = "bitsandbytes_4bit" if told.get("load_in_4bit") else "bitsandbytes_8bit"
+    if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        raise ModelError(f"{folder} is quantised by {method!r}, which nothing here reads; {INSTEAD}")
+    return method
+
+
+def _require_plain(folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    """Raise ModelError where weights that no method of quantisation is named for are no plain numbers."""
+    odd = [name for name, tensor in tensors.items() if tensor.format not in PLAIN + WHOLE]
+    odd += [name for name, tensor in tensors.items() if tensor.format in WHOLE and name.endswith("weight")]
+    if odd:
+        formats = ", ".join(sorted({tensors[name].format for name in odd}))
+        raise ModelError(
+            f"{folder} stores {listed(sorted(odd))} as {formats}, and its config.json names no quantization_config "
+            f"that reads them; {INSTEAD}"
+        )

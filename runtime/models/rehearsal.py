@@ -1,0 +1,81 @@
+"""Refuse a model that could not be loaded, before anything is read or measured: by its configuration and its names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from ...errors import ModelError
+from ...profiler.gguf_file import is_gguf
+from ...profiler.identity import require_no_adapter
+from .anatomy import FAMILIES
+from .checkpoint import (
+    StoredTensor,
+    require_all_read,
+    require_computable,
+    require_present,
+    stored_tensors,
+    strange_scales,
+)
+from .gguf_weights import require_places
+from .loading import first_line, load_config
+from .support import require_supported
+from .vision import sees
+
+
+def require_loadable(location: str) -> None:
+    """Raise ModelError where `load_model` would refuse a language model for what its files say.
+
+    No weight is read. Of a model that sees, and of quantised ones, the configuration alone is looked at.
+
+    Args:
+        location: a folder or a GGUF file; of anything else nothing is known yet.
+    """
+    if is_gguf(location):
+        require_places(Path(location))
+        return
+    folder = Path(location)
+    if not folder.is_dir():
+        return
+    require_no_adapter(folder)
+    config = load_config(location)
+    tensors = stored_tensors(folder)
+    require_computable(folder, config)
+    if sees(config) or getattr(config, "quantization_config", None) is not None:
+        return
+    require_supported(_without_weights(config, location), location)
+    if config.model_type in FAMILIES:
+        _require_names(location, config, tensors)
+    elif scales := strange_scales(tensors):
+        require_all_read(location, scales)
+
+
+def _without_weights(config: PreTrainedConfig, location: str) -> PreTrainedModel:
+    """Return the model of a configuration, with no memory for weights."""
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    except (ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
+    return model
+
+
+def _require_names(location: str, config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> None:
+    """Raise ModelError where transformers misses tensors of a model, or has no place for some.
+
+    It is given one number for all of each tensor's, so that none takes memory.
+    """
+    kind: Any = type(_without_weights(config, location))  # Any: transformers' options
+    nothing = torch.zeros((), dtype=torch.bfloat16)
+    weights = {name: nothing.expand(tensor.shape) for name, tensor in tensors.items()}
+    try:
+        _, found = kind.from_pretrained(
+            None, config=config, state_dict=weights, dtype=torch.bfloat16, output_loading_info=True
+        )
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
+    require_present(location, found["missing_keys"])
+    require_all_read(location, found["unexpected_keys"])

@@ -1,0 +1,88 @@
+"""Whether two models number their tokens alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from ...errors import ModelError
+from ...profiler.gguf_file import is_gguf
+from .loading import load_config, load_tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
+SHOWN = 3  # tokens that an error names
+
+
+def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what tells one numbering of tokens from another, however the tokenizer's file is written."""
+    numbered = sorted(tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(numbered).encode()).hexdigest()
+
+
+def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = True) -> None:
+    """Raise ModelError unless a drafter counts tokens as its target does.
+
+    Where both models carry a tokenizer, their token-to-id maps must be equal, and their tables of embeddings may differ
+    in what pads them. Else the tables' sizes, read from the configurations, must be equal: a config.json by itself
+    carries no tokenizer.
+
+    Args:
+        target: a folder, a hub id, a GGUF file or a config.json.
+        drafter: likewise.
+        may_be_padded: whether the tables may differ.
+    """
+    sizes = [_vocabulary_size(location) for location in (target, drafter)]
+    are_known = all(_has_tokenizer(location) for location in (target, drafter))
+    if sizes[0] != sizes[1] and not (may_be_padded and are_known):
+        raise ModelError(
+            f"{drafter} has a vocabulary of {sizes[1]} tokens and the target {target} of {sizes[0]}; "
+            "a drafter must share its target's tokenizer"
+        )
+    if not are_known:
+        return
+    numbered, drafted = _numbered(target), _numbered(drafter)
+    if numbered != drafted:
+        raise ModelError(
+            f"the tokenizers of {drafter} and of the target {target} number their tokens differently: "
+            f"{_differences(numbered, drafted)}; a drafter must share its target's tokenizer"
+        )
+    if sizes[0] != sizes[1] and max(numbered.values()) >= min(sizes):
+        raise ModelError(
+            f"the tables of {drafter} and of the target {target} have {sizes[1]} and {sizes[0]} rows, and their "
+            f"tokenizer numbers tokens up to {max(numbered.values())}; a drafter must know all of its target's tokens"
+        )
+
+
+def _numbered(location: str) -> dict[str, int]:
+    """Return a tokenizer's numbers of tokens, without those that llama.cpp's converter makes up to fill a table."""
+    return {text: token for text, token in load_tokenizer(location).get_vocab().items() if text != f"[PAD{token}]"}
+
+
+def _differences(target: dict[str, int], drafter: dict[str, int]) -> str:
+    """Return how many tokens two vocabularies number differently, and the first of them."""
+    apart = [text for text in {**target, **drafter} if target.get(text) != drafter.get(text)]
+    apart.sort(key=lambda text: (target.get(text, drafter.get(text, 0)), text))
+    shown = [
+        f"{text!r} is {target.get(text, 'missing')} in the target and {drafter.get(text, 'missing')} in the drafter"
+        for text in apart[:SHOWN]
+    ]
+    more = [f"{len(apart) - SHOWN:,} more"] if len(apart) > SHOWN else []
+    count = "1 token differs" if len(apart) == 1 else f"{len(apart):,} tokens differ"
+    return f"{count} of {len(target):,} and {len(drafter):,} ({', '.join([*shown, *more])})"
+
+
+def _has_tokenizer(location: str) -> bool:
+    """Whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
+    path = Path(location)
+    if is_gguf(location):
+        return True
+    if path.is_dir():
+        return any(path.joinpath(file).exists() for file in TOKENIZER_FILES)
+    return not path.is_file()
+
+
+def _vocabulary_size(location: str) -> int:
+    return int(load_config(location).get_text_config().vocab_size)
