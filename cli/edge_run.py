@@ -12,6 +12,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .edge_serve import PORT, TOKEN
 from .report import facts_of, print_json, tell
 from .settings import Settings
@@ -31,9 +32,14 @@ def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
     return read[1] or read[2], int(read[3] or PORT)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("server", "drafter", "prompt", "max-new-tokens", "temperature", "stop", "device", "dtype", "seed", "json"),
+)
 @click.option("--server", required=True, metavar="HOST[:PORT]", callback=_address, help="Where the target is.")
-@click.option("--drafter", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}.")
+@click.option(
+    "--drafter", "--draft-model", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}."
+)
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
 @options.device
 @options.dtype

@@ -9,6 +9,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .report import facts_of, print_json, tell
 from .settings import Settings
 
@@ -20,7 +21,11 @@ PORT = 8322
 TOKEN = "SPECTUNE_EDGE_TOKEN"
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "host", "port", "slots", "devices", "gather", "wait-ms", "device", "dtype", "store"),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 is any that is free.")

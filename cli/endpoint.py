@@ -9,9 +9,14 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "draft-model", "drafter", "plan", "temperature", "slots", "host", "port", "api-key", "device"),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @options.drafters
 @options.followed_plan

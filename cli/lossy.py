@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
+from .command import Command
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import Table, facts_of, print_json, print_table, progress, tell
@@ -41,7 +42,22 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
     return tuple(texts)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "draft-model",
+        "drafter",
+        "prompts",
+        "setting",
+        "batch",
+        "temperature",
+        "device",
+        "dtype",
+        "output",
+    ),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @options.drafters
 @click.option(

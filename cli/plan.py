@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,16 @@ from click.core import ParameterSource
 
 from . import engine as engines
 from . import options, output
+from .command import Command
 from .report import print_table, progress, tell
 from .settings import Settings
+from .workload import tell_workload
 
 if TYPE_CHECKING:
+    from ..db.store import Store
     from ..planner.plans.plan import Plan
+    from ..profiler.records.device import Device
+    from ..profiler.records.model import ModelIdentity
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
 
@@ -22,17 +28,42 @@ if TYPE_CHECKING:
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
 
 
-@click.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where is decoded: on a device that is here, or on a catalogued one."""
+
+    device: str
+    estimated: str | None
+
+
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "batch",
+        "context",
+        "slo",
+        "new-tokens",
+        "max-memory",
+        "workload",
+        "estimate",
+        "explain",
+        "output",
+    ),
+    stray="name the model with --target MODEL; see a plan with: spectune show plan 3",
+)
 @engines.option
-@click.option("--target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows.")
+@click.option(
+    "--target", "--model", "target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows."
+)
 @options.device
-@options.dtype
+@options.profiled_dtype
 @click.option(
     "--regime",
     type=click.Choice(["eager", "cuda-graph", "compiled"]),
     help="Regime whose timings price it; else the one the target was profiled in last.",
 )
-@options.workload
+@options.profiled_workload
 @options.temperature
 @click.option(
     "--batch",
@@ -177,18 +208,21 @@ def plan(
         report("solving the plan", 0.0)
         effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
         if files is not None:
-            made, kept = _from_files(files, store, wanted, effort)
+            made, kept, number = _from_files(files, store, wanted, effort)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            made, kept = _from_store(target, device, estimated, store, wanted, effort)
+            made, kept, number = _from_store(
+                settings, target, Place(device=device, estimated=estimated), store, wanted, effort
+            )
     if output is not None:
         write_whole(output, plan_to_json(made))
     if plot is not None:
         _draw(made, plot)
     _print(made, as_json=as_json, explain=explain)
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
-    following = f"; next: spectune validate --target {target}" if target is not None and estimated is None else ""
-    tell(settings, f"kept in {kept}{written}{following}" if kept else f"kept in no store{written}")
+    following = "" if target is None or estimated is not None else f"; next: spectune validate --target {target}"
+    kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
+    tell(settings, f"{kept_as}{written}{following}")
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:
@@ -207,8 +241,10 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
         raise click.UsageError("--estimate plans for another device than one that is here; leave out --device.")
 
 
-def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort) -> tuple[Plan, str | None]:
-    """Return the plan, and where it is kept: nowhere unless a store is named."""
+def _from_files(
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort
+) -> tuple[Plan, str | None, int | None]:
+    """Return the plan, where it is kept, and its number: nowhere unless a store is named."""
     from ..tuning.documents import inputs_from_files
     from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
@@ -217,41 +253,59 @@ def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], eff
     told = {name: getattr(inputs, name) for name in ("target", "device", "dtype", "workload", "temperature")}
     made = solve_plan(inputs, PlanRequest(**(wanted | told)), effort)
     if store is None:
-        return made, None
+        return made, None, None
     from ..db.store import open_store
 
     with open_store(store) as opened:
-        keep_plan(made, inputs, opened)
-        return made, opened.url
+        return made, opened.url, keep_plan(made, inputs, opened)
 
 
 def _from_store(
-    target: str, device: str, estimated: str | None, store: str | None, wanted: dict[str, Any], effort: Effort
-) -> tuple[Plan, str]:
-    """Return the plan and the store it is kept in."""
+    settings: Settings, target: str, place: Place, store: str | None, wanted: dict[str, Any], effort: Effort
+) -> tuple[Plan, str, int]:
+    """Return the plan, the store it is kept in, and its number there."""
     from ..db.store import open_store
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
     from ..tuning.inputs import inputs_from_store
-    from ..tuning.plan import solve_and_store
+    from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
     from .model import named_model
 
     with open_store(store) as opened:
-        place = detect(device) if estimated is None else catalogued(estimated).device
-        request = PlanRequest(target=named_model(target, opened), device=place, **wanted)
-        inputs = (inputs_from_store if estimated is None else inputs_on_estimates)(request, opened)
-        return solve_and_store(inputs, request, opened, effort), opened.url
+        device = detect(place.device) if place.estimated is None else catalogued(place.estimated).device
+        model = named_model(target, opened)
+        named = {**wanted, **_profiled_last(settings, model, device, wanted, opened)}
+        request = PlanRequest(target=model, device=device, **named)
+        inputs = (inputs_from_store if place.estimated is None else inputs_on_estimates)(request, opened)
+        made = solve_plan(inputs, request, effort)
+        return made, opened.url, keep_plan(made, inputs, opened)
+
+
+def _profiled_last(
+    settings: Settings, target: ModelIdentity, device: Device, wanted: dict[str, Any], store: Store
+) -> dict[str, str]:
+    """Return the number format and the workload, of what was profiled last where they are not named."""
+    from ..tuning.profiled_last import dtype_profiled_last, workload_profiled_last
+
+    found = {"dtype": wanted["dtype"] or dtype_profiled_last(target, device, wanted["regime"], store)}
+    if wanted["workload"] is not None:
+        return found
+    workloads = workload_profiled_last(target, wanted["temperature"], store)
+    tell_workload(settings, workloads, "profiled last")
+    return {**found, "workload": workloads.last}
 
 
 def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:
     from ..planner.plans.document import plan_to_json
+    from ..planner.reasons.verdict import verdict_lines
     from .cells import plan_table
 
     if as_json:
         click.echo(plan_to_json(plan))
     elif not explain:
+        click.echo("".join(f"{line}\n" for line in verdict_lines(plan)))
         print_table(plan_table(plan))
         for note in plan.provenance.notes:
             click.echo(f"note: {note}")

@@ -9,6 +9,7 @@ import click
 
 from . import engine as engines
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .fleet import ray_address
 from .model import model_places
@@ -23,9 +24,24 @@ OF_TEXTS = ("prompts", "sample", "workload", "temperatures", "record", "max_new_
 OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "draft-model",
+        "drafter",
+        "prompts",
+        "batch",
+        "temperature",
+        "device",
+        "dtype",
+        "budget",
+        "dry-run",
+    ),
+    stray="name the model with --target MODEL",
+)
 @engines.option
-@click.option("--target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
+@click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @options.drafters
 @options.prompts
 @options.sample

@@ -10,6 +10,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .pace import Pace
 from .report import print_json, tell
@@ -23,10 +24,30 @@ if TYPE_CHECKING:
     from ..runtime.generation import Completion
     from ..runtime.generator import Generator
 
-UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing where no plan is followed
+UNPLANNED = (
+    "drafters",
+    "draft_models",
+    "workload",
+    "allow_lossy",
+)  # options that say nothing where no plan is followed
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "prompt",
+        "chat",
+        "draft-model",
+        "drafter",
+        "plan",
+        "temperature",
+        "max-new-tokens",
+        "device",
+        "json",
+    ),
+    stray="name the model with --target MODEL and the text with --prompt TEXT",
+)
 @options.target
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
 @click.option("--chat", is_flag=True, help="Ask the prompt as a user does, through the target's chat template.")

@@ -7,9 +7,26 @@ from pathlib import Path
 import click
 
 from . import options
+from .command import Command
+
+TEXT = "serve serves the store; text is served by: spectune endpoint --target"
 
 
-@click.command()
+def _text_is_served_elsewhere(_ctx: click.Context, _param: click.Parameter, model: str | None) -> None:
+    """Refuse a model, and say which command serves it."""
+    if model is not None:
+        raise click.UsageError(f"{TEXT} {model}")
+
+
+@click.command(cls=Command, stray=f"{TEXT} MODEL")
+@click.option(
+    "--target",
+    "--model",
+    hidden=True,
+    expose_value=False,
+    callback=_text_is_served_elsewhere,
+    help="Of `spectune endpoint`, which serves text.",
+)
 @options.store
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=8321, show_default=True, type=click.IntRange(1, 65535), help="On which port.")

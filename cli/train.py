@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options
+from .command import Command
 from .report import progress
 from .settings import Settings
 from .train_block import ctc, medusa, specformer
@@ -12,7 +13,7 @@ from .train_cacheback import cacheback
 from .train_exit import exit_
 from .train_pad import pad
 from .train_recycling import recycling
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
 
@@ -29,7 +30,7 @@ def train() -> None:
     """
 
 
-@train.command()
+@train.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
 @click.option("--form", default="3", show_default=True, type=click.Choice([*FORMS]), help="Which EAGLE the head is.")
 @click.option(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .command import Command
 from .report import progress
 from .settings import Settings
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 if TYPE_CHECKING:
     from ..runtime.models.block_shape import Kind
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SAID = "Neighbouring places of a text learned from at once."
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--heads", default=5, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
 def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
@@ -32,7 +33,7 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
     _train(settings, run, "medusa", depth=heads)
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--frames", default=8, show_default=True, type=click.IntRange(1), help="Places that say a token or none.")
 @click.option("--labels", default=5, show_default=True, type=click.IntRange(1), help="Tokens these learn to say.")
@@ -52,7 +53,7 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     _train(settings, run, "ctc", depth=labels, frames=frames, intermediate=intermediate)
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--places", default=8, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
 @click.option(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .command import Command
 from .report import progress
 from .settings import Settings
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 
-@click.command(name="exit")
+@click.command(name="exit", cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
 @click.option("--exit-layer", required=True, type=click.IntRange(1), help="Layers of the target that draft.")
 @click.option(

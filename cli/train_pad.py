@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
+from .command import Command
 from .report import Table, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -20,9 +21,13 @@ POSITIVE = click.IntRange(1)
 CHANCE = click.FloatRange(0.0, 1.0)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "drafter", "data", "output", "rollouts", "steps", "max-new-tokens", "device", "dtype", "fresh"),
+    stray="name the model with --target MODEL",
+)
 @options.target
-@click.option("--drafter", required=True, metavar="MODEL", help="Whose tokens.")
+@click.option("--drafter", "--draft-model", "drafter", required=True, metavar="MODEL", help="Whose tokens.")
 @click.option(
     "--data",
     "files",

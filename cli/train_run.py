@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..training.settings import TrainingSettings
 
 Command = Callable[..., None]
+BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "device", "dtype", "fresh")  # options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
@@ -20,16 +21,31 @@ if TYPE_CHECKING:
     from ..planner.plans.validation import Validation
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "plan",
+        "prompts",
+        "draft-model",
+        "drafter",
+        "batch",
+        "workload",
+        "rounds",
+        "fail-above",
+        "device",
+    ),
+    stray="name the model with --target MODEL and a plan with --plan 3",
+)
 @engines.option
 @options.target
 @options.prompts
 @options.sample
-@click.option("--plan", metavar="ID|FILE", help="Which plan; else the one of this device that counts.")
+@click.option("--plan", metavar="PLAN", help="A number of the list or a file; else the plan in use on this device.")
 @options.drafters
 @options.device
 @options.planned_dtype
-@options.workload
+@click.option("--workload", metavar="NAME", help="Whose plan; else that of the workload profiled last.")
 @options.temperature
 @click.option(
     "--batch",
