@@ -13,7 +13,9 @@ from .settings import Settings
 
 @click.group(cls=LazyGroup, groups=GROUPS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors only, no progress.")
-@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Print more: what differs, value by value, and where an error came from."
+)
 @click.version_option(package_name="spectune", message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context, quiet: bool, verbose: bool) -> None:

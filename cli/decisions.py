@@ -37,8 +37,8 @@ def promote(
 ) -> None:
     """Use this plan, whatever is planned later.
 
-    Decoders use one plan of each device, target, workload and temperature: the one promoted last, else the newest that
-    is not retired. `spectune list` shows which. PLAN is its number there, or a file of `spectune plan -o`.
+    Decoders use one plan of each device, target, workload and temperature: the one promoted last, else the newest
+    that is not retired. `spectune list` shows which. PLAN is its number there, or a file of `spectune plan -o`.
 
     \b
         spectune promote 3 --reason "validated on two hosts"

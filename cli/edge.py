@@ -74,8 +74,9 @@ def plan(
 ) -> None:
     """Say what drafting at the edge brings.
 
-    From the newest profile of the target on this machine, the server: how devices should draft, how many drafts to
-    gather before they are verified, what every device gets, and what it would get if the server decoded alone.
+    Plans from the newest profile of the target on this machine, the server. It says how devices should draft, and
+    how many drafts to gather before they are verified. It compares each device's speed with what the server alone
+    would give it.
 
     \b
         spectune edge plan --target path/to/target --drafter small --rtt-ms 20 --devices 1,4,8

@@ -74,9 +74,9 @@ def run(
 ) -> None:
     """Decode a prompt with a drafter here and the target on a server.
 
-    The text is the target's own. The server says how to draft, and stderr why. What goes missing on the way is asked
-    for again. With --fallback the drafter goes on alone where the server was asked in vain eight times: those tokens
-    are not the target's, and it is said which.
+    The text is the target's own. The server says how to draft, and stderr why. Lost messages are sent again. With
+    --fallback the drafter continues alone after eight requests without an answer. Those tokens are not the
+    target's, and you see which.
 
     \b
         spectune edge run --server host:8322 --drafter path/to/small --prompt "def main():"

@@ -65,9 +65,9 @@ def serve(
 ) -> None:
     """Verify what devices draft.
 
-    Every device is told how to draft, by how fast it is and how far away: planned from the store's profile of the
-    target where there is one. Devices must know the token in SPECTUNE_EDGE_TOKEN, if that is set. The connection is
-    not encrypted: across networks let a proxy or a tunnel do that. Ends with Ctrl-C, and prints what was done.
+    The server plans how each device drafts, from its speed, its distance, and the store's profile of the target.
+    Devices must know the token in SPECTUNE_EDGE_TOKEN, if that is set. The connection is not encrypted: across
+    networks use a proxy or a tunnel. Ends with Ctrl-C, and prints what was done.
 
     \b
         spectune edge serve --target path/to/target

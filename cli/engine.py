@@ -46,7 +46,7 @@ TURNS = 4  # of every round of a validation
 option = click.option(
     "--engine",
     type=click.Choice(NAMES),
-    help="Take an engine that runs here, on the CPU, instead of spectune's own decoder.",
+    help="Use an engine that runs here, on the CPU, instead of spectune's own decoder.",
 )
 Json = dict[str, Any]  # JSON values
 

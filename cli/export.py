@@ -36,8 +36,8 @@ NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvin
     help="Where the target lies now; else where it was profiled.",
 )
 @options.drafters
-@options.files_of("surface", "Solve anew")
-@options.files_of("trace", "Solve anew")
+@options.files_of("surface", "Solve again")
+@options.files_of("trace", "Solve again")
 @options.store
 @click.option("-o", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the files to this folder.")
 @options.as_json
@@ -58,10 +58,10 @@ def export(
 ) -> None:
     """Write a plan as an engine's settings.
 
-    Prints the command, the files it reads, and what of the plan the engine cannot carry. What it can
-    carry is solved for anew on the plan's own measurements, from the store or from --surface and
-    --trace; where they are not at hand it is chosen among the alternatives that the plan lists. A plan
-    that was made for the engine (spectune plan --engine) also says how the engine ran.
+    Prints the command, the files it reads, and what of the plan the engine cannot carry. Settings that the engine
+    lacks are solved again on the plan's own measurements: from the store, or from --surface and --trace. Without
+    measurements they come from the alternatives in the plan. A plan made with `spectune plan --engine` also says
+    how the engine ran.
 
     \b
         spectune export --engine vllm

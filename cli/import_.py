@@ -56,11 +56,11 @@ def import_(
 ) -> None:
     """Add measurements made elsewhere.
 
-    FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o
-    wrote comes back as it was. Measurements of other software get a regime of their own,
-    imported:NAME, and never mix with spectune's. What the store holds already is not added again.
-    An engine's own counters are read with --format, brought to one definition of acceptance and
-    printed. With --plan they are kept as an observation of the plan that the engine was given.
+    FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o wrote comes
+    back as it was. Measurements of other software get a regime of their own, imported:NAME, and never mix with
+    spectune's. What the store holds already is not added again. An engine's own counters are read with --format,
+    brought to one definition of acceptance and printed. With --plan they are saved as an observation of the plan
+    that the engine ran.
 
     \b
         spectune import timings.csv --device cuda:0 --model path/to/target --regime-name vllm-0.9

@@ -61,7 +61,7 @@ class Place:
 @click.option(
     "--regime",
     type=click.Choice(["eager", "cuda-graph", "compiled"]),
-    help="Regime whose timings price it; else the one the target was profiled in last.",
+    help="How forwards run; else the regime profiled last.",
 )
 @options.profiled_workload
 @options.temperature
@@ -71,7 +71,7 @@ class Place:
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Batch sizes; else those whose rounds were timed.",
+    help="Batch sizes (concurrency); else those whose rounds were timed.",
 )
 @click.option(
     "--context",
@@ -79,34 +79,34 @@ class Place:
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Contexts; else those that these batches have in common.",
+    help="Context lengths, in tokens; else those that these batches have in common.",
 )
 @click.option(
     "--slo",
     "bound",
     metavar="METRIC<=Nms",
     callback=options.latency_bound,
-    help="Latency to keep where possible: 'itl<=30ms', 'p90_itl<=50ms'.",
+    help="Latency to keep where possible: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms'.",
 )
 @click.option(
     "--new-tokens",
     metavar="N",
     type=click.IntRange(2),
-    help="Expected length of an answer: choose by whole requests, in which drafters read the prompt, too.",
+    help="Expected output length: choose by whole requests, prefill by target and drafter included.",
 )
 @click.option(
     "--cached-share",
     default=0.0,
     metavar="SHARE",
     type=click.FloatRange(0.0, 1.0, max_open=True),
-    help="With --new-tokens: how much of a prompt an earlier text began with, which is not read anew, e.g. 0.8.",
+    help="With --new-tokens: share of a prompt in the prefix cache, for example 0.8.",
 )
 @click.option(
     "--max-memory",
     "max_memory_bytes",
     metavar="SIZE",
     callback=options.size,
-    help="Most memory at the peak of decoding, e.g. 24GiB.",
+    help="Most memory at the peak of decoding, weights and KV cache: 24G is 24 GiB.",
 )
 @click.option(
     "--table",
@@ -164,21 +164,21 @@ def plan(
     plot: Path | None,
     **wanted: Any,  # the other fields of a PlanRequest, which checks them
 ) -> None:
-    """Choose how to decode fastest, and say why.
+    """Find the fastest way to decode, and say why.
 
-    Replays chains, prompt lookup and trees of every drafter on what `spectune profile` recorded, and
-    keeps the best per batch and context. Plain decoding is always a candidate.
+    Replays chains, prompt lookup and draft trees of every drafter on what `spectune profile` recorded. Keeps the
+    fastest for each batch size and context. Plain decoding, the baseline, always competes. Number format, regime
+    and workload are those profiled last unless you name them.
 
-    What if: --surface and --trace plan from files of `spectune show surface|trace -o`, without a
-    device, a store or models; nothing is kept then, unless --store says where to keep the plan.
-    Lossy ways compete only with --allow-lossy and only where `spectune lossy` measured what they cost.
-    --estimate plans the store's traces on surfaces computed for a device that is not here; surfaces
-    and plan are kept, labelled, and no decoder takes them for measured ones.
+    Lossy ways compete only with --allow-lossy, and only where `spectune lossy` measured their loss. --estimate
+    plans for a device that is not here: latencies are computed, acceptance is the recorded one. Such a plan is
+    labelled, and decoders follow it only as a guess. --surface and --trace plan from files, without a device, a
+    store or models. Such a plan is saved only where --store names a store.
 
     \b
         spectune plan --target path/to/target --explain
-        spectune plan --target path/to/target --batch 1,8 --slo 'itl<=30ms' -o plan.json
-        spectune plan --target path/to/target --estimate H200 --max-memory 24GiB
+        spectune plan --target path/to/target --batch 1,8 --slo 'tpot<=30ms' -o plan.json
+        spectune plan --target path/to/target --estimate H200 --max-memory 24G
         spectune plan --surface target.json --surface small.json --trace trace.json
         spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4

@@ -23,8 +23,8 @@ from .settings import Settings
 def report(settings: Settings, /, plan: str | None, output: Path, option: str | None, store: str | None) -> None:
     """Write everything in the store as one page.
 
-    The page shows devices, latency surfaces, acceptance, plans, validations and drift. It also shows what changed from
-    one plan to the next. It is one file and needs no network. PLAN is a number of `spectune list` or a file of
+    The page shows devices, latency surfaces, acceptance, plans, validations and drift. It also shows what changed
+    from one plan to the next. It is one file and needs no network. PLAN is a number of `spectune list` or a file of
     `spectune plan -o`; the page then holds this plan and its measurements alone.
 
     \b

@@ -22,7 +22,7 @@ FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2
 def train() -> None:
     """Train a drafter on a target of yours.
 
-    Each kind of drafter is a command of its own.
+    Each kind of drafter has its own command.
 
     \b
         spectune train eagle --target path/to/target --data corpus.jsonl -o my-head
@@ -68,9 +68,9 @@ def eagle(
 ) -> None:
     """Train a head that drafts from the target's hidden states.
 
-    The target continues pieces of the files, half of them greedily, and the head learns from these texts. The folder
-    is a drafter like any other afterwards, for this target alone, with a card that says how good it is. A run that was
-    stopped goes on where it stopped.
+    The target continues pieces of the files, half of them greedily, and the head learns from these texts. The
+    folder is a drafter like any other afterwards, for this target alone, with a card that says how good it is. A
+    run that was stopped resumes where it stopped.
 
     \b
         spectune train eagle --target path/to/target --data corpus.jsonl -o my-head

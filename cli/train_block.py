@@ -25,7 +25,7 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
 
     Each head is one residual block; the language-model head is the target's own. The target continues pieces of the
     files, half of them greedily, and the heads learn from these texts. The folder is a drafter for this target alone,
-    with a card that says how good it is. A run that was stopped goes on where it stopped.
+    with a card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train medusa --target path/to/target --data corpus.jsonl -o my-heads
@@ -43,9 +43,9 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
 def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermediate: int) -> None:
     """Train a drafter by CTC: frames that say tokens or blanks.
 
-    One layer over the text's states answers all frames at once. The target continues pieces of the files, half of them
-    greedily, and the drafter learns from these texts. The folder is a drafter for this target alone, with a card that
-    says how good it is. A run that was stopped goes on where it stopped.
+    One layer over the text's states answers all frames at once. The target continues pieces of the files, half of
+    them greedily, and the drafter learns from these texts. The folder is a drafter for this target alone, with a
+    card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train ctc --target path/to/target --data corpus.jsonl -o my-drafter
@@ -61,7 +61,7 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     default=0,
     metavar="N",
     type=click.IntRange(0),
-    help="Width of what stands for a token; else the target's.",
+    help="Width of a token's vector; else the target's.",
 )
 @click.option(
     "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
@@ -74,7 +74,7 @@ def specformer(
 
     It reads the target's states behind half of its layers, behind all but one and behind all. The target continues
     pieces of the files, half of them greedily, and the drafter learns from these texts. The folder is a drafter for
-    this target alone, with a card that says how good it is. A run that was stopped goes on where it stopped.
+    this target alone, with a card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train specformer --target path/to/target --data corpus.jsonl -o my-drafter

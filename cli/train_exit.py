@@ -23,10 +23,10 @@ from .train_run import BASIC, TrainingRun, show_card, training_run
 def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> None:
     """Train an early exit: the target drafts for itself.
 
-    The target's first layers draft, behind a small network that imitates what the deep layers make of their result. The
-    target continues pieces of the files, half of them greedily, and the network learns from these texts. The folder is
-    a drafter for this target alone, with a card that says how good it is. A run that was stopped goes on where it
-    stopped.
+    The target's first layers draft, behind a small network that imitates what the deep layers make of their result.
+    The target continues pieces of the files, half of them greedily, and the network learns from these texts. The
+    folder is a drafter for this target alone, with a card that says how good it is. A run that was stopped goes on
+    where it stopped.
 
     \b
         spectune train exit --target path/to/target --data corpus.jsonl -o my-exit --exit-layer 2

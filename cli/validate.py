@@ -79,9 +79,9 @@ def validate(
 ) -> None:
     """Measure the plan against plain decoding.
 
-    Both decode the same prompts in turns, so that whatever disturbs the device disturbs them alike.
-    Predicted and measured speed are kept beside the plan, and what sets them apart: the texts, the machine's
-    pace, or the rounds themselves.
+    Both decode the same prompts in turns, so that disturbances of the device meet both alike. Predicted and
+    measured speed are saved beside the plan, with the reason for the difference: texts, machine or rounds. The plan
+    is that of the workload profiled last unless you name one.
 
     \b
         spectune validate --target path/to/target --fail-above 15

@@ -276,5 +276,5 @@ def _nearest(request: PlanRequest, store: Store) -> str:
     near = nearest(request.device, others)
     if near is None:
         return ""
-    seen = ", ".join(str(each) for each in match_devices(request.device, near).differences)
-    return f" (the nearest it was measured on is {near.label}, with {seen})"
+    seen = match_devices(request.device, near).in_brief
+    return f" (the nearest it was measured on is {near.label}, with {seen}; spectune -v doctor compares them)"
