@@ -35,7 +35,7 @@ def plan_words(ctx: click.Context, param: click.Parameter, words: Sequence[str])
     """Return the plan that `3`, `plan 3`, `plan.json` or `plan plan.json` names; None without words."""
     names = list(words[1:] if words[:1] == (KIND,) else words)
     if len(names) > 1:
-        raise click.BadParameter(f"got {' '.join(words)!r}, which is more than one plan; give {FORMS}")
+        raise click.UsageError(f"got {' '.join(words)!r}, which is more than one plan; give {FORMS}")
     return plan_name(ctx, param, names[0] if names else None)
 
 

@@ -32,10 +32,10 @@ def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> 
     """Return what `plan 3`, `3`, `plan.json` or `surface 2` names."""
     if words and words[0] in OTHER_KINDS:
         if len(words) > 2 or not all(map(plan_name.is_number, words[1:])):
-            raise click.BadParameter(f"a {words[0]} is named by its number; write for example {words[0]} 2")
+            raise click.UsageError(f"a {words[0]} is named by its number; write for example {words[0]} 2")
         return Wanted(kind=words[0], name=words[1] if words[1:] else None)
     if words and words[0] != plan_name.KIND and not plan_name.is_number(words[0]) and not Path(words[0]).is_file():
-        raise click.BadParameter(f"{words[0]!r} is no plan, surface, trace, number or file; write for example plan 3")
+        raise click.UsageError(f"{words[0]!r} is no plan, surface, trace, number or file; write for example plan 3")
     return Wanted(kind=plan_name.KIND, name=plan_name.plan_words(ctx, param, words))
 
 
