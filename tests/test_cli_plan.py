@@ -247,7 +247,7 @@ def test_a_picture_of_an_unknown_kind_is_refused_before_any_work(files: Mapping[
 def profiled_here(folder: Path, workload: str, dtype: str) -> None:
     """Keep what a profile of this device would, in a number format and along a workload's texts."""
     here, found, drafter = detect("cpu"), measured(), measured().drafters[0]
-    key = {"device": here.fingerprint, "dtype": dtype}
+    key: dict[str, Any] = {"device": here.fingerprint, "dtype": dtype}
     trace = replace(drafter.trace, workload=workload)
     for document in (
         SurfaceDocument(
