@@ -233,7 +233,7 @@ def _profile_one(settings: Settings, request: ProfileRequest, store: str | None,
                 done = measure(request, opened, fresh=fresh, progress=report)
         except KeyboardInterrupt:
             click.echo(
-                f"stopped; what was done is kept in {opened.url}, and the same command goes on from there", err=True
+                f"stopped; what was done is kept in {opened.url}, and the same command resumes there", err=True
             )
             raise
         (print_json if as_json else print_profile)(profile_facts(done, opened.url))

@@ -25,7 +25,7 @@ def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> 
 
     The target's first layers draft, behind a small network that imitates what the deep layers make of their result.
     The target continues pieces of the files, half of them greedily, and the network learns from these texts. The
-    folder is a drafter for this target alone, with a card that says how good it is. A run that was stopped goes on
+    folder is a drafter for this target alone, with a card that says how good it is. A stopped run resumes
     where it stopped.
 
     \b
