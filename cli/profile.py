@@ -232,9 +232,7 @@ def _profile_one(settings: Settings, request: ProfileRequest, store: str | None,
             with progress(settings) as report:
                 done = measure(request, opened, fresh=fresh, progress=report)
         except KeyboardInterrupt:
-            click.echo(
-                f"stopped; what was done is kept in {opened.url}, and the same command resumes there", err=True
-            )
+            click.echo(f"stopped; what was done is kept in {opened.url}, and the same command resumes there", err=True)
             raise
         (print_json if as_json else print_profile)(profile_facts(done, opened.url))
         tell(settings, f"kept in {opened.url}; next: spectune plan --target {place_or_id(request.models.target)}")
