@@ -53,12 +53,11 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 @options.as_json
 @click.pass_obj
 def advise(_settings: Settings, /, file: Path, file_format: str, tpot_ms: dict[int, float], as_json: bool) -> None:
-    """Tell how long an engine's drafts should be.
+    """Find a running server's best draft length.
 
-    FILE holds the engine's counters while it drafted its longest chain. With the time per output token
-    with and without drafts, measured under the same load, they tell what every shorter chain would
-    bring. Nothing is profiled and nothing is kept; trees, other drafters and other loads need
-    spectune profile and plan.
+    FILE holds the server's counters while it drafted its longest chain. Give the time per output token (TPOT) with
+    and without drafts, under the same load. From both follows the speed of every shorter chain. Nothing is profiled
+    or saved. For trees, other drafters and other loads use `spectune profile` and `spectune plan`.
 
     \b
         curl -s localhost:8000/metrics > metrics.txt

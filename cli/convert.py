@@ -29,8 +29,8 @@ NAMES = ("llama.cpp", "openvino")  # a test compares them
 def convert(settings: Settings, /, named: str, engine: str, dtype: str, output: Path | None, as_json: bool) -> None:
     """Write a model in an engine's own form.
 
-    MODEL is a model folder of Hugging Face, or its id there. It becomes the GGUF file, or the folder of OpenVINO, that
-    `spectune profile --engine` makes for itself and throws away; an exported command reads it. Nothing is
+    MODEL is a model folder of Hugging Face, or its id there. It becomes the GGUF file, or the folder of OpenVINO,
+    that `spectune profile --engine` makes for itself and throws away; an exported command reads it. Nothing is
     overwritten.
 
     \b

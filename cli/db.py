@@ -109,9 +109,9 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
     """Merge a folder or another store into this one.
 
     SOURCE is a folder that `spectune db export` wrote, or the path or URL of another store, which is only read.
-    What is here already is not added again; what is older than what is here of the same setup is left out and
-    listed, host times only where newer ones have all their batches and kinds of round. All of it is added or,
-    after an error, nothing.
+    What is here already is not added again. What is older than its like here is left out and listed. Of host times
+    that holds only where newer ones have all their batches and kinds of round. All of it is added or, after an
+    error, nothing.
 
     \b
         spectune db import measurements/
@@ -139,10 +139,10 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
 def prune(store: str | None, observations: int | None, dry_run: bool, as_json: bool) -> None:
     """Take out timings and traces that nothing needs.
 
-    Kept are the newest of every surface and setup, and everything that a plan that counts or is promoted was
-    computed from. Plans are never taken out. Profiles that nobody went on with for 90 days are given up. What
-    decoders observed stays unless --observations says how much of it; drift is judged by the newest 10,000 of a
-    plan. The file of an SQLite store gets smaller.
+    The newest of every surface and setup stay, and so does everything that a plan in use or promoted was computed
+    from. Plans are never taken out. Profiles that were left unfinished for 90 days are given up. What decoders
+    observed stays unless --observations says how much of it; drift is judged by the newest 10,000 of a plan. The
+    file of an SQLite store gets smaller.
 
     \b
         spectune db prune --dry-run
@@ -168,7 +168,8 @@ def prune(store: str | None, observations: int | None, dry_run: bool, as_json: b
 def backup(file: Path, store: str | None) -> None:
     """Copy an SQLite store to FILE while others write.
 
-    The copy is the store at one moment, and is opened like it. A server has tools of its own, e.g. pg_dump.
+    The copy is the store at one moment, and is opened like it. For a database server use its own tools, such as
+    pg_dump.
 
     \b
         spectune db backup store-backup.db

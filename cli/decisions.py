@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options
+from . import options, plan_name
 from .existing import NOTHING, require_there
 from .report import print_json, tell
 from .settings import Settings
@@ -19,64 +19,80 @@ if TYPE_CHECKING:
     from ..db.plans import PlanRow
     from ..db.store import Store
 
-plan_number = click.argument("number", metavar="ID", type=click.IntRange(1))
 reason = click.option("--reason", required=True, metavar="TEXT", help="Why, for those who read it later.")
 
-Decide = Callable[["Store", str], None]  # in a store, by somebody
+Decide = Callable[["Store", int, str], None]  # in a store, of a plan, by somebody
 
 
 def _decision(run: Callable[..., None]) -> click.Command:
     """Return a command that takes what all decisions take."""
-    for given in (click.pass_obj, options.as_json, options.store, reason, plan_number):
+    for given in (click.pass_obj, options.as_json, options.store, reason, plan_name.argument):
         run = given(run)
     return click.command()(run)
 
 
 @_decision
-def promote(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
-    """Let a plan count, whatever is planned later.
+def promote(
+    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
+) -> None:
+    """Use this plan, whatever is planned later.
 
-    Of the plans for one device, target, workload and temperature the one promoted last counts; without one, the
-    newest that is not retired. `spectune list` shows which.
+    Decoders use one plan of each device, target, workload and temperature: the one promoted last, else the newest
+    that is not retired. `spectune list` shows which. PLAN is its number there, or a file of `spectune plan -o`.
 
     \b
         spectune promote 3 --reason "validated on two hosts"
     """
-    _decide(lambda opened, by: opened.promote_plan(number, by, reason), number, settings, store, as_json)
+    name = _named(plan, plan_option)
+    _decide(lambda opened, number, by: opened.promote_plan(number, by, reason), name, settings, store, as_json)
 
 
 @_decision
-def retire(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
-    """Let a plan count no more.
+def retire(
+    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
+) -> None:
+    """Use this plan no more.
 
-    The plan that counted before it counts again, if there is one. Nothing is deleted: a retired plan can still be
-    named by its number, and restored.
+    Decoders go back to the plan before it, if there is one. Nothing is deleted: you can still name a retired plan by
+    its number, and restore it.
 
     \b
         spectune retire 3 --reason "slower than plain decoding since the new driver"
     """
-    _decide(lambda opened, by: opened.retire_plan(number, by, reason), number, settings, store, as_json)
+    name = _named(plan, plan_option)
+    _decide(lambda opened, number, by: opened.retire_plan(number, by, reason), name, settings, store, as_json)
 
 
 @_decision
-def restore(settings: Settings, number: int, reason: str, store: str | None, as_json: bool) -> None:
-    """Let a retired plan take part again.
+def restore(
+    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
+) -> None:
+    """Let a retired plan be used again.
 
-    It counts if it is the newest of its setup and none is promoted, or once it is promoted again.
+    Decoders use it if it is the newest of its setup and no plan is promoted, or once you promote it again.
 
     \b
         spectune restore 3 --reason "the old driver is back"
     """
-    _decide(lambda opened, by: opened.restore_plan(number, by, reason), number, settings, store, as_json)
+    name = _named(plan, plan_option)
+    _decide(lambda opened, number, by: opened.restore_plan(number, by, reason), name, settings, store, as_json)
 
 
-def _decide(decide: Decide, number: int, settings: Settings, store: str | None, as_json: bool) -> None:
+def _named(plan: str | None, plan_option: str | None) -> str:
+    name = plan_name.one_of(plan, plan_option)
+    if name is None:
+        raise click.UsageError(f"Missing argument 'PLAN'. Give {plan_name.FORMS}.")
+    return name
+
+
+def _decide(decide: Decide, name: str, settings: Settings, store: str | None, as_json: bool) -> None:
     """Change a plan's state, and tell it with the plan that counts for its setup now."""
     from ..db.store import open_store
 
     require_there(store, NOTHING)
     with open_store(store) as opened:
-        decide(opened, _somebody(store))
+        number = plan_name.number_of(name, opened)
+        decide(opened, number, _somebody(store))
         row, url = opened.plan_row(number), opened.url
         counting, note = _counting(opened, row), opened.note
     if note:

@@ -31,7 +31,7 @@ FETCHED = ""  # what --real is without a model behind it
 @click.command()
 @click.option("--store", metavar="URL", help="Keep what is measured here; else in a temporary store.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option("--train", is_flag=True, help="Train the models anew (about 1.5 hours on 2 cores), nothing else.")
+@click.option("--train", is_flag=True, help="Train the models again (about 1.5 hours on 2 cores), nothing else.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for --train.")
 @click.option(
     "--real",
@@ -44,10 +44,10 @@ FETCHED = ""  # what --real is without a model behind it
 def demo(
     settings: Settings, store: str | None, as_json: bool, train: bool, output: Path | None, real: str | None
 ) -> None:
-    """Run all of it on small real models.
+    """Try everything on small real models.
 
-    Profiles a 14 M target and two drafters on this device, plans, and measures the plan beside plain
-    decoding, two hand-set defaults and transformers. Three to four minutes on two cores.
+    Profiles a 14 M target and two drafters on this device, and plans. Then it measures the plan beside plain
+    decoding, two published defaults and transformers. Three to four minutes on two cores.
 
     \b
         spectune demo

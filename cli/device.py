@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
-from .options import DEVICE
+from .options import DEVICE, torch_name
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -20,10 +20,10 @@ def named_device(text: str, store: Store) -> Device:
         DeviceError: none of them, or several devices share the name.
         StoreError: the file holds no device.
     """
-    if DEVICE.fullmatch(text):
+    if DEVICE.fullmatch(place := torch_name(text)):
         from ..profiler.device import detect
 
-        return detect(text)
+        return detect(place)
     if Path(text).is_file():
         return _device_in(Path(text))
     known = store.devices()

@@ -9,8 +9,10 @@ import click
 
 from . import options
 from .report import Table, facts_of, print_json, print_table
+from .settings import Settings
 
 if TYPE_CHECKING:
+    from .finding import Finding
     from .findings import Examination
     from .inspection import Inspection
     from .kept_devices import KeptDevice
@@ -38,10 +40,10 @@ def doctor(
 ) -> None:
     """Check this device, versions and store.
 
-    Says what this machine is and how it is doing, what is missing and what to do about it, and which of
-    the store's devices it matches. The first time it measures the memory bandwidth, about a second, and
-    remembers it in the user's cache folder (or SPECTUNE_CACHE); nothing else is created or changed.
-    Exits 1 only where something is broken. Of models it says whether they can be computed, and reads no weights.
+    Says what this machine is, what is missing and what to do about it. Compares it with the devices in the store;
+    with spectune -v it names each difference. The first time it measures the memory bandwidth, about a second. It
+    saves that in the user's cache folder (or SPECTUNE_CACHE) and changes nothing else. Exits 1 only where something
+    is broken. With --target and --drafter it says whether these models can be computed, without reading weights.
 
     \b
         spectune doctor
@@ -56,16 +58,22 @@ def doctor(
     if as_json:
         print_json({"is_sound": not broken} | _facts(found))
     else:
-        _print_findings(found, commands)
+        _print_findings(found, commands, is_brief=not (isinstance(ctx.obj, Settings) and ctx.obj.verbose))
     if broken:
         click.echo(f"Error: broken: {', '.join(broken)}; see what to do about each above", err=True)
         ctx.exit(1)
 
 
-def _print_findings(found: Examination, commands: bool) -> None:
+def _print_findings(found: Examination, commands: bool, *, is_brief: bool) -> None:
     columns = ("", "what", "seen", "do", *(["the same from"] if commands else []))
     rows = [
-        (each.verdict, each.name, each.seen, each.advice, *([each.command] if commands else []))
+        (
+            each.verdict,
+            each.name,
+            (is_brief and each.in_brief) or each.seen,
+            each.advice,
+            *([each.command] if commands else []),
+        )
         for each in found.findings
     ]
     print_table(Table(title="spectune doctor", columns=columns, rows=rows))
@@ -73,10 +81,14 @@ def _print_findings(found: Examination, commands: bool) -> None:
 
 def _facts(found: Examination) -> Json:
     return {
-        "findings": [asdict(finding) for finding in found.findings],
+        "findings": [_finding_facts(finding) for finding in found.findings],
         "devices": [_device_facts(each) for each in found.devices],
         "kept_devices": [_kept_facts(each) for each in found.kept],
     }
+
+
+def _finding_facts(finding: Finding) -> Json:
+    return {name: value for name, value in asdict(finding).items() if name != "in_brief"}
 
 
 def _device_facts(found: Inspection) -> Json:

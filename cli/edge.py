@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
+from .command import Command
+from .draft_models import own_name
 from .edge_run import run
 from .edge_serve import serve
 from .report import Table, facts_of, print_json, print_table
@@ -33,9 +35,21 @@ edge.add_command(serve)
 edge.add_command(run)
 
 
-@edge.command()
+@edge.command(
+    cls=Command,
+    basic=("target", "drafter", "devices", "draft-ms", "rtt-ms", "context", "workload", "device", "dtype", "json"),
+    stray="name the model with --target MODEL",
+)
 @options.target
-@click.option("--drafter", "name", required=True, metavar="NAME", help="That devices have, as it was profiled.")
+@click.option(
+    "--drafter",
+    "--draft-model",
+    "name",
+    required=True,
+    metavar="NAME",
+    callback=lambda _ctx, _param, text: own_name(text) if "/" in text else text,
+    help="The devices' drafter, by its name in the profile or by its folder.",
+)
 @click.option("--draft-ms", type=click.FloatRange(0.0, min_open=True), help="A drafted token takes; else as profiled.")
 @click.option("--rtt-ms", default=20.0, show_default=True, type=click.FloatRange(0.0), help="To the server and back.")
 @click.option(
@@ -60,8 +74,9 @@ def plan(
 ) -> None:
     """Say what drafting at the edge brings.
 
-    From the newest profile of the target on this machine, the server: how devices should draft, how many drafts to
-    gather before they are verified, what every device gets, and what it would get if the server decoded alone.
+    Plans from the newest profile of the target on this machine, the server. It says how devices should draft, and
+    how many drafts to gather before they are verified. It compares each device's speed with what the server alone
+    would give it.
 
     \b
         spectune edge plan --target path/to/target --drafter small --rtt-ms 20 --devices 1,4,8

@@ -12,6 +12,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .edge_serve import PORT, TOKEN
 from .report import facts_of, print_json, tell
 from .settings import Settings
@@ -31,9 +32,14 @@ def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
     return read[1] or read[2], int(read[3] or PORT)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("server", "drafter", "prompt", "max-new-tokens", "temperature", "stop", "device", "dtype", "seed", "json"),
+)
 @click.option("--server", required=True, metavar="HOST[:PORT]", callback=_address, help="Where the target is.")
-@click.option("--drafter", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}.")
+@click.option(
+    "--drafter", "--draft-model", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}."
+)
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
 @options.device
 @options.dtype
@@ -68,9 +74,9 @@ def run(
 ) -> None:
     """Decode a prompt with a drafter here and the target on a server.
 
-    The text is the target's own. The server says how to draft, and stderr why. What goes missing on the way is asked
-    for again. With --fallback the drafter goes on alone where the server was asked in vain eight times: those tokens
-    are not the target's, and it is said which.
+    The text is the target's own. The server says how to draft, and stderr why. Lost messages are sent again. With
+    --fallback the drafter continues alone after eight requests without an answer. Those tokens are not the
+    target's, and you see which.
 
     \b
         spectune edge run --server host:8322 --drafter path/to/small --prompt "def main():"

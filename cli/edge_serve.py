@@ -9,6 +9,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .report import facts_of, print_json, tell
 from .settings import Settings
 
@@ -20,7 +21,11 @@ PORT = 8322
 TOKEN = "SPECTUNE_EDGE_TOKEN"
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "host", "port", "slots", "devices", "gather", "wait-ms", "device", "dtype", "store"),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 is any that is free.")
@@ -60,9 +65,9 @@ def serve(
 ) -> None:
     """Verify what devices draft.
 
-    Every device is told how to draft, by how fast it is and how far away: planned from the store's profile of the
-    target where there is one. Devices must know the token in SPECTUNE_EDGE_TOKEN, if that is set. The connection is
-    not encrypted: across networks let a proxy or a tunnel do that. Ends with Ctrl-C, and prints what was done.
+    The server plans how each device drafts, from its speed, its distance, and the store's profile of the target.
+    Devices must know the token in SPECTUNE_EDGE_TOKEN, if that is set. The connection is not encrypted: across
+    networks use a proxy or a tunnel. Ends with Ctrl-C, and prints what was done.
 
     \b
         spectune edge serve --target path/to/target

@@ -9,9 +9,14 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "draft-model", "drafter", "plan", "temperature", "slots", "host", "port", "api-key", "device"),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @options.drafters
 @options.followed_plan
@@ -71,9 +76,9 @@ def endpoint(
     key: Path | None,
     is_behind_proxy: bool,
 ) -> None:
-    """Serve a target's text by OpenAI's API.
+    """Serve the target over OpenAI's API.
 
-    Decodes by the stored plan, as `spectune run` does, all requests in one running batch: /v1/completions and
+    Decodes by the stored plan, as `spectune run` does, all requests in one running batch. Serves /v1/completions and
     /v1/chat/completions, streamed or not, /v1/models, /health and /metrics. Logs are JSON lines on stderr.
 
     \b

@@ -25,7 +25,19 @@ if TYPE_CHECKING:
 
 NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # a test compares them
 SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
-PROFILE = {"engine", "target", "drafters", "prompts", "workload", "dtype", "batches", "seed", "store", "as_json"}
+PROFILE = {
+    "engine",
+    "target",
+    "drafters",
+    "draft_models",
+    "prompts",
+    "workload",
+    "dtype",
+    "batches",
+    "seed",
+    "store",
+    "as_json",
+}
 TOLD = {"max_new_tokens", "max_prompt_tokens", "sample"}  # of profile and validate alike
 PLAN = {"engine", "target", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
 VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "rounds", "seed", "store", "as_json"}
@@ -34,7 +46,7 @@ TURNS = 4  # of every round of a validation
 option = click.option(
     "--engine",
     type=click.Choice(NAMES),
-    help="Take an engine that runs here, on the CPU, instead of spectune's own decoder.",
+    help="Use an engine that runs here, on the CPU, instead of spectune's own decoder.",
 )
 Json = dict[str, Any]  # JSON values
 
@@ -78,6 +90,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     from ..profiler.device import detect
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export_from_store
+    from ..tuning.profiled_last import workload_profiled_last
     from .cells import plan_table
     from .export import print_exported
     from .output import require_writable, write_whole
@@ -85,12 +98,13 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     _require_only(PLAN)
     require_writable(output)
     with open_store(asked["store"]) as store:
+        model = _target(target, store)
         request = EnginePlanRequest(
             engine=engine,
-            target=_target(target, store),
+            target=model,
             device=detect("cpu"),
-            dtype="" if asked["dtype"] == "auto" else asked["dtype"],
-            workload=asked["workload"],
+            dtype="" if asked["dtype"] in (None, "auto") else asked["dtype"],
+            workload=asked["workload"] or workload_profiled_last(model, 0.0, store, engine=engine).last,
             concurrencies=asked["batches"],
             seed=asked["seed"],
         )
@@ -121,16 +135,18 @@ def validate_command(
     from ..profiler.hub import resolve_model
     from ..tuning.engines.plan import EnginePlanRequest
     from ..tuning.engines.validate import EngineValidateRequest, newest_engine_plan, validate_engine
+    from ..tuning.profiled_last import workload_planned_last
     from .cells import validation_facts, validation_table
 
     _require_only(VALIDATE | TOLD | {"fail_above"})
     place = resolve_model(target)
     with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
+        model, device = _target(str(place), store), detect("cpu")
         wanted = EnginePlanRequest(
             engine=engine,
-            target=_target(str(place), store),
-            device=detect("cpu"),
-            workload=asked["workload"],
+            target=model,
+            device=device,
+            workload=asked["workload"] or workload_planned_last(model, device, 0.0, store, engine=engine).last,
             seed=asked["seed"],
         )
         _, plan = newest_engine_plan(wanted, store)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
+from .command import Command
 from .existing import as_it_is, require_there
 from .report import Table, facts_of, print_json, print_table, tell
 from .settings import Settings
@@ -22,14 +23,21 @@ if TYPE_CHECKING:
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
 
 
-@click.command()
+@click.command(cls=Command, stray="name the plan with --plan 3")
 @click.option("--engine", required=True, type=click.Choice(NAMES), help="Whose settings.")
 @click.option("--engine-version", metavar="V", help="The newest whose options were recorded unless given.")
-@click.option("--plan", "plan", metavar="ID|FILE", help="Unless given, the newest for the engine or spectune itself.")
-@click.option("--target", metavar="PATH", type=click.Path(path_type=Path), help="Where the target lies now.")
+@click.option("--plan", "plan", metavar="PLAN", help="A number of the list or a file; else the newest for the engine.")
+@click.option(
+    "--target",
+    "--model",
+    "target",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Where the target lies now; else where it was profiled.",
+)
 @options.drafters
-@options.files_of("surface", "Solve anew")
-@options.files_of("trace", "Solve anew")
+@options.files_of("surface", "Solve again")
+@options.files_of("trace", "Solve again")
 @options.store
 @click.option("-o", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the files to this folder.")
 @options.as_json
@@ -50,10 +58,10 @@ def export(
 ) -> None:
     """Write a plan as an engine's settings.
 
-    Prints the command, the files it reads, and what of the plan the engine cannot carry. What it can
-    carry is solved for anew on the plan's own measurements, from the store or from --surface and
-    --trace; where they are not at hand it is chosen among the alternatives that the plan lists. A plan
-    that was made for the engine (spectune plan --engine) also says how the engine ran.
+    Prints the command, the files it reads, and what of the plan the engine cannot carry. Settings that the engine
+    lacks are solved again on the plan's own measurements: from the store, or from --surface and --trace. Without
+    measurements they come from the alternatives in the plan. A plan made with `spectune plan --engine` also says
+    how the engine ran.
 
     \b
         spectune export --engine vllm

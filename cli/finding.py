@@ -16,4 +16,5 @@ class Finding:
     seen: str
     verdict: Verdict = "ok"
     advice: str = ""
+    in_brief: str = ""  # what is printed for `seen`, unless more is asked for; the same where empty
     command: str = ""  # of the vendor or the system, that shows the same

@@ -58,7 +58,7 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
             if outcome.error is not None:
                 failed.append(outcome.where)
     except KeyboardInterrupt:
-        click.echo("stopped; what was done is kept, and the same command goes on from there", err=True)
+        click.echo("stopped; what was done is kept, and the same command resumes there", err=True)
         raise
     if failed:
         raise DeviceError(

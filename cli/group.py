@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..errors import SpectuneError
+from . import other_names
 from .commands import LazyCommand
 from .settings import Settings
 
@@ -21,12 +22,16 @@ class LazyGroup(click.Group):
 
     A SpectuneError becomes one line on stderr and exit code 1, Ctrl-C exit code 130; any other
     exception is a bug and keeps its traceback.
+
+    Args:
+        groups: commands by name, by the title that they are listed under.
     """
 
     # Any: click types both the options it passes on and the result of a command so.
-    def __init__(self, *args: Any, table: Mapping[str, LazyCommand], **options: Any) -> None:
+    def __init__(self, *args: Any, groups: Mapping[str, Mapping[str, LazyCommand]], **options: Any) -> None:
         super().__init__(*args, **options)
-        self.table = table
+        self.groups = groups
+        self.table = {name: entry for group in groups.values() for name, entry in group.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return every command's name, in the table's order."""
@@ -37,12 +42,26 @@ class LazyGroup(click.Group):
         entry = self.table.get(cmd_name)
         return entry.load() if entry else super().get_command(ctx, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that was typed; of an unknown one say which does the same here."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            ctx.fail(other_names.answer(name, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands; the table's lines are written without importing them."""
-        rows = [(name, entry.help) for name, entry in self.table.items()]
-        rows += [(name, command.get_short_help_str()) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write the commands group by group; the table's lines are written without importing them."""
+        groups = {title: [(name, entry.help) for name, entry in group.items()] for title, group in self.groups.items()}
+        if self.commands:
+            groups["Other"] = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
+        width = max((len(name) for rows in groups.values() for name, _ in rows), default=0)
+        formatter.write("\nCommands:\n")
+        for title, rows in groups.items():
+            formatter.write(f" {title}:\n")
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), line) for name, line in rows])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from . import options
+from . import options, plan_name
 from .existing import as_it_is, opened_as_it_is, require_there
 from .report import Table, print_json, print_table, tell
 from .settings import Settings
@@ -25,7 +25,7 @@ FORMATS = ("csv", "json", "sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-
 TABLES = ("csv", "json")  # formats of what the store keeps; the others are an engine's counters
 Json = dict[str, Any]  # JSON values
 Place = tuple[int | None, int | None]  # batch and context
-Keeping = tuple[int, Place, str | None, bool]  # plan, cell, store, whether only to say so
+Keeping = tuple[str, Place, str | None, bool]  # plan, cell, store, whether only to say so
 
 
 @click.command(name="import")
@@ -34,7 +34,7 @@ Keeping = tuple[int, Place, str | None, bool]  # plan, cell, store, whether only
 @click.option("--device", metavar="NAME", help="auto, cpu, cuda:N, a JSON file of facts, or one the store knows.")
 @click.option("--model", metavar="NAME", help="A model folder, or a name or key the store knows.")
 @click.option("--regime-name", metavar="NAME", help="What to call the way it was measured, e.g. vllm-0.9.")
-@click.option("--plan", "plan_id", type=click.IntRange(1), metavar="ID", help="Counters: of the plan that ran.")
+@click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, help="Counters: of the plan that ran.")
 @click.option("--batch", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
 @click.option("--context", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
 @options.store
@@ -46,7 +46,7 @@ def import_(
     /,
     file: Path,
     file_format: str | None,
-    plan_id: int | None,
+    plan: str | None,
     batch: int | None,
     context: int | None,
     store: str | None,
@@ -56,11 +56,11 @@ def import_(
 ) -> None:
     """Add measurements made elsewhere.
 
-    FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o
-    wrote comes back as it was. Measurements of other software get a regime of their own,
-    imported:NAME, and never mix with spectune's. What the store holds already is not added again.
-    An engine's own counters are read with --format, brought to one definition of acceptance and
-    printed. With --plan they are kept as an observation of the plan that the engine was given.
+    FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o wrote comes
+    back as it was. Measurements of other software get a regime of their own, imported:NAME, and never mix with
+    spectune's. What the store holds already is not added again. An engine's own counters are read with --format,
+    brought to one definition of acceptance and printed. With --plan they are saved as an observation of the plan
+    that the engine ran.
 
     \b
         spectune import timings.csv --device cuda:0 --model path/to/target --regime-name vllm-0.9
@@ -70,12 +70,12 @@ def import_(
     """
     if file_format is not None and file_format not in TABLES:
         _require_none(told, "is for measurements of forwards, counters are not.")
-        if plan_id is None:
+        if plan is None:
             _require_none({"batch": batch, "context": context}, "says which of a plan's cells ran; add --plan ID.")
-        keeping = None if plan_id is None else (plan_id, (batch, context), store, dry_run)
+        keeping = None if plan is None else (plan, (batch, context), store, dry_run)
         _counters(settings, file, file_format, keeping, as_json=as_json)
         return
-    _require_none({"plan": plan_id, "batch": batch, "context": context}, "is for an engine's counters.")
+    _require_none({"plan": plan, "batch": batch, "context": context}, "is for an engine's counters.")
     from ..db.store import open_store
     from ..db.url import resolve_url, shown
     from ..tuning.foreign.importing import read_import
@@ -123,7 +123,7 @@ def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping
 
 
 def _keep(
-    file: Path, file_format: CounterFormat, found: Counted, plan_id: int, place: Place, store: str | None, dry_run: bool
+    file: Path, file_format: CounterFormat, found: Counted, plan: str, place: Place, store: str | None, dry_run: bool
 ) -> str:
     """Add counters to a plan's observations, and return what became of them."""
     from importlib.metadata import version
@@ -133,6 +133,7 @@ def _keep(
     require_there(store, "so no plan either; run: spectune plan")
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     with _looked_into(store, dry_run) as opened:
+        plan_id = plan_name.number_of(plan, opened)
         seen = counted_observation(
             found,
             stored_plan(opened, plan_id),

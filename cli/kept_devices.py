@@ -38,8 +38,10 @@ def findings_of(matched: Sequence[KeptDevice]) -> Iterator[Finding]:
         if each.match.grade == "same":
             yield Finding(name=name, seen=f"{each.device.label}: the same as {place} here")
         elif each.match.grade == "same-kind":
-            seen = f"{each.device.label}: the same kind as {place} here, but {each.match}"
-            yield Finding(name=name, seen=seen, verdict="note", advice="profile again for exact predictions")
+            seen = f"{each.device.label}: the same kind as {place} here, but "
+            advice = "profile again for exact predictions"
+            brief = seen + each.match.in_brief
+            yield Finding(name=name, seen=seen + str(each.match), in_brief=brief, verdict="note", advice=advice)
         else:
-            seen = f"{each.device.label}: another device; nearest is {place} here, but {each.match}"
-            yield Finding(name=name, seen=seen)
+            seen = f"{each.device.label}: another device; nearest is {place} here, but "
+            yield Finding(name=name, seen=seen + str(each.match), in_brief=seen + each.match.in_brief)

@@ -29,11 +29,11 @@ COLUMNS = {
 @options.as_json
 @click.pass_obj
 def list(settings: Settings, store: str | None, as_json: bool) -> None:
-    """List what the store remembers.
+    """List what the store holds.
 
-    Devices, models, latency surfaces, traces and plans; `spectune show` tells more about one. Of each
-    device, target, workload and temperature one plan counts: decoders go by it, unless it is filed for an engine, and
-    by one filed as a what-if where no other fits. `spectune promote` and `spectune retire` change which counts.
+    Devices, models, latency surfaces, traces and plans; `spectune show` prints one of them. Decoders use one plan
+    of each device, target, workload and temperature: the one that counts. Plans for an engine are apart. What-if
+    plans are followed only where no other fits. `spectune promote` and `spectune retire` change which plan counts.
 
     \b
         spectune list

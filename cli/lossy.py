@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
+from .command import Command
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import Table, facts_of, print_json, print_table, progress, tell
@@ -41,7 +42,22 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
     return tuple(texts)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "draft-model",
+        "drafter",
+        "prompts",
+        "setting",
+        "batch",
+        "temperature",
+        "device",
+        "dtype",
+        "output",
+    ),
+    stray="name the model with --target MODEL",
+)
 @options.target
 @options.drafters
 @click.option(
@@ -101,13 +117,13 @@ def lossy(
     as_json: bool,
     **wanted: Any,  # the other fields of a LossyRequest, which checks them
 ) -> None:
-    """Measure what lossy decoding costs and saves.
+    """Measure what lossy decoding costs and gains.
 
-    Decodes the prompts by FLy's rule at several settings with the one drafter given, or by PAD's where another
-    --drafter is the folder of a pivot classifier, and beside them the target's own texts. A line of a .jsonl file with
-    "answer" is right where its text ends with that; where all lines have one, quality is the share of right answers,
-    else how likely the target finds the text. The output is NOT the target's own, and nothing decodes so unless a plan
-    made with --allow-lossy says so.
+    Decodes the prompts by FLy's rule at several settings, and the target's own texts beside them. Where a second
+    --drafter is the folder of a pivot classifier, it decodes by PAD's rule. A line of a .jsonl file with "answer"
+    is right where its text ends with that. Quality is the share of right answers where all lines have one, else how
+    likely the target finds the text. The output is NOT the target's own. Only a plan made with --allow-lossy
+    decodes so.
 
     \b
         spectune lossy --target path/to/target --drafter small=path/to/drafter --prompts prompts.jsonl -o lossy.json

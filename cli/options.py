@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from . import draft_models
+from .number_format import NumberFormat
+
 if TYPE_CHECKING:
     from ..planner.search.objective import LatencyBound
 
 DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+GPU = re.compile(r"gpu(:\d+)?")  # is cuda
 MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
-SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kKMGT]?)(i?)B")
+SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt]?)(i?)b|([kmgt])i?)", re.IGNORECASE)
 
 
 def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int, ...]:
@@ -45,24 +49,36 @@ def temperatures(_ctx: click.Context, _param: click.Parameter, text: str) -> tup
 
 def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     """Return the name of one device."""
-    if not DEVICE.fullmatch(name):
-        raise click.BadParameter(f"{name!r} is no device; use auto, cpu or cuda:N, for example cuda:0")
-    return name
+    known = torch_name(name)
+    if not DEVICE.fullmatch(known):
+        raise click.BadParameter(f"{name!r} is no device; use auto, cpu, gpu or cuda:N, for example cuda:0")
+    return known
+
+
+def torch_name(name: str) -> str:
+    """Return what PyTorch calls a device; `gpu:1` is `cuda:1`, and what is no such name stays as it is."""
+    small = name.lower()
+    if GPU.fullmatch(small):
+        return small.replace("gpu", "cuda")
+    return small if DEVICE.fullmatch(small) else name
 
 
 def device_name_or_all(ctx: click.Context, param: click.Parameter, name: str) -> str:
     """Return the name of one device, or "all"."""
-    return name if name == "all" else device_name(ctx, param, name)
+    return "all" if name.lower() == "all" else device_name(ctx, param, name)
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | None:
-    """Return bytes from `24GiB` (2^30 each) or `24GB` (10^9 each)."""
+    """Return bytes from `24G` or `24GiB` (2^30 each), or `24GB` (10^9 each)."""
     if text is None:
         return None
     read = SIZE.fullmatch(text.strip())
     if read is None or (read[3] and not read[2]) or float(read[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is no size; write a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
-    unit: int = (1024 if read[3] else 1000) ** " KMGT".index(read[2].upper() or " ")
+        raise click.BadParameter(
+            f"{text!r} is no size; write for example 24G or 24GiB (2^30 bytes each), or 24GB (10^9)"
+        )
+    is_binary = bool(read[3] or read[4])
+    unit: int = (1024 if is_binary else 1000) ** " KMGT".index((read[2] or read[4] or " ").upper())
     return max(1, round(float(read[1]) * unit))
 
 
@@ -88,38 +104,24 @@ def require_untyped(names: Collection[str], why: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 
-def named_models(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
-    """Return what texts like `small=models/small` name: paths and ids of models by name."""
-    named: dict[str, str] = {}
-    for text in texts:
-        name, path = (part.strip() for part in text.partition("=")[::2])
-        if not name or not path:
-            raise click.BadParameter(f"{text!r} is not NAME=MODEL; write for example small=models/small")
-        if name in named:
-            raise click.BadParameter(f"the name {name!r} stands twice; give every drafter its own")
-        named[name] = path
-    return named
-
-
-target = click.option("--target", required=True, metavar="MODEL", help=f"The target: {MODEL_FORMS}.")
-drafters = click.option(
-    "--drafter",
-    "drafters",
-    multiple=True,
-    metavar="NAME=MODEL",
-    callback=named_models,
-    help="A drafter, named like a target; repeatable.",
+target = click.option(
+    "--target", "--model", "target", required=True, metavar="MODEL", help=f"The target: {MODEL_FORMS}."
 )
+drafters = draft_models.drafters
 device = click.option(
     "--device",
     default="auto",
     show_default=True,
     metavar="DEVICE",
     callback=device_name,
-    help="auto, cpu or cuda:N (PyTorch's count).",
+    help="auto, cpu, gpu, or cuda:N as PyTorch counts.",
 )
 followed_plan = click.option(
-    "--plan", default="auto", show_default=True, metavar="auto|ID|FILE|URL|none", help="Which plan to follow."
+    "--plan",
+    default="auto",
+    show_default=True,
+    metavar="auto|PLAN|URL|none",
+    help="A number of the list, a file, or another store.",
 )
 followed_workload = click.option(
     "--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first."
@@ -140,15 +142,28 @@ temperature = click.option(
     type=click.FloatRange(0.0),
     help="Temperature of sampling; 0 is greedy.",
 )
+profiled_workload = click.option(
+    "--workload", metavar="NAME", help="What its prompts are called; else the workload profiled last."
+)
+profiled_dtype = click.option(
+    "--dtype",
+    metavar="FORMAT",
+    type=NumberFormat(("auto", *DTYPES)),
+    help="bf16, fp16, fp32 or a GGUF format; else the one profiled last.",
+)
 dtype = click.option(
     "--dtype",
     default="auto",
     show_default=True,
-    type=click.Choice(("auto", *DTYPES)),
-    help="Number format of the weights; auto is the device's native one.",
+    metavar="FORMAT",
+    type=NumberFormat(("auto", *DTYPES)),
+    help="bf16, fp16, fp32 or a GGUF format; auto is the device's native one.",
 )
 planned_dtype = click.option(
-    "--dtype", type=click.Choice(DTYPES), help="Number format of the weights; the plan's unless given."
+    "--dtype",
+    metavar="FORMAT",
+    type=NumberFormat(DTYPES),
+    help="bf16, fp16, fp32 or a GGUF format; else the plan's.",
 )
 max_new_tokens = click.option(
     "--max-new-tokens", default=128, show_default=True, type=click.IntRange(2), help="Tokens decoded per prompt."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,16 @@ from click.core import ParameterSource
 
 from . import engine as engines
 from . import options, output
+from .command import Command
 from .report import print_table, progress, tell
 from .settings import Settings
+from .workload import tell_workload
 
 if TYPE_CHECKING:
+    from ..db.store import Store
     from ..planner.plans.plan import Plan
+    from ..profiler.records.device import Device
+    from ..profiler.records.model import ModelIdentity
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
 
@@ -22,17 +28,42 @@ if TYPE_CHECKING:
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
 
 
-@click.command()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where is decoded: on a device that is here, or on a catalogued one."""
+
+    device: str
+    estimated: str | None
+
+
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "batch",
+        "context",
+        "slo",
+        "new-tokens",
+        "max-memory",
+        "workload",
+        "estimate",
+        "explain",
+        "output",
+    ),
+    stray="name the model with --target MODEL; see a plan with: spectune show plan 3",
+)
 @engines.option
-@click.option("--target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows.")
+@click.option(
+    "--target", "--model", "target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows."
+)
 @options.device
-@options.dtype
+@options.profiled_dtype
 @click.option(
     "--regime",
     type=click.Choice(["eager", "cuda-graph", "compiled"]),
-    help="Regime whose timings price it; else the one the target was profiled in last.",
+    help="How forwards run; else the regime profiled last.",
 )
-@options.workload
+@options.profiled_workload
 @options.temperature
 @click.option(
     "--batch",
@@ -40,7 +71,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Batch sizes; else those whose rounds were timed.",
+    help="Batch sizes (concurrency); else those whose rounds were timed.",
 )
 @click.option(
     "--context",
@@ -48,34 +79,34 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Contexts; else those that these batches have in common.",
+    help="Context lengths, in tokens; else those that these batches have in common.",
 )
 @click.option(
     "--slo",
     "bound",
     metavar="METRIC<=Nms",
     callback=options.latency_bound,
-    help="Latency to keep where possible: 'itl<=30ms', 'p90_itl<=50ms'.",
+    help="Latency to keep where possible: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms'.",
 )
 @click.option(
     "--new-tokens",
     metavar="N",
     type=click.IntRange(2),
-    help="Expected length of an answer: choose by whole requests, in which drafters read the prompt, too.",
+    help="Expected output length: choose by whole requests, prefill by target and drafter included.",
 )
 @click.option(
     "--cached-share",
     default=0.0,
     metavar="SHARE",
     type=click.FloatRange(0.0, 1.0, max_open=True),
-    help="With --new-tokens: how much of a prompt an earlier text began with, which is not read anew, e.g. 0.8.",
+    help="With --new-tokens: share of a prompt in the prefix cache, for example 0.8.",
 )
 @click.option(
     "--max-memory",
     "max_memory_bytes",
     metavar="SIZE",
     callback=options.size,
-    help="Most memory at the peak of decoding, e.g. 24GiB.",
+    help="Most memory at the peak of decoding, weights and KV cache: 24G is 24 GiB.",
 )
 @click.option(
     "--table",
@@ -133,21 +164,21 @@ def plan(
     plot: Path | None,
     **wanted: Any,  # the other fields of a PlanRequest, which checks them
 ) -> None:
-    """Choose how to decode fastest, and say why.
+    """Find the fastest way to decode, and say why.
 
-    Replays chains, prompt lookup and trees of every drafter on what `spectune profile` recorded, and
-    keeps the best per batch and context. Plain decoding is always a candidate.
+    Replays chains, prompt lookup and draft trees of every drafter on what `spectune profile` recorded. Keeps the
+    fastest for each batch size and context. Plain decoding, the baseline, always competes. Number format, regime
+    and workload are those profiled last unless you name them.
 
-    What if: --surface and --trace plan from files of `spectune show surface|trace -o`, without a
-    device, a store or models; nothing is kept then, unless --store says where to keep the plan.
-    Lossy ways compete only with --allow-lossy and only where `spectune lossy` measured what they cost.
-    --estimate plans the store's traces on surfaces computed for a device that is not here; surfaces
-    and plan are kept, labelled, and no decoder takes them for measured ones.
+    Lossy ways compete only with --allow-lossy, and only where `spectune lossy` measured their loss. --estimate
+    plans for a device that is not here: latencies are computed, acceptance is the recorded one. Such a plan is
+    labelled, and decoders follow it only as a guess. --surface and --trace plan from files, without a device, a
+    store or models. Such a plan is saved only where --store names a store.
 
     \b
         spectune plan --target path/to/target --explain
-        spectune plan --target path/to/target --batch 1,8 --slo 'itl<=30ms' -o plan.json
-        spectune plan --target path/to/target --estimate H200 --max-memory 24GiB
+        spectune plan --target path/to/target --batch 1,8 --slo 'tpot<=30ms' -o plan.json
+        spectune plan --target path/to/target --estimate H200 --max-memory 24G
         spectune plan --surface target.json --surface small.json --trace trace.json
         spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
@@ -177,18 +208,21 @@ def plan(
         report("solving the plan", 0.0)
         effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
         if files is not None:
-            made, kept = _from_files(files, store, wanted, effort)
+            made, kept, number = _from_files(files, store, wanted, effort)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            made, kept = _from_store(target, device, estimated, store, wanted, effort)
+            made, kept, number = _from_store(
+                settings, target, Place(device=device, estimated=estimated), store, wanted, effort
+            )
     if output is not None:
         write_whole(output, plan_to_json(made))
     if plot is not None:
         _draw(made, plot)
     _print(made, as_json=as_json, explain=explain)
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
-    following = f"; next: spectune validate --target {target}" if target is not None and estimated is None else ""
-    tell(settings, f"kept in {kept}{written}{following}" if kept else f"kept in no store{written}")
+    following = "" if target is None or estimated is not None else f"; next: spectune validate --target {target}"
+    kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
+    tell(settings, f"{kept_as}{written}{following}")
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:
@@ -207,8 +241,10 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
         raise click.UsageError("--estimate plans for another device than one that is here; leave out --device.")
 
 
-def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort) -> tuple[Plan, str | None]:
-    """Return the plan, and where it is kept: nowhere unless a store is named."""
+def _from_files(
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort
+) -> tuple[Plan, str | None, int | None]:
+    """Return the plan, where it is kept, and its number: nowhere unless a store is named."""
     from ..tuning.documents import inputs_from_files
     from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
@@ -217,41 +253,59 @@ def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], eff
     told = {name: getattr(inputs, name) for name in ("target", "device", "dtype", "workload", "temperature")}
     made = solve_plan(inputs, PlanRequest(**(wanted | told)), effort)
     if store is None:
-        return made, None
+        return made, None, None
     from ..db.store import open_store
 
     with open_store(store) as opened:
-        keep_plan(made, inputs, opened)
-        return made, opened.url
+        return made, opened.url, keep_plan(made, inputs, opened)
 
 
 def _from_store(
-    target: str, device: str, estimated: str | None, store: str | None, wanted: dict[str, Any], effort: Effort
-) -> tuple[Plan, str]:
-    """Return the plan and the store it is kept in."""
+    settings: Settings, target: str, place: Place, store: str | None, wanted: dict[str, Any], effort: Effort
+) -> tuple[Plan, str, int]:
+    """Return the plan, the store it is kept in, and its number there."""
     from ..db.store import open_store
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
     from ..tuning.inputs import inputs_from_store
-    from ..tuning.plan import solve_and_store
+    from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
     from .model import named_model
 
     with open_store(store) as opened:
-        place = detect(device) if estimated is None else catalogued(estimated).device
-        request = PlanRequest(target=named_model(target, opened), device=place, **wanted)
-        inputs = (inputs_from_store if estimated is None else inputs_on_estimates)(request, opened)
-        return solve_and_store(inputs, request, opened, effort), opened.url
+        device = detect(place.device) if place.estimated is None else catalogued(place.estimated).device
+        model = named_model(target, opened)
+        named = {**wanted, **_profiled_last(settings, model, device, wanted, opened)}
+        request = PlanRequest(target=model, device=device, **named)
+        inputs = (inputs_from_store if place.estimated is None else inputs_on_estimates)(request, opened)
+        made = solve_plan(inputs, request, effort)
+        return made, opened.url, keep_plan(made, inputs, opened)
+
+
+def _profiled_last(
+    settings: Settings, target: ModelIdentity, device: Device, wanted: dict[str, Any], store: Store
+) -> dict[str, str]:
+    """Return the number format and the workload, of what was profiled last where they are not named."""
+    from ..tuning.profiled_last import dtype_profiled_last, workload_profiled_last
+
+    found = {"dtype": wanted["dtype"] or dtype_profiled_last(target, device, wanted["regime"], store)}
+    if wanted["workload"] is not None:
+        return found
+    workloads = workload_profiled_last(target, wanted["temperature"], store)
+    tell_workload(settings, workloads, "profiled last")
+    return {**found, "workload": workloads.last}
 
 
 def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:
     from ..planner.plans.document import plan_to_json
+    from ..planner.reasons.verdict import verdict_lines
     from .cells import plan_table
 
     if as_json:
         click.echo(plan_to_json(plan))
     elif not explain:
+        click.echo("".join(f"{line}\n" for line in verdict_lines(plan)))
         print_table(plan_table(plan))
         for note in plan.provenance.notes:
             click.echo(f"note: {note}")

@@ -9,6 +9,7 @@ import click
 
 from . import engine as engines
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .fleet import ray_address
 from .model import model_places
@@ -23,9 +24,24 @@ OF_TEXTS = ("prompts", "sample", "workload", "temperatures", "record", "max_new_
 OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "draft-model",
+        "drafter",
+        "prompts",
+        "batch",
+        "temperature",
+        "device",
+        "dtype",
+        "budget",
+        "dry-run",
+    ),
+    stray="name the model with --target MODEL",
+)
 @engines.option
-@click.option("--target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
+@click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @options.drafters
 @options.prompts
 @options.sample
@@ -45,7 +61,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     show_default=True,
     metavar="DEVICE",
     callback=options.device_name_or_all,
-    help="auto, cpu, cuda:N, or all of this machine's in turn.",
+    help="auto, cpu, gpu, cuda:N, or all of this machine's in turn.",
 )
 @options.dtype
 @click.option(
@@ -55,7 +71,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     show_default=True,
     callback=options.counts,
     metavar="N,N,...",
-    help="Sequences decoded at once.",
+    help="Batch sizes: sequences decoded at once (concurrency).",
 )
 @click.option(
     "--context",
@@ -63,7 +79,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     default="",
     callback=options.counts,
     metavar="N,N,...",
-    help="Tokens before a round; else of the texts.",
+    help="Context lengths, in tokens; else those of the texts.",
 )
 @options.max_new_tokens
 @options.max_prompt_tokens
@@ -122,7 +138,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 @options.store
 @ray_address
 @click.option("--estimate", "estimated", metavar="DEVICE", help="Compute surfaces of a catalogued device instead.")
-@click.option("--fresh", is_flag=True, help="Begin anew what an earlier run left unfinished.")
+@click.option("--fresh", is_flag=True, help="Start over what an earlier run left unfinished.")
 @click.option("--dry-run", is_flag=True, help="Print what would be measured, and measure nothing.")
 @options.as_json
 @click.pass_obj
@@ -148,13 +164,12 @@ def profile(
 ) -> None:
     """Measure this device and a set of drafters.
 
-    Records what each drafter would have proposed along the target's own text, and times forwards and
-    whole rounds. Every timed call is kept at once: after Ctrl-C, or worse, the same command goes on
-    where it stopped.
+    Records what each drafter would propose along the target's own text: its acceptance. Times forwards (prefill,
+    verification, drafting) and whole rounds. Every timing is saved at once: after Ctrl-C the same command resumes.
 
     \b
         spectune profile --target path/to/target --drafter small=path/to/small
-        spectune profile --target path/to/target --drafter small=path/to/small --dry-run
+        spectune profile --model path/to/target --draft-model path/to/small --dry-run
         spectune profile --config-only config.json --context 128,2048 --regime cuda-graph
         spectune profile --target path/to/target --estimate H200
         spectune profile --engine llama.cpp --target target.gguf --drafter small=small.gguf --batch 1,4
@@ -228,9 +243,7 @@ def _profile_one(settings: Settings, request: ProfileRequest, store: str | None,
             with progress(settings) as report:
                 done = measure(request, opened, fresh=fresh, progress=report)
         except KeyboardInterrupt:
-            click.echo(
-                f"stopped; what was done is kept in {opened.url}, and the same command goes on from there", err=True
-            )
+            click.echo(f"stopped; what was done is kept in {opened.url}, and the same command resumes there", err=True)
             raise
         (print_json if as_json else print_profile)(profile_facts(done, opened.url))
         tell(settings, f"kept in {opened.url}; next: spectune plan --target {place_or_id(request.models.target)}")

@@ -6,26 +6,30 @@ from pathlib import Path
 
 import click
 
-from . import options
+from . import options, plan_name
 from .existing import NOTHING, require_there
 from .report import tell
 from .settings import Settings
 
 
 @click.command(name="report")
+@click.argument("plan", nargs=-1, metavar="[PLAN]", callback=plan_name.plan_words)
 @click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The .html file.")
-@click.option("--plan", "number", type=click.IntRange(1), metavar="N", help="Only this plan and what it rests on.")
+@click.option(
+    "--plan", "option", metavar="PLAN", callback=plan_name.plan_name, help="Only this plan; the same as PLAN."
+)
 @options.store
 @click.pass_obj
-def report(settings: Settings, /, output: Path, number: int | None, store: str | None) -> None:
-    """Write what the store knows as one page.
+def report(settings: Settings, /, plan: str | None, output: Path, option: str | None, store: str | None) -> None:
+    """Write everything in the store as one page.
 
-    Devices, surfaces, acceptance, plans with what became of their promises, drift, and what differs between a
-    plan and the one before it: one file that needs no network, for a screen, a phone or paper.
+    The page shows devices, latency surfaces, acceptance, plans, validations and drift. It also shows what changed
+    from one plan to the next. It is one file and needs no network. PLAN is a number of `spectune list` or a file of
+    `spectune plan -o`; the page then holds this plan and its measurements alone.
 
     \b
         spectune report -o report.html
-        spectune report -o plan.html --plan 3
+        spectune report plan 3 -o plan.html
     """
     from ..db.store import open_store
     from ..report.file import require_writable, write_whole
@@ -33,7 +37,8 @@ def report(settings: Settings, /, output: Path, number: int | None, store: str |
 
     require_writable(output)
     require_there(store, NOTHING)
+    name = plan_name.one_of(plan, option)
     with open_store(store) as opened:
-        text = whole_report(opened, number)
+        text = whole_report(opened, None if name is None else plan_name.number_of(name, opened))
     write_whole(output, text)
     tell(settings, f"written to {output}")

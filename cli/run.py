@@ -10,6 +10,7 @@ import click
 
 from ..errors import RequestError
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .pace import Pace
 from .report import print_json, tell
@@ -23,10 +24,30 @@ if TYPE_CHECKING:
     from ..runtime.generation import Completion
     from ..runtime.generator import Generator
 
-UNPLANNED = ("drafters", "workload", "allow_lossy")  # options that say nothing where no plan is followed
+UNPLANNED = (
+    "drafters",
+    "draft_models",
+    "workload",
+    "allow_lossy",
+)  # options that say nothing where no plan is followed
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "prompt",
+        "chat",
+        "draft-model",
+        "drafter",
+        "plan",
+        "temperature",
+        "max-new-tokens",
+        "device",
+        "json",
+    ),
+    stray="name the model with --target MODEL and the text with --prompt TEXT",
+)
 @options.target
 @click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
 @click.option("--chat", is_flag=True, help="Ask the prompt as a user does, through the target's chat template.")
@@ -92,11 +113,11 @@ def run(
     as_json: bool,
     **generation: Any,  # click gives the fields of GenerationSettings
 ) -> None:
-    """Decode a prompt with the stored plan.
+    """Decode a prompt by the stored plan.
 
-    The text is the target's own, whatever the plan, unless the plan is lossy and --allow-lossy is given; then
-    what is told beside the text says how many tokens are not. Where there is no plan, or a drafter's weights
-    are not the planned ones, it is decoded plainly, and stderr says so.
+    Decoding is lossless: the text is the target's own, whatever the plan. Only a lossy plan with --allow-lossy
+    changes it, and stderr then says so. Without a plan, or where a drafter's weights changed, it decodes plainly
+    and says why.
 
     \b
         spectune run --target path/to/target --prompt "def main():" --max-new-tokens 64
@@ -115,6 +136,7 @@ def run(
     from ..runtime.generation import GenerationSettings
     from ..runtime.images import ImagePrompt, read_image
     from ..runtime.loader import load
+    from ..runtime.substitutes import in_brief
 
     wanted = GenerationSettings(**generation)
     turns = [{"role": "user", "content": text}]
@@ -135,7 +157,7 @@ def run(
     planned = None if choice.plan is None else choice.plan.dtype
     tell_dequantised(settings, (target, *drafters.values()), dtype or planned)
     number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
-    tell(settings, f"{choice.reason}{number}{_unloaded(drafters, choice)}")
+    tell(settings, f"{choice.reason if settings.verbose else in_brief(choice)}{number}{_unloaded(drafters, choice)}")
     if as_json:
         done = generator.chat(turns, wanted) if chat else generator.generate(asked, wanted)
         origin = {"source": choice.source, "reason": choice.reason}

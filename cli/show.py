@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from . import options, output
+from . import options, output, plan_name
 from .existing import NOTHING, require_there
 from .report import print_json, print_table, tell
 from .settings import Settings
 
+if TYPE_CHECKING:
+    from .stored import Stored
+
+OTHER_KINDS = ("surface", "trace")  # are named by their numbers alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be shown; without a name the plan in use, or the newest record."""
+
+    kind: str
+    name: str | None = None
+
+
+def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> Wanted:
+    """Return what `plan 3`, `3`, `plan.json` or `surface 2` names."""
+    if words and words[0] in OTHER_KINDS:
+        if len(words) > 2 or not all(map(plan_name.is_number, words[1:])):
+            raise click.UsageError(f"a {words[0]} is named by its number; write for example {words[0]} 2")
+        return Wanted(kind=words[0], name=words[1] if words[1:] else None)
+    if words and words[0] != plan_name.KIND and not plan_name.is_number(words[0]) and not Path(words[0]).is_file():
+        raise click.UsageError(f"{words[0]!r} is no plan, surface, trace, number or file; write for example plan 3")
+    return Wanted(kind=plan_name.KIND, name=plan_name.plan_words(ctx, param, words))
+
 
 @click.command()
-@click.argument("kind", default="plan", type=click.Choice(["plan", "surface", "trace"]))
-@click.option("--id", "number", type=click.IntRange(1), metavar="N", help="Which, as in the list.")
+@click.argument("wanted", nargs=-1, metavar="[plan|surface|trace] [PLAN]", callback=wanted)
+@click.option("--id", "number", type=click.IntRange(1), metavar="N", hidden=True, help="Which, as in the list.")
+@click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, hidden=True, help="The same as PLAN.")
 @options.store
 @options.as_json
 @output.option
@@ -23,8 +51,9 @@ from .settings import Settings
 def show(
     settings: Settings,
     /,
-    kind: str,
+    wanted: Wanted,
     number: int | None,
+    plan: str | None,
     store: str | None,
     as_json: bool,
     output: Path | None,
@@ -32,30 +61,27 @@ def show(
 ) -> None:
     """Show a plan and how it was checked.
 
-    Without --id it is the plan that counts for what was planned last, the target's surface that was timed last, or the
-    newest trace.
-
-    KIND is plan (with its cells, what published defaults would keep of its speed, and every time it was
-    validated), surface or trace. --plot draws a plan, its speed-up over batch beside its rivals and the
-    trees it drafts; a surface, latency against tokens with its held-out errors; or a trace, acceptance
-    by depth and rank.
+    PLAN is a number of `spectune list` or a file of `spectune plan -o`. Without it you see the plan in use for
+    what was planned last. The first lines are the verdict: how to decode, the speed-up over plain decoding with its
+    interval, and the batch above which speculation stops paying. Then come the cells, published defaults and
+    validations. A surface holds the timed forwards of a model, a trace the acceptance of a drafter.
 
     \b
         spectune show
-        spectune show surface --id 2 --plot surface.html
-        spectune show plan --id 3 -o plan.json --plot plan.html
+        spectune show plan 3 -o plan.json --plot plan.html
+        spectune show plan plan.json
+        spectune show surface 2 --plot surface.html
     """
-    from ..db.store import open_store
     from ..report.picture import require_picture, write_picture
     from .output import require_writable, write_whole
-    from .stored import KINDS
 
     require_writable(output)
     if plot is not None:
         require_picture(plot)
-    require_there(store, NOTHING)
-    with open_store(store, writes=False) as opened:
-        found, note = KINDS[kind](opened, number), opened.note
+    given = [each for each in (wanted.name, None if number is None else str(number), plan) if each is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"The {wanted.kind} is named twice, {' and '.join(given)}; leave one of them out.")
+    found, note = _found(wanted.kind, given[0] if given else None, store)
     if note:
         tell(settings, note)
     if output is not None:
@@ -65,8 +91,26 @@ def show(
     if as_json:
         print_json(found.facts)
     else:
+        if found.verdict:
+            click.echo("".join(f"{line}\n" for line in found.verdict))
         for table in found.tables:
             print_table(table)
     for path in (output, plot):
         if path is not None:
             tell(settings, f"written to {path}")
+
+
+def _found(kind: str, name: str | None, store: str | None) -> tuple[Stored, str]:
+    """Return a record, and what a reader should know of the store; a plan of a file needs no store."""
+    from ..db.store import open_store
+    from .existing import as_it_is
+    from .stored import KINDS
+    from .stored_plan import named_plan, plan_in_file
+
+    if kind == plan_name.KIND and name is not None and not plan_name.is_number(name) and as_it_is(store) != store:
+        return plan_in_file(name), ""
+    require_there(store, NOTHING)
+    with open_store(store, writes=False) as opened:
+        if kind == plan_name.KIND:
+            return named_plan(opened, name), opened.note
+        return KINDS[kind](opened, None if name is None else int(name)), opened.note

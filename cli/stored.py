@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..db.plan_rows import counting
-from ..db.plans import PlanRow
 from ..db.store import Store
 from ..db.surface_rows import SurfaceRow
-from ..errors import NoPlanError, StoreError
-from ..planner.plans.document import plan_from_json
-from ..planner.plans.validation import Validation
+from ..errors import StoreError
 from ..profiler.confidence import step_reliability
 from ..profiler.records.calibration import Reliability
 from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import readable, to_json
-from ..report.plan import plan_figure
+from ..profiler.records.wire import to_json
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
-from ..tuning.engines.counted import imported_observations
-from .cells import plan_table, published_table, validation_table
-from .counters import counted_table
 from .report import Table, facts_of
 
 if TYPE_CHECKING:
@@ -43,50 +34,7 @@ class Stored:
     facts: Json
     tables: tuple[Table, ...]
     draw: Callable[[], Figure]
-
-
-def stored_plan(store: Store, number: int | None) -> Stored:
-    """Return a plan and its validations; where no number is given, the one that counts for what was planned last.
-
-    Raises:
-        NoPlanError: the store holds no plan.
-        StoreError: there is no such plan, or it was changed after it was stored.
-    """
-    row = _last_planned(store) if number is None else store.plan_row(number)
-    document = store.plan(row.id)
-    plan = plan_from_json(document)
-    texts = store.validations(row.id)
-    validations = readable(Validation, texts)
-    unreadable = len(texts) - len(validations)
-    counted = imported_observations(store, row.id)
-    about = named(asdict(row), model_names(store))
-    return Stored(
-        document=document,
-        facts={
-            **about,
-            "plan": json.loads(document),
-            "validations": [facts_of(each) for each in validations],
-            "unreadable_validations": unreadable,
-            "imported": [facts_of(each) for each in counted],
-        },
-        tables=(
-            _facts_table(f"plan {row.id}", about | ({"unreadable validations": unreadable} if unreadable else {})),
-            plan_table(plan),
-            *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
-            *(validation_table(each) for each in validations),
-            *([counted_table(counted)] if counted else []),
-        ),
-        draw=lambda: plan_figure(plan),
-    )
-
-
-def _last_planned(store: Store) -> PlanRow:
-    """Return the plan that counts for what was planned last; the newest where all are retired."""
-    rows = {row.id: row for row in store.plans()}
-    if not rows:
-        raise NoPlanError("any model", store.url)
-    counts = counting(store, rows.values())
-    return rows[counts[max(counts)] if counts else max(rows)]
+    verdict: tuple[str, ...] = ()  # what is said before the tables
 
 
 def stored_surface(store: Store, number: int | None) -> Stored:
@@ -112,7 +60,7 @@ def stored_surface(store: Store, number: int | None) -> Stored:
     return Stored(
         document=to_json(document),
         facts={**about, "measurements": [facts_of(cell) for cell in surface.measurements]},
-        tables=(_facts_table(f"surface {row.id}", about), _latency_table(surface)),
+        tables=(_latency_table(surface), facts_table(f"surface {row.id}", about)),
         draw=lambda: surface_figure(surface, device=device, model=about["model"]),
     )
 
@@ -144,16 +92,15 @@ def stored_trace(store: Store, number: int | None) -> Stored:
         document=to_json(TraceDocument(trace=trace, target=target, drafter=drafter)),
         facts={**about, "acceptance_by_rank": ranks, "reliability": facts_of(confidence)["bins"]},
         tables=(
-            _facts_table(f"trace {chosen}", about),
             Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
             _reliability_table(confidence),
+            facts_table(f"trace {chosen}", about),
         ),
         draw=lambda: trace_figure(trace, target=about["target"]),
     )
 
 
 KINDS: Mapping[str, Callable[[Store, int | None], Stored]] = {
-    "plan": stored_plan,
     "surface": stored_surface,
     "trace": stored_trace,
 }
@@ -184,7 +131,8 @@ def _chosen(kind: str, number: int | None, known: Sequence[int], url: str) -> in
     return chosen
 
 
-def _facts_table(title: str, facts: Json) -> Table:
+def facts_table(title: str, facts: Json) -> Table:
+    """Return facts as a table, a row each."""
     return Table(title=title, columns=("fact", "value"), rows=[(name, str(value)) for name, value in facts.items()])
 
 

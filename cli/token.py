@@ -40,8 +40,8 @@ def _moment(_ctx: click.Context, _param: click.Parameter, text: str | None) -> d
 def token() -> None:
     """Make, list and revoke a service's tokens.
 
-    They are kept in the store that the service serves; run this where the store is. A running service sees
-    a change within a second.
+    Tokens are in the store that the service serves; run this where the store is. A running service sees a change
+    within a second.
 
     \b
         spectune token create ci --scope write --expires 90d

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from . import options
+from .command import Command
 from .report import progress
 from .settings import Settings
 from .train_block import ctc, medusa, specformer
@@ -12,7 +13,7 @@ from .train_cacheback import cacheback
 from .train_exit import exit_
 from .train_pad import pad
 from .train_recycling import recycling
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
 
@@ -21,7 +22,7 @@ FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2
 def train() -> None:
     """Train a drafter on a target of yours.
 
-    Each kind of drafter is a command of its own.
+    Each kind of drafter has its own command.
 
     \b
         spectune train eagle --target path/to/target --data corpus.jsonl -o my-head
@@ -29,7 +30,7 @@ def train() -> None:
     """
 
 
-@train.command()
+@train.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
 @click.option("--form", default="3", show_default=True, type=click.Choice([*FORMS]), help="Which EAGLE the head is.")
 @click.option(
@@ -67,9 +68,9 @@ def eagle(
 ) -> None:
     """Train a head that drafts from the target's hidden states.
 
-    The target continues pieces of the files, half of them greedily, and the head learns from these texts. The folder
-    is a drafter like any other afterwards, for this target alone, with a card that says how good it is. A run that was
-    stopped goes on where it stopped.
+    The target continues pieces of the files, half of them greedily, and the head learns from these texts. The
+    folder is a drafter like any other afterwards, for this target alone, with a card that says how good it is. A
+    run that was stopped resumes where it stopped.
 
     \b
         spectune train eagle --target path/to/target --data corpus.jsonl -o my-head

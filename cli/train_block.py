@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .command import Command
 from .report import progress
 from .settings import Settings
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 if TYPE_CHECKING:
     from ..runtime.models.block_shape import Kind
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 SAID = "Neighbouring places of a text learned from at once."
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--heads", default=5, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
 def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
@@ -24,7 +25,7 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
 
     Each head is one residual block; the language-model head is the target's own. The target continues pieces of the
     files, half of them greedily, and the heads learn from these texts. The folder is a drafter for this target alone,
-    with a card that says how good it is. A run that was stopped goes on where it stopped.
+    with a card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train medusa --target path/to/target --data corpus.jsonl -o my-heads
@@ -32,7 +33,7 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
     _train(settings, run, "medusa", depth=heads)
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--frames", default=8, show_default=True, type=click.IntRange(1), help="Places that say a token or none.")
 @click.option("--labels", default=5, show_default=True, type=click.IntRange(1), help="Tokens these learn to say.")
@@ -42,9 +43,9 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
 def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermediate: int) -> None:
     """Train a drafter by CTC: frames that say tokens or blanks.
 
-    One layer over the text's states answers all frames at once. The target continues pieces of the files, half of them
-    greedily, and the drafter learns from these texts. The folder is a drafter for this target alone, with a card that
-    says how good it is. A run that was stopped goes on where it stopped.
+    One layer over the text's states answers all frames at once. The target continues pieces of the files, half of
+    them greedily, and the drafter learns from these texts. The folder is a drafter for this target alone, with a
+    card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train ctc --target path/to/target --data corpus.jsonl -o my-drafter
@@ -52,7 +53,7 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     _train(settings, run, "ctc", depth=labels, frames=frames, intermediate=intermediate)
 
 
-@click.command()
+@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--places", default=8, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
 @click.option(
@@ -60,7 +61,7 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     default=0,
     metavar="N",
     type=click.IntRange(0),
-    help="Width of what stands for a token; else the target's.",
+    help="Width of a token's vector; else the target's.",
 )
 @click.option(
     "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
@@ -73,7 +74,7 @@ def specformer(
 
     It reads the target's states behind half of its layers, behind all but one and behind all. The target continues
     pieces of the files, half of them greedily, and the drafter learns from these texts. The folder is a drafter for
-    this target alone, with a card that says how good it is. A run that was stopped goes on where it stopped.
+    this target alone, with a card that says how good it is. A run that was stopped resumes where it stopped.
 
     \b
         spectune train specformer --target path/to/target --data corpus.jsonl -o my-drafter

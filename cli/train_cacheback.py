@@ -23,8 +23,8 @@ from .settings import Settings
     help="Text that is counted; data files hold texts or conversations. Repeatable.",
 )
 @click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where to.")
-@click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders kept.")
-@click.option("--followers", default=4, show_default=True, type=click.IntRange(1), help="Followers kept of each.")
+@click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders in the table.")
+@click.option("--followers", default=4, show_default=True, type=click.IntRange(1), help="Followers of each.")
 @click.option("--leader-tokens", default=1, show_default=True, type=click.IntRange(1), help="Tokens of a leader.")
 @click.option("--follower-tokens", default=3, show_default=True, type=click.IntRange(1), help="Tokens of a follower.")
 @options.as_json

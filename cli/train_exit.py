@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .command import Command
 from .report import progress
 from .settings import Settings
-from .train_run import TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, show_card, training_run
 
 
-@click.command(name="exit")
+@click.command(name="exit", cls=Command, basic=BASIC, stray="name the model with --target MODEL")
 @training_run(piece=256, least_piece=4, said="Tokens of a piece.")
 @click.option("--exit-layer", required=True, type=click.IntRange(1), help="Layers of the target that draft.")
 @click.option(
@@ -22,10 +23,10 @@ from .train_run import TrainingRun, show_card, training_run
 def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> None:
     """Train an early exit: the target drafts for itself.
 
-    The target's first layers draft, behind a small network that imitates what the deep layers make of their result. The
-    target continues pieces of the files, half of them greedily, and the network learns from these texts. The folder is
-    a drafter for this target alone, with a card that says how good it is. A run that was stopped goes on where it
-    stopped.
+    The target's first layers draft, behind a small network that imitates what the deep layers make of their result.
+    The target continues pieces of the files, half of them greedily, and the network learns from these texts. The
+    folder is a drafter for this target alone, with a card that says how good it is. A stopped run resumes
+    where it stopped.
 
     \b
         spectune train exit --target path/to/target --data corpus.jsonl -o my-exit --exit-layer 2

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
+from .command import Command
 from .report import Table, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -20,9 +21,13 @@ POSITIVE = click.IntRange(1)
 CHANCE = click.FloatRange(0.0, 1.0)
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("target", "drafter", "data", "output", "rollouts", "steps", "max-new-tokens", "device", "dtype", "fresh"),
+    stray="name the model with --target MODEL",
+)
 @options.target
-@click.option("--drafter", required=True, metavar="MODEL", help="Whose tokens.")
+@click.option("--drafter", "--draft-model", "drafter", required=True, metavar="MODEL", help="Whose tokens.")
 @click.option(
     "--data",
     "files",
@@ -73,7 +78,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
 @options.device
 @options.dtype
 @options.seed
-@click.option("--fresh", is_flag=True, help="Begin an unfinished training anew; its labels stay.")
+@click.option("--fresh", is_flag=True, help="Start an unfinished training over; its labels stay.")
 @options.as_json
 @click.pass_obj
 def pad(
@@ -102,10 +107,10 @@ def pad(
 ) -> None:
     """Train a pivot classifier for lossy decoding by PAD.
 
-    The target decodes problems whose answers are known. Where it rejects a token of the drafter's, it goes on with and
-    without that token several times: a token that makes answers wrong is a pivot. A small network learns to tell from
-    the target's hidden state. The folder is for this target alone, with a card that says how good it is. A run that was
-    stopped goes on where it stopped.
+    The target decodes problems whose answers are known. Where it rejects a drafted token, it continues with and
+    without that token several times. A token that makes answers wrong is a pivot. A small network learns to see
+    pivots in the target's hidden state. The folder is for this target alone, with a card that says how good it is.
+    A run that was stopped resumes where it stopped.
 
     \b
         spectune train pad --target path/to/target --drafter path/to/small --data problems.jsonl -o my-pivots

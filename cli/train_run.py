@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..training.settings import TrainingSettings
 
 Command = Callable[..., None]
+BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "device", "dtype", "fresh")  # options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command]
         options.device,
         options.dtype,
         options.seed,
-        click.option("--fresh", is_flag=True, help="Begin an unfinished training anew; its texts stay."),
+        click.option("--fresh", is_flag=True, help="Start an unfinished training over; its texts stay."),
         options.as_json,
         click.pass_obj,
     ]

@@ -10,6 +10,7 @@ import click
 from ..errors import PlanError
 from . import engine as engines
 from . import options
+from .command import Command
 from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
@@ -22,16 +23,31 @@ if TYPE_CHECKING:
     from ..planner.plans.validation import Validation
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=(
+        "target",
+        "plan",
+        "prompts",
+        "draft-model",
+        "drafter",
+        "batch",
+        "workload",
+        "rounds",
+        "fail-above",
+        "device",
+    ),
+    stray="name the model with --target MODEL and a plan with --plan 3",
+)
 @engines.option
 @options.target
 @options.prompts
 @options.sample
-@click.option("--plan", metavar="ID|FILE", help="Which plan; else the one of this device that counts.")
+@click.option("--plan", metavar="PLAN", help="A number of the list or a file; else the plan in use on this device.")
 @options.drafters
 @options.device
 @options.planned_dtype
-@options.workload
+@click.option("--workload", metavar="NAME", help="Whose plan; else that of the workload profiled last.")
 @options.temperature
 @click.option(
     "--batch",
@@ -65,9 +81,9 @@ def validate(
 ) -> None:
     """Measure the plan against plain decoding.
 
-    Both decode the same prompts in turns, so that whatever disturbs the device disturbs them alike.
-    Predicted and measured speed are kept beside the plan, and what sets them apart: the texts, the machine's
-    pace, or the rounds themselves.
+    Both decode the same prompts in turns, so that disturbances of the device meet both alike. Predicted and
+    measured speed are saved beside the plan, with the reason for the difference: texts, machine or rounds. The plan
+    is that of the workload profiled last unless you name one.
 
     \b
         spectune validate --target path/to/target --fail-above 15

@@ -36,21 +36,39 @@ def with_substitutes(
     if choice.plan is None:
         return choice
     found: list[tuple[Place, RoundSetup]] = []
-    words = []
     for cell in choice.plan.cells:
         taken = next(way for way in _ways(cell) if can_run(way, cell, has, longest_context, allow_lossy=allow_lossy))
         if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
             found.append(((cell.batch, cell.context), taken))
-            words.append(
-                f"batch {cell.batch}, context {cell.context} by {_named(taken)} instead of {cell.policy.label}"
-            )
     refused = [REFUSED] if choice.plan.is_lossy and not allow_lossy else []
     if not found:
         return choice
     changed = replace(choice, substitutes=tuple(found))
     if _drafts(choice.plan, choice) and not _drafts(choice.plan, changed):
         return plainly("; ".join(["plain decoding, no cell of the plan can be run", *refused]))
-    return replace(changed, reason=f"{choice.reason}; decodes {'; '.join([in_short(words), *refused])}")
+    words = in_short(substituted(choice.plan, changed))
+    return replace(changed, reason=f"{choice.reason}; decodes {'; '.join([words, *refused])}")
+
+
+def substituted(plan: Plan, choice: Choice) -> list[str]:
+    """Return each cell of a plan that is run another way, and that way, in words."""
+    ways = dict(choice.substitutes)
+    return [
+        f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of {cell.policy.label}"
+        for cell in plan.cells
+        if (way := ways.get((cell.batch, cell.context))) is not None
+    ]
+
+
+def in_brief(choice: Choice) -> str:
+    """Return why this plan is followed, without what differs from what was measured, value by value."""
+    words = choice.reason
+    if choice.match is not None and choice.match.differences:
+        words = words.replace(str(choice.match), choice.match.in_brief)
+    if choice.plan is not None and choice.substitutes:
+        cells = f"{len(choice.substitutes)} of {len(choice.plan.cells)} cells another way"
+        words = words.replace(in_short(substituted(choice.plan, choice)), cells)
+    return words if words == choice.reason else f"{words} (spectune -v names what differs)"
 
 
 def models_of(setup: RoundSetup) -> tuple[str, ...]:

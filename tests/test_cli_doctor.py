@@ -278,3 +278,15 @@ def test_what_differs_from_a_device_of_the_store_is_named(tmp_path: Path) -> Non
     finding = seen(found, f"measured {other.fingerprint}")
     assert (finding["verdict"], finding["advice"]) == ("note", "profile again for exact predictions")
     assert f"threads 99 instead of {here.threads}" in finding["seen"]
+
+
+def test_values_that_differ_are_printed_where_more_is_asked_for(tmp_path: Path) -> None:
+    here = detect("cpu")
+    place = str(tmp_path / "store.db")
+    kept(tmp_path / "store.db", replace(here, threads=99))
+    usual, more = (
+        " ".join(CliRunner().invoke(main, [*flags, "doctor", "--no-measure", "--store", place]).stdout.split())
+        for flags in ((), ("-v",))
+    )
+    assert "but other threads" in usual and "instead of" not in usual
+    assert "threads 99 instead of" in more and "other threads" not in more

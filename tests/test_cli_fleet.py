@@ -41,7 +41,7 @@ def profiled_everywhere(folder: Path, *, as_json: bool) -> Result:
     prompts = [Prompt(text="a"), Prompt(text="b")]
     request = ProfileRequest(models=Models(target=Path("nowhere")), prompts=prompts, batches=(1,), device="all")
     job = FleetJob(request=request, facts=lambda done, url: {}, store_url=str(folder / "store.db"))
-    group = LazyGroup(table={})
+    group = LazyGroup(groups={})
 
     @group.command()
     def everywhere() -> None:

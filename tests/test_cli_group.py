@@ -26,7 +26,7 @@ def run(failure: BaseException | None, *options: str) -> Result:
         if failure is not None:
             raise failure
 
-    group = LazyGroup(table={}, params=main.params, callback=main.callback)
+    group = LazyGroup(groups={}, params=main.params, callback=main.callback)
     group.add_command(click.Command("work", callback=click.pass_obj(body)))
     return CliRunner().invoke(group, [*options, "work"])
 

@@ -57,7 +57,7 @@ def test_a_drafter_s_name_stands_once() -> None:
         ("profile", "--batch", "1,two"),
         ("profile", "--batch", "1,,2"),
         ("profile", "--context", "-4"),
-        ("profile", "--device", "gpu"),
+        ("profile", "--device", "tpu"),
         ("profile", "--dtype", "int3"),
         ("profile", "--budget", "0"),
         ("profile", "--temperature", "-1"),

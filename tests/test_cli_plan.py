@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from spectune.cli import main, options
 from spectune.db import open_store
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json
+from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.wire import from_json, to_json
@@ -223,7 +225,7 @@ def test_a_size_is_read_in_powers_of_1000_or_1024(text: str, size: int) -> None:
     assert CliRunner().invoke(echo, ["--size", text]).output == f"{size}\n"
 
 
-@pytest.mark.parametrize("text", ["24", "24G", "GiB", "0GiB", "-1GiB", "24iB", "24 gigabytes", ""])
+@pytest.mark.parametrize("text", ["24", "24X", "GiB", "0GiB", "-1GiB", "24iB", "24 gigabytes", ""])
 def test_a_size_without_its_unit_is_a_usage_error(text: str) -> None:
     assert CliRunner().invoke(echo, ["--size", text]).exit_code == 2
 
@@ -240,3 +242,43 @@ def test_a_picture_of_an_unknown_kind_is_refused_before_any_work(files: Mapping[
     result = typed(tmp_path, "-q", "plan", *given(files), *CELL, "--plot", str(tmp_path / "plan.txt"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "plan.txt" in result.stderr
+
+
+def profiled_here(folder: Path, workload: str, dtype: str) -> None:
+    """Keep what a profile of this device would, in a number format and along a workload's texts."""
+    here, found, drafter = detect("cpu"), measured(), measured().drafters[0]
+    key: dict[str, Any] = {"device": here.fingerprint, "dtype": dtype}
+    trace = replace(drafter.trace, workload=workload)
+    for document in (
+        SurfaceDocument(
+            surface=replace(found.verify, **key), device=here, model=TARGET, overhead=replace(found.overhead, **key)
+        ),
+        SurfaceDocument(surface=replace(drafter.surface, **key), device=here, model=drafter.model),
+        TraceDocument(trace=trace, target=TARGET, drafter=drafter.model),
+    ):
+        (folder / "record.json").write_text(to_json(document))
+        with open_store(str(folder / "store.db")) as opened:
+            opened.add_records(read_import(folder / "record.json", Given()))
+
+
+def test_what_was_profiled_last_is_planned_where_nothing_is_named(tmp_path: Path) -> None:
+    profiled_here(tmp_path, "default", "float32")
+    profiled_here(tmp_path, "chat", "float16")
+    wanted = ("plan", "--target", TARGET.name, "--device", "cpu", *CELL)
+    result = typed(tmp_path, *wanted, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert (facts["dtype"], facts["workload"]) == ("float16", "chat")
+    assert "workload 'chat', profiled last; --workload takes another: default" in result.stderr
+    named = answered(tmp_path, *wanted, "--dtype", "fp32", "--workload", "default")
+    assert (named["dtype"], named["workload"]) == ("float32", "default")
+
+
+def test_a_plan_begins_with_its_verdict_and_its_number_is_told(tmp_path: Path) -> None:
+    profiled_here(tmp_path, "chat", "float32")
+    for number in (1, 2):
+        result = typed(tmp_path, "plan", "--model", TARGET.name, "--device", "cpu", *CELL)
+        assert result.stdout.startswith("batch 1: "), result.output
+        assert f"plan {number}, kept in " in result.stderr
+    shown = typed(tmp_path, "show", "plan", "2").stdout
+    assert shown.splitlines()[0] == result.stdout.splitlines()[0]

@@ -8,8 +8,9 @@ import pytest
 
 from spectune.planner.plans.plan import Alternative
 from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, TreePolicy
+from spectune.profiler.records.match import match_devices
 from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import with_substitutes
+from spectune.runtime.substitutes import in_brief, with_substitutes
 
 from .watched_rounds import choice_of, drafting_plan
 
@@ -52,3 +53,23 @@ def test_where_nothing_else_can_be_run_the_root_is_padded_as_planned() -> None:
     cells = (replace(first, policy=ResumedPolicy(draft=LONG), alternatives=()), replace(second, drafter="other"))
     choice = with_substitutes(choice_of(replace(plan, cells=cells)), lambda name: name != "small", 1000)
     assert choice.setup(first) == RoundSetup(policy=PlainPolicy(), run_tokens=(0, 2))
+
+
+def test_a_reason_in_brief_names_what_differs_and_counts_cells_without_values() -> None:
+    plan = drafting_plan([(1, 100), (4, 100)])
+    here = replace(plan.device, threads=(plan.device.threads or 1) + 1)
+    match = match_devices(wanted=here, have=plan.device)
+    found = replace(choice_of(plan), match=match, reason=f"plan made on same kind of device with {match}")
+    cells = (replace(plan.cells[0], drafter="small", alternatives=()), replace(plan.cells[1], drafter="other"))
+    missing = replace(found, plan=replace(plan, cells=cells))
+    choice = with_substitutes(missing, lambda name: name != "small", 1000)
+    assert f"{match}; decodes batch 1, context 100 by " in choice.reason and " instead of " in choice.reason
+    assert in_brief(choice) == (
+        "plan made on same kind of device with other threads; decodes 1 of 2 cells another way "
+        "(spectune -v names what differs)"
+    )
+
+
+def test_a_reason_without_differences_is_its_own_brief() -> None:
+    choice = choice_of(drafting_plan())
+    assert in_brief(choice) == choice.reason

@@ -201,7 +201,7 @@ def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[Ro
     if not rows:
         wanted = f" in the regime {request.regime}" if request.regime else ""
         raise missing(f"verify surface of {request.target.name} in {request.dtype}{wanted}", request, timed.store)
-    for row in _runnable(rows):
+    for row in runnable(rows):
         if times := timed.store.host_times(row.device, row.model, row.dtype, row.regime):
             return timed.surface(row), times
     raise missing("host time per round", request, timed.store)
@@ -221,7 +221,7 @@ def _drafters(
         rows = [row for role in DRAFT_ROLES for row in timed.of(model.key, role, request.dtype)]
         alike = [row for row in rows if run_beside(row.regime, row.role, verify.regime)]
         if alike:
-            surface = timed.surface(_runnable(alike)[0])
+            surface = timed.surface(runnable(alike)[0])
             resume = _resume(surface, verify.batches, timed)
             found.append(
                 DrafterInputs(name=trace.drafter_name, model=model, surface=surface, trace=trace, resume=resume)
@@ -247,7 +247,7 @@ def _not_timed(name: str, dtype: str) -> str:
     return f"{name} was not timed on this device in {dtype} and does not compete; profile all drafters together"
 
 
-def _runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:
+def runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:
     """Return the surfaces in regimes of our decoder, where there are any."""
     return [row for row in rows if row.regime in RUNTIME_REGIMES] or rows
 
@@ -283,5 +283,5 @@ def _nearest(request: PlanRequest, store: Store) -> str:
     near = nearest(request.device, others)
     if near is None:
         return ""
-    seen = ", ".join(str(each) for each in match_devices(request.device, near).differences)
-    return f" (the nearest it was measured on is {near.label}, with {seen})"
+    seen = match_devices(request.device, near).in_brief
+    return f" (the nearest it was measured on is {near.label}, with {seen}; spectune -v doctor compares them)"

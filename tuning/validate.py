@@ -35,6 +35,7 @@ from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
 from .measuring.gauge import Gauge, typical_nodes
 from .measuring.race import DecoderEntrant, race
+from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
@@ -57,7 +58,7 @@ class ValidateRequest:
     plan: str | None = None  # a number of the store's, or a file; else the one that counts for what follows
     drafters: Mapping[str, Path] = field(default_factory=dict)  # where drafters lie now; else where they were profiled
     dtype: str | None = None  # the plan's
-    workload: str = "default"
+    workload: str | None = "default"  # of the plan; None: see `workload_planned_last`
     temperature: float = 0.0
     batches: tuple[int, ...] = ()  # empty: all of the plan's
     max_new_tokens: int = 128
@@ -75,7 +76,7 @@ class ValidateRequest:
         return ProfileRequest(
             models=Models(target=self.target),
             prompts=self.prompts,
-            workload=self.workload,
+            workload=self.workload or USUAL,
             temperature=self.temperature,
             device=self.device,
             dtype=self.dtype or dtype,
@@ -109,8 +110,7 @@ def validate_stored(
     """
     device, target = detect(request.device), identify(request.target)
     plan, kept_beside = _planned(request, device, target, store)
-    if request.plan is not None:
-        request = replace(request, workload=plan.workload, temperature=plan.temperature)
+    request = replace(request, workload=plan.workload, temperature=plan.temperature)
     batches = _batches(plan, request)
     profile = with_own_answers(request.as_profile(batches, plan.dtype), progress=progress)
     requests = requests_of(profile, load_tokenizer(str(request.target)))
@@ -146,8 +146,9 @@ def validate_stored(
 def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:
     """Return the plan to measure, and the number beside which that is kept: none of a file or of another device's."""
     if request.plan is None:
+        workload = request.workload or workload_planned_last(target, device, request.temperature, store).last
         row = store.find_plan(
-            device=device.fingerprint, target=target.key, workload=request.workload, temperature=request.temperature
+            device=device.fingerprint, target=target.key, workload=workload, temperature=request.temperature
         )
         return plan_from_json(store.plan(row.id)), row.id
     number = int(request.plan) if request.plan.isdecimal() else None

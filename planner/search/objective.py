@@ -15,7 +15,11 @@ from ...errors import PlanError
 
 Metric = Literal["itl", "p90_itl"]
 METRICS: tuple[Metric, ...] = ("itl", "p90_itl")
-_SLO = re.compile(r"\s*(\w+)\s*<=?\s*([0-9]*\.?[0-9]+)\s*ms\s*")
+OTHER_NAMES: dict[str, Metric] = {  # as serving engines say it
+    **dict.fromkeys(("tpot", "mean_tpot", "mean_itl"), "itl"),
+    **dict.fromkeys(("p90_tpot", "tpot_p90", "itl_p90"), "p90_itl"),
+}
+_SLO = re.compile(r"\s*(\w+)\s*<=?\s*([0-9]*\.?[0-9]+)\s*ms\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +45,20 @@ class LatencyBound:
 
 
 def parse_bound(text: str) -> LatencyBound:
-    """Return the bound of a text such as "itl<=30ms".
+    """Return the bound of a text such as "tpot<=30ms" or "itl<=30ms", which are the same here.
 
     Raises:
         PlanError: it has another form.
     """
     match = _SLO.fullmatch(text)
-    if match is None or match[1] not in METRICS:
+    metric = None if match is None else _metric(match[1].lower())
+    if match is None or metric is None:
         raise PlanError(
-            f"cannot read the latency bound {text!r}; write METRIC<=NUMBERms, METRIC {' or '.join(METRICS)}"
+            f"cannot read the latency bound {text!r}; write METRIC<=NUMBERms, METRIC tpot or p90_tpot "
+            f"({' or '.join(METRICS)} mean the same)"
         )
-    metric: Metric = "itl" if match[1] == "itl" else "p90_itl"
     return LatencyBound(metric=metric, most_ms=float(match[2]))
+
+
+def _metric(name: str) -> Metric | None:
+    return next((metric for metric in METRICS if metric == name), OTHER_NAMES.get(name))

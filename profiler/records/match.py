@@ -53,6 +53,12 @@ class DeviceMatch:
         counts = (sum(each.aspect == aspect for each in self.differences) for aspect in ASPECTS)
         return (GRADES.index(self.grade), *counts)
 
+    @property
+    def in_brief(self) -> str:
+        """What differs, without the values; "no difference" between equal devices."""
+        fields = ", ".join(difference.field for difference in self.differences)
+        return f"other {fields}" if fields else "no difference"
+
     def __str__(self) -> str:
         return ", ".join(str(difference) for difference in self.differences) or "no difference"
 

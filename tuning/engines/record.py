@@ -30,6 +30,21 @@ def workload_in(engine: str, workload: str) -> str:
     return f"{workload} ({engine})"
 
 
+def own_workload(engine: str, name: str) -> str | None:
+    """Return what the user calls a workload of an engine; None for one of another engine, or of our own decoder.
+
+    Args:
+        engine: of this one; of our own decoder where empty.
+        name: as traces and plans have it.
+    """
+    from ...runtime.engines.running import RUNNING
+
+    if engine:
+        end = workload_in(engine, "")
+        return name.removesuffix(end) if name.endswith(end) else None
+    return None if any(name.endswith(workload_in(each, "")) for each in RUNNING) else name
+
+
 def engine_traces(
     request: EngineRequest, engine: MeasuredEngine, identities: Identities, prompts: Sequence[tuple[int, ...]]
 ) -> tuple[AcceptanceTrace, ...]:

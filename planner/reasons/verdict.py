@@ -1,0 +1,40 @@
+"""What a plan says in one line per context: how to decode, how much faster that is, and up to which batch."""
+
+from __future__ import annotations
+
+from ..plans.crossing import Crossing, crossings
+from ..plans.plan import Plan, PlanCell
+from .sentences import name_of
+
+
+def verdict_lines(plan: Plan) -> list[str]:
+    """Return a line per context, of its smallest batch that speculates."""
+    is_one = len({cell.context for cell in plan.cells}) == 1
+    return [("" if is_one else f"context {each.context}, ") + _line(plan, each) for each in crossings(plan)]
+
+
+def _line(plan: Plan, crossing: Crossing) -> str:
+    cells = sorted((cell for cell in plan.cells if cell.context == crossing.context), key=lambda cell: cell.batch)
+    first = next((cell for cell in cells if cell.drafter is not None), None)
+    if first is None:
+        batches = f"batch {cells[0].batch}" if len(cells) == 1 else f"batch {cells[0].batch} to {cells[-1].batch}"
+        return f"{batches}: plain decoding, no drafter pays"
+    return "; ".join([f"batch {first.batch}: {_choice(first)}", *_ends(crossing, len(cells))])
+
+
+def _choice(cell: PlanCell) -> str:
+    promise = cell.prediction
+    interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"
+    missed = "" if cell.keeps_bound else ", breaks the latency bound"
+    return f"{name_of(cell.policy.label, cell.drafter)}, {promise.speedup_over_plain:.2f} x ({interval}){missed}"
+
+
+def _ends(crossing: Crossing, planned: int) -> list[str]:
+    """Return up to which batch speculation pays, and where below it does not."""
+    below = [f"not at batch {', '.join(map(str, crossing.plain_below))}"] if crossing.plain_below else []
+    if crossing.last is None or planned == 1:
+        return below
+    if crossing.batch is None or crossing.first_plain is None:
+        return [f"pays up to batch {crossing.last}, the largest planned", *below]
+    last = max(crossing.last, min(int(crossing.batch), crossing.first_plain - 1))
+    return [f"stops paying above batch {last}", *below]

@@ -1,0 +1,67 @@
+"""The verdict of a plan: how to decode, how much faster that is with its interval, and up to which batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.planner.plans.plan import PlanCell
+from spectune.planner.policies import ChainPolicy
+from spectune.planner.reasons.sentences import name_of
+from spectune.planner.reasons.verdict import verdict_lines
+
+from .priced_cells import PLAIN, cell_of, plan_with, priced
+
+CHAIN = priced(ChainPolicy(length=3), 2.5)
+LOSING = priced(ChainPolicy(length=3), 1.2)  # of 12.5 ms a round, plain decoding takes 8.5
+NAME = name_of(ChainPolicy(length=3).label, "small")
+
+
+def drafted(batch: int, context: int = 100) -> PlanCell:
+    return cell_of([PLAIN, CHAIN], batch=batch, context=context)
+
+
+def plain(batch: int, context: int = 100) -> PlanCell:
+    return cell_of([PLAIN, LOSING], 0, batch=batch, context=context)
+
+
+def numbers(cell: PlanCell) -> str:
+    promise = cell.prediction
+    return f"{promise.speedup_over_plain:.2f} x ({promise.speedup_low:.2f} to {promise.speedup_high:.2f})"
+
+
+def test_it_names_the_way_its_speed_up_and_interval_and_the_batch_above_which_it_stops_paying() -> None:
+    lines = verdict_lines(plan_with(drafted(1), drafted(4), plain(16)))
+    # speed-ups of 2.5 * 8.5 / 12.5 = 1.70 at batch 4 and 1.2 * 8.5 / 12.5 = 0.816 at 16 cross at 4 * 4 ** 0.723 = 10.9
+    assert lines == [f"batch 1: {NAME}, {numbers(drafted(1))}; stops paying above batch 10"]
+    assert ", 1.70 x (" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "end"),
+    [
+        ([drafted(1)], ""),
+        ([drafted(1), drafted(8)], "; pays up to batch 8, the largest planned"),
+        ([drafted(1), plain(2)], "; stops paying above batch 1"),
+        ([drafted(1), plain(4), drafted(8)], "; pays up to batch 8, the largest planned; not at batch 4"),
+        ([drafted(1), cell_of([PLAIN, CHAIN], 0, batch=4)], "; stops paying above batch 3"),  # within noise at 4
+    ],
+)
+def test_the_end_is_within_what_was_planned(cells: list[PlanCell], end: str) -> None:
+    assert verdict_lines(plan_with(*cells)) == [f"batch 1: {NAME}, {numbers(drafted(1))}{end}"]
+
+
+def test_it_begins_with_the_smallest_batch_that_speculates() -> None:
+    (line,) = verdict_lines(plan_with(plain(1), drafted(4)))
+    assert line.startswith(f"batch 4: {NAME}, ")
+    assert line.endswith("; not at batch 1")
+
+
+@pytest.mark.parametrize(("batches", "words"), [((1,), "batch 1"), ((1, 4, 8), "batch 1 to 8")])
+def test_where_no_batch_speculates_it_says_so(batches: tuple[int, ...], words: str) -> None:
+    assert verdict_lines(plan_with(*map(plain, batches))) == [f"{words}: plain decoding, no drafter pays"]
+
+
+def test_each_context_has_its_line() -> None:
+    lines = verdict_lines(plan_with(drafted(1), drafted(4), plain(1, 900), plain(4, 900)))
+    assert [line.partition(",")[0] for line in lines] == ["context 100", "context 900"]
+    assert lines[1] == "context 900, batch 1 to 4: plain decoding, no drafter pays"

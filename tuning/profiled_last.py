@@ -1,0 +1,101 @@
+"""What is taken where a plan's number format or workload is not named: those that were profiled last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..db.store import Store
+from ..profiler.records.device import AUTO_DTYPE, Device
+from ..profiler.records.model import ModelIdentity
+from ..profiler.records.role import running_of
+from .inputs import runnable
+from .timed import timed_on
+
+USUAL = "default"  # what a workload is called that nobody named
+SAME_TEMPERATURE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workloads:
+    """A workload, and the others that might have been meant."""
+
+    last: str
+    others: tuple[str, ...] = ()
+
+
+def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, store: Store) -> str:
+    """Return the number format in which whole rounds of a target were timed last on a device.
+
+    Args:
+        target: of the rounds.
+        device: on which they ran.
+        regime: of the forwards; any where empty.
+        store: that holds the profiles.
+
+    Returns:
+        A format's name; `AUTO_DTYPE` where no round was timed.
+    """
+    rows = timed_on(device.fingerprint, store).of(target.key, "verify")
+    exact = [row for row in rows if row.regime == regime]
+    wanted = exact or [row for row in rows if regime in ("", running_of(row.regime))]
+    timed = (row.dtype for row in runnable(wanted) if store.host_times(row.device, row.model, row.dtype, row.regime))
+    return next(timed, AUTO_DTYPE)
+
+
+def workload_profiled_last(target: ModelIdentity, temperature: float, store: Store, *, engine: str = "") -> Workloads:
+    """Return the workload along whose texts drafters of a target were recorded last, and the earlier ones.
+
+    Args:
+        target: that wrote the texts.
+        temperature: of the texts.
+        store: that holds the traces.
+        engine: whose workloads; those of our own decoder where empty.
+    """
+    from .engines.record import own_workload
+
+    rows = [
+        row
+        for row in store.trace_rows()
+        if row.target == target.key and abs(row.temperature - temperature) <= SAME_TEMPERATURE
+    ]
+    names = [name for row in rows if (name := own_workload(engine, row.workload)) is not None]
+    return _newest(names)
+
+
+def workload_planned_last(
+    target: ModelIdentity, device: Device, temperature: float, store: Store, *, engine: str = ""
+) -> Workloads:
+    """Return the workload that was profiled last, if it has a plan on a device; else the one that was planned last.
+
+    Args:
+        target: that is decoded.
+        device: on which.
+        temperature: of the requests.
+        store: that holds traces and plans.
+        engine: whose plans; those of our own decoder where empty.
+    """
+    from ..db.plans import ENGINE_PLAN
+    from .engines.record import own_workload
+
+    place = f"{ENGINE_PLAN if engine else ''}{device.fingerprint}"
+    rows = [
+        row
+        for row in store.plans()
+        if (row.device, row.target) == (place, target.key)
+        and row.state != "retired"
+        and abs(row.temperature - temperature) <= SAME_TEMPERATURE
+    ]
+    planned = [name for row in rows if (name := own_workload(engine, row.workload)) is not None]
+    profiled = workload_profiled_last(target, temperature, store, engine=engine)
+    if not planned:
+        return profiled
+    return _newest([*planned, profiled.last] if profiled.last in planned else planned)
+
+
+def _newest(names: Sequence[str]) -> Workloads:
+    """Return the last of some names, and the others, each once; the usual one where there is none."""
+    if not names:
+        return Workloads(last=USUAL)
+    others = tuple(dict.fromkeys(name for name in names if name != names[-1]))
+    return Workloads(last=names[-1], others=others)
