@@ -145,7 +145,7 @@ def stored_trace(store: Store, number: int | None) -> Stored:
         facts={**about, "acceptance_by_rank": ranks, "reliability": facts_of(confidence)["bins"]},
         tables=(
             _facts_table(f"trace {chosen}", about),
-            Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
+            Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks, 1)]),
             _reliability_table(confidence),
         ),
         draw=lambda: trace_figure(trace, target=about["target"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...errors import RequestError
 from ...planner.plans.plan import Plan
 from ...profiler.records.role import BLOCK, HEAD, SELF
-from ..models.config_file import own_config, own_kind, published_reads, written_config
+from ..models.config_file import named_layers, own_config, own_kind, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
@@ -87,8 +87,8 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
         head: its folder.
         layers: of its target; where None, as many as the head's last state says.
     """
-    reads, named = tuple(own_config(head).get("reads") or ()), written_config(head).get("eagle_config")
-    if not reads or (isinstance(named, dict) and named.get("eagle_aux_hidden_state_layer_ids")):
+    reads, (named, _) = tuple(own_config(head).get("reads") or ()), named_layers(written_config(head))
+    if not reads or named:
         return ()
     total = reads[-1] + 3 if layers is None else layers
     return () if reads == published_reads(total) else reads
