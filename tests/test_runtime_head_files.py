@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 import spectune
+from spectune.cli import main
 from spectune.errors import ModelError
 from spectune.profiler.identity import identify
+from spectune.profiler.records.configuration import architecture_of
+from spectune.runtime.layout import lay_out
 from spectune.runtime.models.config_file import OWN
-from spectune.runtime.models.drafter import load_drafter, require_computable, require_drafter_of
+from spectune.runtime.models.drafter import load_drafter, load_head, require_computable, require_drafter_of
+from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import head_shape
 from spectune.runtime.models.lean import LeanModel
+from spectune.tuning.drafter_parts import drafter_parts
 
 from .drafter_folders import KINDS, Kind, save_drafter
 from .tiny_heads import save_head
@@ -326,13 +335,12 @@ def test_ids_that_a_head_drafts_are_distinct_and_told_once(
     folder = head(tmp_path / "head", change=change)
     assert named in refusal(folder)
     with pytest.raises(ModelError):
-        load_drafter(str(folder), LeanModel(demo_target()), dtype="float32")
+        load_drafter(str(folder), demo_target(), dtype="float32")
 
 
-def demo_target() -> Any:  # Any: transformers types no loaded model
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(TARGET)
+@cache
+def demo_target() -> LeanModel:
+    return LeanModel(AutoModelForCausalLM.from_pretrained(TARGET))
 
 
 @pytest.mark.parametrize(
@@ -406,7 +414,7 @@ PUBLIC: Mapping[str, Mapping[str, object]] = {
         "logit_scale": 1.0, "quantization_config": None, "qkv_bias": False,
     },
     "who made it": {
-        "_name_or_path": "x", "auto_map": {"": "x.Y"}, "unsloth_version": "2025.1", "ttt_length": 7, "use_bfloat16": False,
+        "_name_or_path": "x", "auto_map": {"": "x.Y"}, "unsloth_version": "2025.1", "ttt_length": 7,
         "hidden_dropout": 0.1, "id2label": {"0": "A"}, "top_p": 0.9, "embed_requires_grad": True, "dtype": "bfloat16",
         "target_hidden_size": 384, "num_aux_hidden_states": 3, "layer_types": ["full_attention"],
     },
@@ -428,6 +436,30 @@ def test_a_head_of_the_first_form_may_be_named_after_its_target(tmp_path: Path, 
     folder = save_head(tmp_path / "head", "eagle", source, (4,))
     (folder / "config.json").write_text(json.dumps({**written(folder), "architectures": [architecture]}))
     require_computable(folder, str(tmp_path / "target"))
+
+
+def as_exported(tensors: Tensors) -> None:
+    """Name the layer as ModelOpt and vLLM do."""
+    for name in [name for name in tensors if name.startswith(LAYER)]:
+        tensors[name.replace(LAYER, "layers.0.")] = tensors.pop(name)
+
+
+def test_a_layer_by_its_other_name_is_the_same_head(tmp_path: Path) -> None:
+    target = demo_target()
+    said = []
+    for folder in (head(tmp_path / "one"), head(tmp_path / "other", change=as_exported)):
+        require_computable(folder, str(TARGET))
+        model = load_head(folder, target)
+        parts = drafter_parts(folder, architecture_of(written(TARGET)))
+        said.append((whole_text_logits(model), sorted(parts.sizes) if parts else None))
+    torch.testing.assert_close(said[0][0], said[1][0], rtol=0, atol=0)
+    assert said[0][1] == said[1][1]
+
+
+def whole_text_logits(model: EagleHead) -> Tensor:
+    text = np.array([[3, 1, 4, 1, 5, 9, 2, 6]])
+    step = lay_out(text, np.arange(8), [0], np.tri(8, dtype=np.bool_)[None], dtype=model.dtype, device=model.device)
+    return model.read(model.along(text[0].tolist())[None], step, model.new_cache(1, 8))
 
 
 SPECULATORS: Mapping[str, object] = {
@@ -530,3 +562,27 @@ def test_drafters_trained_here_say_nothing_else(
 def test_a_target_whose_states_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     assert "is of type gpt2; leave the drafter out" in refusal(DEMO / "medusa", tmp_path)
+
+
+REFUSED: Mapping[str, Mapping[str, object]] = {
+    "fc_norm: true": {"fc_norm": True},
+    "rope_type: wow": {"rope_parameters": {"rope_type": "wow"}},
+    "speculators (eagle3)": SPECULATORS,
+}
+
+
+@pytest.mark.parametrize("named", REFUSED)
+@pytest.mark.parametrize("options", [("--dry-run",), (), ("--latency-only", "--context", "32")])
+def test_profile_refuses_before_anything_is_measured(
+    tmp_path: Path, named: str, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = head(tmp_path / "head", REFUSED[named])
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("def main():", "import os")))
+    texts = () if "--latency-only" in options else ("--prompts", str(prompts))
+    models = ("--target", str(TARGET), "--drafter", f"head={folder}")
+    store = ("--store", str(tmp_path / "store.db"))
+    told = CliRunner().invoke(main, ["profile", *models, *texts, *store, *options])
+    assert told.exit_code == 1
+    assert named in told.output and "Traceback" not in told.output

@@ -15,7 +15,11 @@ from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
 BIAS = "fc.bias"  # one that heads of form EAGLE have where they were trained as EAGLE-1 was published
-FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
+FORMS: Mapping[str, DrafterForm] = {  # how tensors of their one layer begin
+    "midlayer.": "eagle3",
+    "layers.0.hidden_norm.": "eagle3",
+    "layers.0.": "eagle",
+}
 CONFIG = "config.json"
 MOST_HEADER_BYTES = 2**27
 READS_OTHERWISE = (

@@ -26,7 +26,7 @@ from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
-from .eagle_shape import LAYER, HeadShape, as_numbers
+from .eagle_shape import HeadShape, as_numbers
 from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
 from .head_tensors import draft_ids, require_weights_fit
 from .lean import LeanModel, taken
@@ -236,7 +236,7 @@ def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
 
 
 def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
-    names, config = LAYER[shape.form], shape.config
+    names, config = shape.begins, shape.config
     qkv = [tensors[f"{names}self_attn.{one}_proj.weight"] for one in "qkv"]
     biases = [tensors.get(f"{names}self_attn.{one}_proj.bias") for one in "qkv"]
     given = [bias for bias in biases if bias is not None]
@@ -260,7 +260,7 @@ def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
 def _input_norms(tensors: _Tensors, shape: HeadShape) -> tuple[Norm, Norm]:
     """Return the norms of embedding and feature; of form "eagle", which has none, any."""
     names = ("input_layernorm", "hidden_norm") if shape.form == "eagle3" else ("post_attention_layernorm",) * 2
-    first, second = (_norm(tensors, f"{LAYER[shape.form]}{name}.weight", shape.config) for name in names)
+    first, second = (_norm(tensors, f"{shape.begins}{name}.weight", shape.config) for name in names)
     return first, second
 
 

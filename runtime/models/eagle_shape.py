@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,12 @@ class HeadShape:
     config: LlamaConfig  # of its one layer
     reads: tuple[int, ...] = ()  # how many of the target's layers each hidden state has passed; empty: as published
     target: str = ""  # ModelIdentity.weights_hash of its target; "" where nobody wrote it down
+    layer: str = ""  # how its layer's tensors begin; "" as SafeAILab writes them
+
+    @property
+    def begins(self) -> str:
+        """How the names of its layer's tensors begin."""
+        return self.layer or LAYER[self.form]
 
     def reads_of(self, layers: int) -> tuple[int, ...]:
         """Return which hidden states it reads of a target with so many layers."""
@@ -62,7 +68,7 @@ def head_shape(folder: Path) -> HeadShape:
         ModelError: it is no head that can be loaded, or its config.json asks for what is not computed.
     """
     names = {name for some in _names(folder) for name in some}
-    form = next((form for form, layer in LAYER.items() if layer + "self_attn.q_proj.weight" in names), None)
+    form, layer = _form_of(names)
     if JOINS not in names or form is None:
         raise ModelError(f"{folder} holds no head of EAGLE's forms; give a folder with fc.weight and one layer")
     try:
@@ -78,7 +84,8 @@ def head_shape(folder: Path) -> HeadShape:
         raise ModelError(f"{what} says {OWN}.{unknown[0]} in its config.json, which is not computed; train it again")
     reads = _reads(what, written, form)
     _require_count(what, public, len(reads) or (1 if form == "eagle" else PUBLISHED_READS))
-    return HeadShape(form=form, config=_layer_config(what, public), reads=reads, target=str(said.get("target", "")))
+    target = str(said.get("target", ""))
+    return HeadShape(form=form, config=_layer_config(what, public), reads=reads, target=target, layer=layer)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -130,6 +137,19 @@ def _names(folder: Path) -> Iterator[Sequence[str]]:
                 yield names
         except SafetensorError:
             continue  # whoever loads it will say so
+
+
+def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
+    """Return a head's form by the names of its tensors, None where they are of no head; and how its layer's begin.
+
+    ModelOpt and vLLM write EAGLE-3's layer as EAGLE-1's; a norm of hidden states tells.
+    """
+    if any(name.startswith(LAYER["eagle3"]) for name in names):
+        return "eagle3", LAYER["eagle3"]
+    first = LAYER["eagle"]
+    if f"{first}hidden_norm.weight" in names:
+        return "eagle3", first
+    return ("eagle", first) if any(name.startswith(first) for name in names) else (None, "")
 
 
 def _reads(what: str, written: Mapping[str, Any], form: Form) -> tuple[int, ...]:

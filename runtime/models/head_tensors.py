@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...errors import ModelError
-from .eagle_shape import LAYER, HeadShape
+from .eagle_shape import HeadShape
 from .stored_tensors import Shape, Stored, held_tensors, require_tensors, stored_tensors
 from .target_sizes import TargetSizes, require_reads
 
@@ -57,9 +57,10 @@ def draft_ids(what: str, tables: Mapping[str, Tensor], shape: HeadShape, vocabul
             f"{what} maps {len(ids)} draft tokens to ids from {int(ids.min())} to {int(ids.max())} by d2t, and the "
             f"target has {vocabulary} tokens; the head is for another vocabulary"
         )
-    if len(ids.unique()) < len(ids):
+    distinct = len(set(ids.tolist()))
+    if distinct < len(ids):
         raise ModelError(
-            f"{what} maps {len(ids)} draft tokens to {len(ids.unique())} ids by d2t; each must have its own, copy or "
+            f"{what} maps {len(ids)} draft tokens to {distinct} ids by d2t; each must have its own, copy or "
             "train it again"
         )
     known = can_draft.nonzero().flatten() if can_draft is not None else None
@@ -104,7 +105,7 @@ def head_tensors(shape: HeadShape, target: TargetSizes) -> tuple[dict[str, Shape
         layer |= {"input_layernorm.weight": (hidden,), "hidden_norm.weight": (hidden,)}
         drafted = getattr(config, "draft_vocab_size", None) or target.vocabulary
         needed |= {"norm.weight": (hidden,), "lm_head.weight": (drafted, hidden)}
-    name = LAYER[shape.form]
+    name = shape.begins
     needed |= {name + one: size for one, size in layer.items()}
     optional = {name + one: size for one, size in biases.items()}
     optional |= {"fc.bias": (hidden,), "embed_tokens.weight": (target.vocabulary, hidden)}
@@ -135,7 +136,7 @@ def _require(what: str, stored: Mapping[str, Stored], shape: HeadShape, target: 
 
 def _require_biases(what: str, stored: Mapping[str, Stored], shape: HeadShape) -> None:
     """Raise ModelError where a head has some of the biases of its attention, or says that it has them."""
-    names = [f"{LAYER[shape.form]}self_attn.{one}_proj.bias" for one in "qkv"]
+    names = [f"{shape.begins}self_attn.{one}_proj.bias" for one in "qkv"]
     there = [name for name in names if name in stored]
     if there and len(there) < len(names):
         missing = next(name for name in names if name not in stored)
