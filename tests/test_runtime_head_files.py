@@ -580,7 +580,8 @@ def test_profile_refuses_before_anything_is_measured(
     folder = head(tmp_path / "head", REFUSED[named])
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("def main():", "import os")))
-    texts = () if "--latency-only" in options else ("--prompts", str(prompts))
+    alone = "--latency-only" in options
+    texts = () if alone else ("--prompts", str(prompts), "--batch", "1")
     models = ("--target", str(TARGET), "--drafter", f"head={folder}")
     store = ("--store", str(tmp_path / "store.db"))
     told = CliRunner().invoke(main, ["profile", *models, *texts, *store, *options])

@@ -110,7 +110,12 @@ def load_recycling(folder: Path, target: CausalModel) -> RecyclingHead:
 
 
 def draft_role(folder: Path) -> Role:
-    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`."""
+    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`.
+
+    Raises:
+        ModelError: it holds a drafter of a format that is not read.
+    """
+    require_known_format(folder)
     if is_exit(folder):
         return "self"
     if is_block(folder) or is_recycling(folder):
@@ -163,7 +168,6 @@ def require_computable(folder: Path, target: str) -> None:
         folder: of any drafter; of a language model nothing is said.
         target: where it lies: a folder, a GGUF file, or a config.json.
     """
-    require_known_format(folder)
     if draft_role(folder) == "draft":
         return
     sizes = sizes_in(load_config(target), target)
