@@ -148,7 +148,7 @@ def _surface_facts(surface: LatencySurface, name: str) -> Json:
 def print_profile(facts: Json) -> None:
     """Print what a profile measured, for people."""
     _print_surfaces(facts)
-    ranks = ("drafter", "workload", "temperature", "positions", *(f"rank {rank}" for rank in range(SHOWN_RANKS)))
+    ranks = ("drafter", "workload", "temperature", "positions", *(f"rank {rank}" for rank in range(1, SHOWN_RANKS + 1)))
     acceptance = [
         (
             *(trace[name] for name in ("drafter", "workload", "temperature", "positions")),

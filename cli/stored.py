@@ -92,7 +92,7 @@ def stored_trace(store: Store, number: int | None) -> Stored:
         document=to_json(TraceDocument(trace=trace, target=target, drafter=drafter)),
         facts={**about, "acceptance_by_rank": ranks, "reliability": facts_of(confidence)["bins"]},
         tables=(
-            Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks)]),
+            Table(title="the target's token is the drafter's", columns=("rank", "share"), rows=[*enumerate(ranks, 1)]),
             _reliability_table(confidence),
             facts_table(f"trace {chosen}", about),
         ),

@@ -42,7 +42,7 @@ def trace_figure(trace: AcceptanceTrace, *, target: str) -> Figure:
     apart = ASIDE * max(depths - 1, 1)
     asides = [apart * (place - (len(widths) - 1) / 2) for place in range(len(widths))]
     by_depth = [_first_choices(found, width, depths, aside) for width, aside in zip(widths, asides, strict=True)]
-    by_rank = [_told(found, 1, slice(rank, rank + 1), f"rank {rank}", x=rank) for rank in range(trace.children)]
+    by_rank = [_told(found, 1, slice(rank - 1, rank), f"rank {rank}", x=rank) for rank in range(1, trace.children + 1)]
     return Figure(
         title=f"{trace.drafter_name}: how often its choices hold {target}'s token",
         facts=tuple(_facts(trace, found, depths)),
@@ -93,7 +93,7 @@ def _depth_panel(widths: Sequence[int], by_depth: Sequence[list[Told]]) -> Panel
 def _rank_panel(by_rank: Sequence[Told]) -> Panel:
     return Panel(
         title="by rank, at depth 1",
-        x=axis_of_steps("rank, 0 is the drafter's first choice", 0, len(by_rank) - 1),
+        x=axis_of_steps("rank, 1 is the drafter's first choice", 1, len(by_rank)),
         y=axis_of_shares("the token has this rank"),
         lines=(_line("", 0.0, by_rank, is_joined=False),),
     )

@@ -217,7 +217,7 @@ def test_weights_that_do_not_fit_are_refused(family: PadFamily, card: PadCard, t
     written = json.loads((family.folder / "trained" / "config.json").read_text())
     for change, complaint in (
         ({"hidden": 31}, "reads states of 31 numbers, and the target's have 32"),
-        ({"width": 8}, "does not hold its classifier's weights"),
+        ({"width": 8}, "its config.json and this target need"),
         ({"reads": 9}, "after (9,) layers"),
     ):
         said = {"spectune": written["spectune"] | change}

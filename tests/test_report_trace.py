@@ -47,7 +47,7 @@ def test_the_first_choice_by_depth_is_counted_where_the_tree_holds_the_text(figu
 def test_shares_by_rank_are_those_of_the_trace(figure: Figure) -> None:
     (line,) = figure.panels[1].lines
     assert heights(line) == pytest.approx([100.0 * share for share in TRACE.rank_acceptance()])
-    assert [mark.x for mark in line.marks] == [0, 1, 2]
+    assert [mark.x for mark in line.marks] == [1, 2, 3]
 
 
 def test_every_share_lies_in_its_interval(figure: Figure) -> None:

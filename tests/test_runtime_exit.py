@@ -212,13 +212,13 @@ def test_an_exit_behind_the_last_layer_is_refused(layers: int) -> None:
         tiny_exit(TARGET, WEIGHTS, layers)
 
 
-@pytest.mark.parametrize(("name", "seen"), [(UP, "missing"), (DOWN, r"\(32, 5\)")])
-def test_a_network_that_does_not_fit_is_refused_with_its_tensor(name: str, seen: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [(UP, f"lacks the tensor {UP}"), (DOWN, f"{DOWN} is 32 x 5")])
+def test_a_network_that_does_not_fit_is_refused_with_its_tensor(name: str, said: str) -> None:
     weights: dict[str, Tensor] = dict(WEIGHTS)
     weights.pop(name)
-    if seen != "missing":
+    if name == DOWN:
         weights[name] = torch.zeros(32, 5)
-    with pytest.raises(ModelError, match=f"{name} is {seen}"):
+    with pytest.raises(ModelError, match=said):
         tiny_exit(TARGET, weights, 2)
 
 

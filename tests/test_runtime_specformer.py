@@ -106,9 +106,9 @@ def test_places_are_told_apart_by_their_matrices_and_biases_alone() -> None:
 @pytest.mark.parametrize("name", ["join.weight", "places.bias", "draft.mlp.down_proj.weight"])
 def test_a_drafter_that_does_not_fit_its_target_is_refused(name: str) -> None:
     shape, without = block_shape_of("specformer", LLAMA), {k: w for k, w in WEIGHTS.items() if k != name}
-    with pytest.raises(ModelError, match=f"SpecFormer's {name} is missing and this target needs"):
+    with pytest.raises(ModelError, match=f"SpecFormer lacks the tensor {name}"):
         SpecFormer(without, shape, LeanModel(LLAMA))
-    with pytest.raises(ModelError, match="give its own drafter"):
+    with pytest.raises(ModelError, match="give the drafter of this target"):
         SpecFormer(WEIGHTS, shape, LeanModel(tiny_llama(layers=2, seed=0, hidden=64)))
     with pytest.raises(ModelError, match="of a model of 1"):
         SpecFormer(WEIGHTS, shape, LeanModel(tiny_llama(layers=1, seed=0)))

@@ -289,7 +289,7 @@ def test_a_head_that_lacks_a_tensor_is_refused(missing: str) -> None:
 def test_a_head_for_wider_hidden_states_is_refused() -> None:
     shape = HeadShape(form="eagle", config=head_config(LLAMA), reads=(4,))
     wide = LeanModel(tiny_llama(layers=4, seed=0, hidden=64))
-    with pytest.raises(ModelError, match="joins features by a matrix"):
+    with pytest.raises(ModelError, match="the hidden states of this target have 64 numbers"):
         EagleHead(module("eagle").state_dict(), shape, wide)
 
 

@@ -19,6 +19,7 @@ from spectune.runtime.models.ctc import tensor_shapes
 from spectune.runtime.models.drafter import BLOCKS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.specformer import tensor_shapes as specformer_shapes
+from spectune.runtime.models.target_sizes import sizes_of
 
 Weights = dict[str, Tensor]
 DEPTH, FRAMES, INNER, WIDTH = 4, 5, 24, 20
@@ -45,7 +46,7 @@ def block_weights(kind: Kind, target: LlamaForCausalLM, *, seed: int = 0, publis
         }  # fmt: skip
     else:
         shapes = tensor_shapes if kind == "ctc" else specformer_shapes
-        sizes = shapes(LeanModel(target).anatomy, block_shape_of(kind, target, published=published))
+        sizes = shapes(sizes_of(LeanModel(target).anatomy), block_shape_of(kind, target, published=published))
     return {name: 0.3 * torch.randn(*size, generator=noise, dtype=torch.float64) for name, size in sizes.items()}
 
 

@@ -88,7 +88,7 @@ def tiny_head(
 
 def layer_config(target: LlamaForCausalLM, inner: int = INNER) -> LlamaConfig:
     """Return the shape of the head's one layer."""
-    changes = {"num_hidden_layers": 1, "intermediate_size": inner, "draft_vocab_size": DRAFTED}
+    changes = {"num_hidden_layers": 1, "intermediate_size": inner}
     return LlamaConfig(**{**target.config.to_dict(), **changes})
 
 

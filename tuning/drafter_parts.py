@@ -11,14 +11,14 @@ from ..errors import ModelError
 from ..planner.memory.heads import DrafterParts
 from ..profiler.records.architecture import Architecture
 from ..runtime.models.block_shape import block_shape, is_block
-from ..runtime.models.eagle_shape import HeadShape, head_shape, is_head
+from ..runtime.models.eagle_shape import LAYER, HeadShape, head_shape, is_head
 from ..runtime.models.exit_shape import is_exit
 from ..runtime.models.recycling_shape import is_recycling, recycling_shape
 
 HALF = "BF16"  # as headers name bfloat16
 KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; folders may hold more
     "eagle": ("fc.", "embed_tokens.", "layers.0."),
-    "eagle3": ("fc.", "embed_tokens.", "midlayer.", "norm.", "lm_head.", "d2t"),
+    "eagle3": ("fc.", "embed_tokens.", "midlayer.", "layers.0.", "norm.", "lm_head.", "d2t"),
 }
 
 
@@ -51,7 +51,8 @@ def _block(folder: Path, target: Architecture) -> DrafterParts | None:
 
 
 def _head(folder: Path, shape: HeadShape, target: Architecture) -> DrafterParts:
-    sizes, stored = _tensors(folder, KEPT[shape.form])
+    found, stored = _tensors(folder, KEPT[shape.form])
+    sizes = {name.replace(shape.begins, LAYER[shape.form], 1): size for name, size in found.items()}
     config = shape.config
     return DrafterParts(
         form=shape.form,

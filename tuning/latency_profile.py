@@ -22,7 +22,7 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..profiler.session import Session
-from ..runtime.models.drafter import draft_role, load_drafter
+from ..runtime.models.drafter import draft_role, load_drafter, require_computable
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
 from ..runtime.models.packed_size import own_packed
@@ -224,6 +224,8 @@ def _loaded(path: Path, request: LatencyRequest, device: str, target: CausalMode
 def _identities(models: Models) -> Identities:
     drafters = {name: _identity(path, name) for name, path in models.drafters.items()}
     require_apart(drafters)
+    for path in models.drafters.values():
+        require_computable(path, str(models.target))
     return Identities(target=_identity(models.target, None), drafters=drafters)
 
 

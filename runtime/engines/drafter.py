@@ -10,12 +10,16 @@ from pathlib import Path
 from ...errors import RequestError
 from ...planner.plans.plan import Plan
 from ...profiler.records.role import BLOCK, HEAD, SELF
-from ..models.config_file import own_config, own_kind, published_reads, written_config
+from ..models.config_file import named_layers, own_config, own_kind, published_reads, written_config
 from .setting import DrafterForm, EngineDrafter
 
 JOINS = "fc.weight"  # a tensor that heads of EAGLE's forms have and language models do not
 BIAS = "fc.bias"  # one that heads of form EAGLE have where they were trained as EAGLE-1 was published
-FORMS: Mapping[str, DrafterForm] = {"midlayer.": "eagle3", "layers.0.": "eagle"}  # how their one layer begins
+FORMS: Mapping[str, DrafterForm] = {  # how tensors of their one layer begin
+    "midlayer.": "eagle3",
+    "layers.0.hidden_norm.": "eagle3",
+    "layers.0.": "eagle",
+}
 CONFIG = "config.json"
 MOST_HEADER_BYTES = 2**27
 READS_OTHERWISE = (
@@ -87,8 +91,8 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
         head: its folder.
         layers: of its target; where None, as many as the head's last state says.
     """
-    reads, named = tuple(own_config(head).get("reads") or ()), written_config(head).get("eagle_config")
-    if not reads or (isinstance(named, dict) and named.get("eagle_aux_hidden_state_layer_ids")):
+    reads, (named, _) = tuple(own_config(head).get("reads") or ()), named_layers(written_config(head))
+    if not reads or named:
         return ()
     total = reads[-1] + 3 if layers is None else layers
     return () if reads == published_reads(total) else reads

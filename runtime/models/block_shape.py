@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ...errors import ModelError
 from .config_file import OWN, own_kind
+from .config_keys import require_counts, require_nothing_else
 
 Kind = Literal["medusa", "ctc", "specformer"]
 KINDS: tuple[Kind, ...] = ("medusa", "ctc", "specformer")
@@ -47,10 +48,15 @@ def block_shape(folder: Path) -> BlockShape:
         ModelError: it says nothing, or what cannot be.
     """
     try:
-        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
-        return BlockShape(**{**said, "reads": tuple(int(count) for count in said["reads"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        written = json.loads((folder / "config.json").read_text())
+        said: dict[str, Any] = written[OWN]
+        require_counts(said, "kind", "target", "reads")
+        require_counts(dict(enumerate(said["reads"])))
+        shape = BlockShape(**{**said, "reads": tuple(said["reads"])})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{folder}/config.json describes no block drafter: {error}; copy or train it again") from error
+    require_nothing_else(f"the drafter {folder}", written, _architecture(shape.kind), OWN)
+    return shape
 
 
 def block_config(shape: BlockShape) -> dict[str, Any]:
@@ -61,4 +67,8 @@ def block_config(shape: BlockShape) -> dict[str, Any]:
         said |= {"frames": shape.frames, "intermediate": shape.intermediate}
     if shape.kind == "specformer":
         said |= {"width": shape.width, "intermediate": shape.intermediate}
-    return {"architectures": [f"Spectune{shape.kind.capitalize()}Drafter"], OWN: said}
+    return {"architectures": [_architecture(shape.kind)], OWN: said}
+
+
+def _architecture(kind: Kind) -> str:
+    return f"Spectune{kind.capitalize()}Drafter"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # whose states an EAGLE-3 head reads, at the top or in eagle_config
 OWN = "spectune"  # the key under which drafters trained here say more than public ones do
 
 
@@ -28,6 +29,15 @@ def own_kind(folder: Path) -> str | None:
     """Return what kind of drafter of ours a folder's config.json says it holds; None where it says none."""
     kind = own_config(folder).get("kind")
     return kind if isinstance(kind, str) else None
+
+
+def named_layers(written: dict[str, Any]) -> tuple[Any, bool]:
+    """Return the layers that a public EAGLE-3 head names, None where it names none; and whether at the top level."""
+    nested = written.get("eagle_config")
+    for part, is_top in ((written, True), (nested, False)):
+        if isinstance(part, dict) and part.get(LAYER_IDS):
+            return part[LAYER_IDS], is_top
+    return None, False
 
 
 def published_reads(layers: int) -> tuple[int, int, int]:

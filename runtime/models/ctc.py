@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import ModelError
 from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
 from .attention import turned
@@ -32,6 +31,8 @@ from .lean import LeanModel
 from .norm import Norm
 from .places import LayerStates, Place
 from .projection import Projection
+from .stored_tensors import Shape, held_tensors, require_tensors
+from .target_sizes import TargetSizes, sizes_of
 
 GROUPS = 16  # tokens of a text whose frames are answered together where many are asked for
 
@@ -43,15 +44,10 @@ class CtcHead(BlockHead):
         """Take tensors by the names in `tensor_shapes`.
 
         Raises:
-            ModelError: a tensor is missing, or the drafter does not fit the target.
+            ModelError: a tensor is missing, is not computed with, or does not fit the target.
         """
         super().__init__(target, shape.reads, shape.depth)
-        for name, size in tensor_shapes(target.anatomy, shape).items():
-            seen = tuple(weights[name].shape) if name in weights else "missing"
-            if seen != size:
-                raise ModelError(
-                    f"the CTC drafter's {name} is {seen} and this target needs {size}; give its own drafter"
-                )
+        require_tensors("the CTC drafter", held_tensors(weights), tensor_shapes(sizes_of(target.anatomy), shape))
         tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
         self.frames = shape.frames
         self._joins = Projection(tensors["join.weight"])
@@ -142,10 +138,10 @@ class _Body(LeanModel):
         return self.through(layer, hidden, layer.input_norm(hidden), states, place)
 
 
-def tensor_shapes(target: Anatomy, shape: BlockShape) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
     """Return the shape of every tensor of a CTC drafter, whose layer has the target's heads."""
-    hidden, inner = target.embedding.shape[1], shape.intermediate
-    queries, pairs = target.heads * target.size, target.kv_heads * target.size
+    hidden, inner = target.hidden, shape.intermediate
+    queries, pairs = target.queries, target.pairs
     return {
         "join.weight": (hidden, 2 * hidden),
         "queries.weight": (shape.frames, hidden),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -9,27 +10,41 @@ from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
 from .blind import BlindModel
 from .block import BlockHead, RoundHead
-from .block_shape import Kind, block_shape, is_block
+from .block_shape import BlockShape, Kind, block_shape, is_block
 from .ctc import CtcHead
+from .ctc import tensor_shapes as ctc_tensors
 from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
-from .exit import ExitModel
+from .exit import ExitModel, require_exit_layer
+from .exit import tensor_shapes as exit_tensors
 from .exit_shape import exit_shape, is_exit, require_exit_of
 from .fitted import FittedModel
+from .formats import require_known_format
 from .forward import CausalModel
 from .graphed import as_loaded
-from .loading import load_model
+from .head_tensors import require_head_fits
+from .loading import load_config, load_model
 from .medusa import MedusaHeads
+from .medusa import tensor_shapes as medusa_tensors
 from .packed_size import own_packed
 from .recycling import RecyclingHead
+from .recycling_shape import TENSORS as MADE_OF
 from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
+from .specformer import tensor_shapes as specformer_tensors
+from .stored_tensors import Shape, require_tensors, stored_tensors
 from .tapped import require_lean
+from .target_sizes import TargetSizes, require_reads, sizes_in
 from .vocabulary import require_one_vocabulary
 
 Role = Literal["draft", "head", "block", "self"]
 BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
 BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}
+BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]] = {
+    "medusa": medusa_tensors,
+    "ctc": ctc_tensors,
+    "specformer": specformer_tensors,
+}
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
@@ -44,6 +59,7 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     Raises:
         ModelError: it cannot be loaded, or a head does not fit the target.
     """
+    require_known_format(Path(location))
     if is_block(Path(location)):
         return load_block(Path(location), target)
     if is_exit(Path(location)):
@@ -97,7 +113,12 @@ def load_recycling(folder: Path, target: CausalModel) -> RecyclingHead:
 
 
 def draft_role(folder: Path) -> Role:
-    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`."""
+    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`.
+
+    Raises:
+        ModelError: it holds a drafter of a format that is not read.
+    """
+    require_known_format(folder)
     if is_exit(folder):
         return "self"
     if is_block(folder) or is_recycling(folder):
@@ -116,12 +137,13 @@ def role_of(model: CausalModel) -> Role:
 
 
 def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
-    """Raise ModelError where a drafter does not fit a target: another vocabulary, or trained for other weights.
+    """Raise ModelError where a drafter does not fit a target or is not computed; no weights are read.
 
     Args:
         folder: of any drafter.
         target: where it lies, and its weights.
     """
+    require_known_format(folder)
     if is_block(folder):
         shape = block_shape(folder)
         if shape.target != target.weights_hash:
@@ -130,13 +152,40 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
                 f"{target.name} has {target.weights_hash[:12]}; give the one of this target, or train one: spectune "
                 f"train {shape.kind} --target {target.name}"
             )
-        return
-    if is_exit(folder):
+    elif is_exit(folder):
         require_exit_of(folder, target.name, target.weights_hash)
-        return
-    if is_recycling(folder):
+    elif is_recycling(folder):
         require_recycling_of(folder, target.name, target.weights_hash)
+    else:
+        is_a_head = is_head(folder)
+        if is_a_head:
+            require_head_of(folder, target.name, target.weights_hash)
+        require_one_vocabulary(target.location, str(folder), may_be_padded=not is_a_head)
+    require_computable(folder, target.location)
+
+
+def require_computable(folder: Path, target: str) -> None:
+    """Raise ModelError where a drafter beside its target is not computed as its files say, or not with this target.
+
+    Args:
+        folder: of any drafter; of a language model nothing is said.
+        target: where it lies: a folder, a GGUF file, or a config.json.
+    """
+    if draft_role(folder) == "draft":
         return
-    require_one_vocabulary(target.location, str(folder), may_be_padded=not is_head(folder))
+    sizes = sizes_in(load_config(target), target)
     if is_head(folder):
-        require_head_of(folder, target.name, target.weights_hash)
+        require_head_fits(folder, head_shape(folder), sizes)
+        return
+    what, stored = f"the drafter {folder}", stored_tensors(folder)
+    if is_block(folder):
+        block = block_shape(folder)
+        require_reads(what, block.reads, sizes)
+        require_tensors(what, stored, BLOCK_TENSORS[block.kind](sizes, block))
+    elif is_exit(folder):
+        leaves = exit_shape(folder)
+        require_exit_layer(leaves, sizes)
+        require_tensors(what, stored, exit_tensors(sizes, leaves))
+    else:
+        recycling_shape(folder)
+        require_tensors(what, stored, {}, others=MADE_OF)

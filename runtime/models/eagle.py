@@ -20,20 +20,21 @@ from torch.nn import functional as F
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from ...errors import ModelError
 from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.text.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
-from .eagle_shape import LAYER, HeadShape, as_numbers
+from .eagle_shape import HeadShape, as_numbers
 from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
+from .head_tensors import draft_ids, require_weights_fit
 from .lean import LeanModel, taken
 from .norm import Norm
 from .parents import parents_of
 from .places import rows_of
 from .projection import Projection
+from .target_sizes import sizes_of
 from .whole_head import TargetStates, WholeHead, whole_head_of
 
 NEVER = -1e30  # logit of a token outside the draft vocabulary: finite, so that scores of whole paths stay numbers
@@ -61,12 +62,13 @@ class EagleHead:
         """Take tensors by their published names; embedding and language-model head may be the target's.
 
         Raises:
-            ModelError: a tensor is missing, or the head does not fit its target.
+            ModelError: a tensor is missing, is not computed with, or does not fit the target.
         """
         self.dtype, self.device, self.attention = target.dtype, target.device, "sdpa"
         self.vocabulary, self.longest_context = target.vocabulary, target.longest_context
-        self.reads = shape.reads_of(len(target.anatomy.layers))
-        target.require_layers(self.reads)
+        sizes = sizes_of(target.anatomy)
+        require_weights_fit(weights, shape, sizes)
+        self.reads = shape.reads_of(sizes.layers)
         self._target, self._form = target, shape.form
         tensors = _Tensors(weights, target.anatomy.embedding)
         self._joins = Projection(tensors["fc.weight"], tensors.get("fc.bias"))
@@ -74,8 +76,8 @@ class EagleHead:
         self._body = LeanModel(_anatomy(tensors, shape, target))
         self.reads_trees = self._body.reads_trees
         self._token_norm, self._feature_norm = _input_norms(tensors, shape)
-        self._drafted = _drafted_ids(tensors, shape, target.vocabulary)
-        _require_fit(tensors, shape, target, len(self.reads))
+        drafted = draft_ids("the head", weights, shape, target.vocabulary)
+        self._drafted = None if drafted is None else drafted.to(self.device)
         self._whole = self._whole_forward()
 
     def _whole_forward(self) -> WholeHead | None:
@@ -203,8 +205,6 @@ class _Tensors:
         self._weights, self._like = weights, like
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self._weights:
-            raise ModelError(f"the head lacks the tensor {name}; finish the download or train it again")
         return as_numbers(self._weights[name], self._like)
 
     def get(self, name: str) -> Tensor | None:
@@ -236,7 +236,7 @@ def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
 
 
 def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
-    names, config = LAYER[shape.form], shape.config
+    names, config = shape.begins, shape.config
     qkv = [tensors[f"{names}self_attn.{one}_proj.weight"] for one in "qkv"]
     biases = [tensors.get(f"{names}self_attn.{one}_proj.bias") for one in "qkv"]
     given = [bias for bias in biases if bias is not None]
@@ -260,37 +260,8 @@ def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
 def _input_norms(tensors: _Tensors, shape: HeadShape) -> tuple[Norm, Norm]:
     """Return the norms of embedding and feature; of form "eagle", which has none, any."""
     names = ("input_layernorm", "hidden_norm") if shape.form == "eagle3" else ("post_attention_layernorm",) * 2
-    first, second = (_norm(tensors, f"{LAYER[shape.form]}{name}.weight", shape.config) for name in names)
+    first, second = (_norm(tensors, f"{shape.begins}{name}.weight", shape.config) for name in names)
     return first, second
-
-
-def _drafted_ids(tensors: _Tensors, shape: HeadShape, vocabulary: int) -> Tensor | None:
-    """Return (draft vocabulary,) ids of the tokens it can draft; None where these are all of them."""
-    offsets = tensors.get("d2t") if shape.form == "eagle3" else None
-    if offsets is None:
-        return None
-    ids = offsets + torch.arange(len(offsets), device=offsets.device)
-    if len(ids) != len(tensors["lm_head.weight"]) or not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise ModelError(
-            f"d2t maps {len(ids)} draft tokens to ids up to {int(ids.max())} of {vocabulary}; the head is for another "
-            "vocabulary"
-        )
-    return ids
-
-
-def _require_fit(tensors: _Tensors, shape: HeadShape, target: LeanModel, reads: int) -> None:
-    """Raise ModelError unless hidden states and vocabulary are those of the target."""
-    wanted = (target.hidden, (2 if shape.form == "eagle" else reads) * target.hidden)
-    if tuple(tensors["fc.weight"].shape) != wanted:
-        raise ModelError(
-            f"the head joins features by a matrix of {tuple(tensors['fc.weight'].shape)} and this target needs "
-            f"{wanted}; give the head of this target"
-        )
-    if shape.form == "eagle3" and tensors.get("d2t") is None and len(tensors["lm_head.weight"]) != target.vocabulary:
-        raise ModelError(
-            f"the head knows {len(tensors['lm_head.weight'])} tokens and the target {target.vocabulary}, and no d2t "
-            "says which; give the head of this target"
-        )
 
 
 def _norm(tensors: _Tensors, name: str, config: LlamaConfig) -> Norm:

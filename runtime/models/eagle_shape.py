@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...errors import ModelError
-from .config_file import OWN, published_reads
+from .config_file import LAYER_IDS, OWN, named_layers, published_reads
+from .config_keys import require_computed
 
 Form = Literal["eagle", "eagle3"]
 JOINS = "fc.weight"  # a tensor that heads have and language models do not
+NEEDED = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")  # sizes that no default stands for
+PUBLISHED_READS = 3  # hidden states
 LAYER: Mapping[Form, str] = {"eagle": "layers.0.", "eagle3": "midlayer."}  # how its layer's tensors begin
 
 
@@ -32,6 +37,12 @@ class HeadShape:
     config: LlamaConfig  # of its one layer
     reads: tuple[int, ...] = ()  # how many of the target's layers each hidden state has passed; empty: as published
     target: str = ""  # ModelIdentity.weights_hash of its target; "" where nobody wrote it down
+    layer: str = ""  # how its layer's tensors begin; "" as SafeAILab writes them
+
+    @property
+    def begins(self) -> str:
+        """How the names of its layer's tensors begin."""
+        return self.layer or LAYER[self.form]
 
     def reads_of(self, layers: int) -> tuple[int, ...]:
         """Return which hidden states it reads of a target with so many layers."""
@@ -45,29 +56,36 @@ def is_head(folder: Path) -> bool:
     return folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
 
 
+def has_layer_of_head(folder: Path) -> bool:
+    """Whether a folder holds the layer of an EAGLE-3 head, whatever else it lacks."""
+    return any(name.startswith(LAYER["eagle3"]) for names in _names(folder) for name in names)
+
+
 def head_shape(folder: Path) -> HeadShape:
     """Return what a head's folder says.
 
     Raises:
-        ModelError: it is no head that can be loaded, or says so little that its hidden states would be guessed.
+        ModelError: it is no head that can be loaded, or its config.json asks for what is not computed.
     """
     names = {name for some in _names(folder) for name in some}
-    form = next((form for form, layer in LAYER.items() if layer + "self_attn.q_proj.weight" in names), None)
+    form, layer = _form_of(names)
     if JOINS not in names or form is None:
         raise ModelError(f"{folder} holds no head of EAGLE's forms; give a folder with fc.weight and one layer")
-    if any(name.startswith("layers.1.") for name in names):
-        raise ModelError(f"the head {folder} has several layers; only heads of one layer are known")
     try:
-        written: dict[str, Any] = json.loads((folder / "config.json").read_text())
-        config = LlamaConfig(**{key: value for key, value in written.items() if key != OWN})
-        said = written.get(OWN, {})
-        reads = tuple(int(count) for count in said.get("reads", ()))
-        shape = HeadShape(form=form, config=config, reads=reads, target=str(said.get("target", "")))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        written: Any = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
         raise ModelError(f"{folder}/config.json does not describe a head: {error}; copy or train it again") from error
-    if not reads:
-        _require_published_hooks(folder, written.get("eagle_config"))
-    return shape
+    if not isinstance(written, dict) or not isinstance(written.get(OWN, {}), dict):
+        raise ModelError(f"{folder}/config.json does not describe a head: no dictionary; copy or train it again")
+    what, said = f"the head {folder}", written.get(OWN, {})
+    public = {key: value for key, value in written.items() if key != OWN}
+    require_computed(what, public, form)
+    if unknown := sorted(said.keys() - {"reads", "target"}):
+        raise ModelError(f"{what} says {OWN}.{unknown[0]} in its config.json, which is not computed; train it again")
+    reads = _reads(what, written, form)
+    _require_count(what, public, len(reads) or (1 if form == "eagle" else PUBLISHED_READS))
+    target = str(said.get("target", ""))
+    return HeadShape(form=form, config=_layer_config(what, public), reads=reads, target=target, layer=layer)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -121,11 +139,87 @@ def _names(folder: Path) -> Iterator[Sequence[str]]:
             continue  # whoever loads it will say so
 
 
-def _require_published_hooks(folder: Path, said: Any) -> None:  # Any: whatever a file holds
-    """Raise ModelError where a public head names layers of its own: engines count them differently."""
-    layers = said.get("eagle_aux_hidden_state_layer_ids") if isinstance(said, dict) else None
-    if layers:
+def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
+    """Return a head's form by the names of its tensors, None where they are of no head; and how its layer's begin.
+
+    ModelOpt and vLLM write EAGLE-3's layer as EAGLE-1's; a norm of hidden states tells.
+    """
+    if any(name.startswith(LAYER["eagle3"]) for name in names):
+        return "eagle3", LAYER["eagle3"]
+    first = LAYER["eagle"]
+    if f"{first}hidden_norm.weight" in names:
+        return "eagle3", first
+    return ("eagle", first) if any(name.startswith(first) for name in names) else (None, "")
+
+
+def _reads(what: str, written: Mapping[str, Any], form: Form) -> tuple[int, ...]:
+    """Return how many layers each state has passed that a head reads; empty where its config.json does not say.
+
+    Public heads name layers in two ways: by how many have passed, or by the layer that is left, counted from 0. The
+    latter begin with 1, as SGLang takes it, and lie in `eagle_config`.
+
+    Raises:
+        ModelError: it is said in two ways that differ, or in one that engines read differently.
+    """
+    own = _counts(what, f"{OWN}.reads", written.get(OWN, {}).get("reads", []))
+    layers, is_top = named_layers(dict(written))
+    named = _counts(what, LAYER_IDS, layers or [])
+    if named and form == "eagle":
+        raise ModelError(f"{what} says {LAYER_IDS}: {layers}, and its tensors are of form EAGLE-1; leave the key out")
+    left = tuple(count + 1 for count in named)
+    if own and named and own not in (named, left):
+        raise ModelError(f"{what} says {OWN}.reads: {list(own)} and {LAYER_IDS}: {layers}; leave the wrong one out")
+    if own or not named or named[0] != 1:
+        return own or named
+    if is_top:
         raise ModelError(
-            f"the head {folder} names the layers {layers} it reads, which engines count in different ways; say in its "
-            f'config.json how many layers each hidden state has passed: "{OWN}": {{"reads": [2, 16, 29]}}'
+            f"{what} says {LAYER_IDS}: {layers}, which engines count in different ways; say in its config.json how "
+            f'many layers each hidden state has passed: "{OWN}": {{"reads": {list(named)}}} or {list(left)}'
         )
+    return left
+
+
+def _counts(what: str, key: str, said: Any) -> tuple[int, ...]:  # Any: whatever a file holds
+    is_list = isinstance(said, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in said)
+    if not is_list or any(one < 0 for one in said):
+        raise ModelError(f"{what} says {key}: {said} in its config.json, where a list of layers belongs; mend it")
+    return tuple(said)
+
+
+def _require_count(what: str, written: Mapping[str, Any], reads: int) -> None:
+    """Raise ModelError where a head's config.json counts other hidden states than it reads."""
+    nested = written.get("eagle_config")
+    for part in (written, nested if isinstance(nested, dict) else {}):
+        for key in ("num_aux_hidden_states", "num_eagle_features"):
+            if part.get(key) not in (None, reads):
+                raise ModelError(f"{what} says {key}: {part[key]} in its config.json and reads {reads} hidden states")
+
+
+def _layer_config(what: str, written: Mapping[str, Any]) -> LlamaConfig:
+    """Return the configuration of a head's layer.
+
+    Raises:
+        ModelError: a size is missing, or no layer can have these.
+    """
+    if missing := next((key for key in NEEDED if written.get(key) is None), None):
+        raise ModelError(f"{what} lacks {missing} in its config.json; copy or train it again")
+    for key in (*NEEDED, "num_key_value_heads", "head_dim", "draft_vocab_size"):
+        size = written.get(key)
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise ModelError(f"{what} says {key}: {size} in its config.json, where a count belongs; mend it")
+    eps = written.get("rms_norm_eps", LlamaConfig.rms_norm_eps)
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
+        raise ModelError(f"{what} says rms_norm_eps: {eps} in its config.json, where a small number belongs; mend it")
+    try:
+        config = LlamaConfig(**written)
+        LlamaRotaryEmbedding(config)
+    except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise ModelError(f"the config.json of {what} describes no layer: {said}; copy or train it again") from error
+    heads, pairs = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
+    if heads % pairs or (not config.head_dim and config.hidden_size % heads) or int(config.head_dim or 2) % 2:
+        raise ModelError(
+            f"{what} says num_attention_heads: {heads}, num_key_value_heads: {pairs}, head_dim: "
+            f"{config.head_dim} and hidden_size: {config.hidden_size} in its config.json, which do not divide; mend it"
+        )
+    return config

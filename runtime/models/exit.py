@@ -28,6 +28,8 @@ from .lean import LeanModel, taken
 from .norm import Norm
 from .places import rows_of
 from .projection import Projection
+from .stored_tensors import Shape, held_tensors, require_tensors
+from .target_sizes import TargetSizes, sizes_of
 
 NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))
 
@@ -43,24 +45,15 @@ class ExitModel(LeanModel):
         """Take the imitation network's tensors: (hidden,), (width, hidden) and (hidden, width).
 
         Raises:
-            ModelError: a tensor is missing, or does not fit, or the target ends before the exit.
+            ModelError: a tensor is missing, is not computed with, or does not fit, or the target ends before the exit.
         """
-        known = len(target.anatomy.layers)
-        if shape.layers >= known:
-            raise ModelError(
-                f"the drafter leaves its target after layer {shape.layers} and this target has {known}; an exit lies "
-                f"before the last layer, give the drafter of this target"
-            )
+        sizes = sizes_of(target.anatomy)
+        require_exit_layer(shape, sizes)
         super().__init__(replace(target.anatomy, layers=target.anatomy.layers[: shape.layers]))
         self.target = target
-        sizes = {NORM: (self.hidden,), UP: (shape.width, self.hidden), DOWN: (self.hidden, shape.width)}
-        for name, size in sizes.items():
-            if name not in weights or tuple(weights[name].shape) != size:
-                seen = tuple(weights[name].shape) if name in weights else "missing"
-                raise ModelError(
-                    f"the exit's {name} is {seen} and this target needs {size}; give the drafter of this target"
-                )
-        own = {name: as_numbers(weights[name], self.anatomy.embedding) for name in sizes}
+        wanted = tensor_shapes(sizes, shape)
+        require_tensors("the exit drafter", held_tensors(weights), wanted)
+        own = {name: as_numbers(weights[name], self.anatomy.embedding) for name in wanted}
         self._norm = Norm(weight=own[NORM], eps=target.anatomy.final_norm.eps)
         self._up, self._down = Projection(own[UP]), Projection(own[DOWN])
 
@@ -99,3 +92,17 @@ class ExitModel(LeanModel):
     def imitated(self, hidden: Tensor) -> Tensor:
         """Return (rows, hidden): what stands for the target's last hidden states, before the final norm."""
         return self._down.added_to(hidden, F.silu(self._up(self._norm(hidden))))
+
+
+def tensor_shapes(target: TargetSizes, shape: ExitShape) -> dict[str, Shape]:
+    """Return the shape of every tensor of an imitation network."""
+    return {NORM: (target.hidden,), UP: (shape.width, target.hidden), DOWN: (target.hidden, shape.width)}
+
+
+def require_exit_layer(shape: ExitShape, target: TargetSizes) -> None:
+    """Raise ModelError where a target ends before the exit."""
+    if shape.layers >= target.layers:
+        raise ModelError(
+            f"the drafter leaves its target after layer {shape.layers} and this target has {target.layers}; an exit "
+            "lies before the last layer, give the drafter of this target"
+        )

@@ -9,8 +9,10 @@ from typing import Any
 
 from ...errors import ModelError
 from .config_file import OWN, own_kind
+from .config_keys import require_counts, require_nothing_else
 
 KIND = "exit"  # what such a folder calls itself
+ARCHITECTURE = "SpectuneExitDrafter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +40,20 @@ def exit_shape(folder: Path) -> ExitShape:
         ModelError: it says nothing, or what cannot be.
     """
     try:
-        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
-        return ExitShape(layers=int(said["layers"]), width=int(said["width"]), target=str(said["target"]))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        written = json.loads((folder / "config.json").read_text())
+        said: dict[str, Any] = {key: value for key, value in written[OWN].items() if key != "kind"}
+        require_counts(said, "target")
+        shape = ExitShape(**said)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{folder}/config.json is of no exit drafter: {error!r}; copy or train it again") from error
+    require_nothing_else(f"the drafter {folder}", written, ARCHITECTURE, OWN)
+    return shape
 
 
 def exit_config(shape: ExitShape) -> dict[str, Any]:
     """Return config.json of an exit drafter."""
     said = {"kind": KIND, "layers": shape.layers, "width": shape.width, "target": shape.target}
-    return {"architectures": ["SpectuneExitDrafter"], OWN: said}
+    return {"architectures": [ARCHITECTURE], OWN: said}
 
 
 def require_exit_of(folder: Path, target: str, weights_hash: str) -> None:

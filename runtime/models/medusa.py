@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import ModelError
 from ..cache import KeyValueCache
 from .block import BlockHead, Levels, wanted_rows
 from .block_shape import BlockShape
@@ -27,6 +26,8 @@ from .eagle_shape import as_numbers
 from .forward import ForwardInput
 from .lean import LeanModel
 from .projection import Projection
+from .stored_tensors import Shape, held_tensors, require_tensors
+from .target_sizes import TargetSizes, sizes_of
 
 
 class MedusaHeads(BlockHead):
@@ -36,20 +37,11 @@ class MedusaHeads(BlockHead):
         """Take tensors heads.weight (heads * hidden, hidden), its bias, and outs.weight (heads, hidden, hidden).
 
         Raises:
-            ModelError: a tensor is missing, or the heads do not fit the target.
+            ModelError: a tensor is missing, is not computed with, or does not fit the target.
         """
         super().__init__(target, shape.reads, shape.depth)
-        wanted = {
-            "heads.weight": (shape.depth * target.hidden, target.hidden),
-            "heads.bias": (shape.depth * target.hidden,),
-            "outs.weight": (shape.depth, target.hidden, target.hidden),
-        }
-        for name, size in wanted.items():
-            if name not in weights or tuple(weights[name].shape) != size:
-                seen = tuple(weights[name].shape) if name in weights else "missing"
-                raise ModelError(
-                    f"Medusa's {name} is {seen} and this target needs {size}; give the heads of this target"
-                )
+        wanted = tensor_shapes(sizes_of(target.anatomy), shape)
+        require_tensors("the Medusa drafter", held_tensors(weights), wanted)
         like = target.anatomy.embedding
         entering, bias, leaving = (as_numbers(weights[name], like) for name in wanted)
         self._heads, self._outs = Projection(entering, bias), leaving.transpose(1, 2).contiguous()
@@ -65,3 +57,13 @@ class MedusaHeads(BlockHead):
     def block(self, said: Tensor) -> Levels:
         """Return the block of what was said: one level per head."""
         return Levels(said)
+
+
+def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
+    """Return the shape of every tensor of Medusa's heads."""
+    hidden = target.hidden
+    return {
+        "heads.weight": (shape.depth * hidden, hidden),
+        "heads.bias": (shape.depth * hidden,),
+        "outs.weight": (shape.depth, hidden, hidden),
+    }

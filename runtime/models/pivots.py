@@ -26,6 +26,7 @@ from .config_file import OWN
 from .eagle_shape import read_tensors
 from .forward import CausalModel
 from .lean import LeanModel
+from .stored_tensors import require_tensors, stored_tensors
 
 KIND = "pad"
 BESIDE = 2  # features beside the hidden state: probability and entropy
@@ -147,11 +148,9 @@ def load_pivots(folder: Path, target: CausalModel) -> PivotClassifier:
     if target.hidden != shape.hidden:
         raise ModelError(f"{folder} reads states of {shape.hidden} numbers, and the target's have {target.hidden}")
     net = PivotNet(shape.hidden, shape.width)
-    try:
-        net.load_state_dict(read_tensors(folder))
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise ModelError(f"{folder} does not hold its classifier's weights: {reason} Train it again") from error
+    wanted = {name: tuple(weight.shape) for name, weight in net.state_dict().items()}
+    require_tensors(f"the classifier {folder}", stored_tensors(folder), wanted)
+    net.load_state_dict(read_tensors(folder))
     return PivotClassifier(net, shape, target.device)
 
 

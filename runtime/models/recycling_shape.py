@@ -12,8 +12,11 @@ from torch import Tensor
 
 from ...errors import ModelError
 from .config_file import OWN, own_kind
+from .config_keys import require_counts, require_nothing_else
 
 KIND = "recycling"  # what such a folder calls itself
+ARCHITECTURE = "SpectuneRecyclingDrafter"
+TENSORS = ("successors", "target")  # which nothing computes with; see `recycling_tensors`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +43,20 @@ def recycling_shape(folder: Path) -> RecyclingShape:
         ModelError: it says nothing, or what cannot be.
     """
     try:
-        said: dict[str, Any] = json.loads((folder / "config.json").read_text())[OWN]
-        return RecyclingShape(successors=int(said["successors"]), target=str(said["target"]))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        written = json.loads((folder / "config.json").read_text())
+        said: dict[str, Any] = {key: value for key, value in written[OWN].items() if key != "kind"}
+        require_counts(said, "target")
+        shape = RecyclingShape(**said)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"{folder}/config.json recycles no tokens: {error!r}; make the folder again") from error
+    require_nothing_else(f"the drafter {folder}", written, ARCHITECTURE, OWN)
+    return shape
 
 
 def recycling_config(shape: RecyclingShape) -> dict[str, Any]:
     """Return config.json of a Token Recycling drafter."""
     said = {"kind": KIND, "successors": shape.successors, "target": shape.target}
-    return {"architectures": ["SpectuneRecyclingDrafter"], OWN: said}
+    return {"architectures": [ARCHITECTURE], OWN: said}
 
 
 def recycling_tensors(shape: RecyclingShape) -> dict[str, Tensor]:

@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...errors import ModelError
 from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
 from .attention import attend, turned
@@ -36,6 +35,8 @@ from .lean import LeanModel
 from .norm import Norm
 from .places import LayerStates, Place
 from .projection import Projection
+from .stored_tensors import Shape, held_tensors, require_tensors
+from .target_sizes import TargetSizes, sizes_of
 
 
 class SpecFormer(BlockHead):
@@ -45,13 +46,10 @@ class SpecFormer(BlockHead):
         """Take tensors by the names in `tensor_shapes`.
 
         Raises:
-            ModelError: a tensor is missing, or the drafter does not fit the target.
+            ModelError: a tensor is missing, is not computed with, or does not fit the target.
         """
         super().__init__(target, shape.reads, shape.depth)
-        for name, size in tensor_shapes(target.anatomy, shape).items():
-            seen = tuple(weights[name].shape) if name in weights else "missing"
-            if seen != size:
-                raise ModelError(f"SpecFormer's {name} is {seen} and this target needs {size}; give its own drafter")
+        require_tensors("the SpecFormer", held_tensors(weights), tensor_shapes(sizes_of(target.anatomy), shape))
         tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
         eps = target.anatomy.final_norm.eps
         self._norms = Norm(weight=tensors["norms.weight"], eps=eps)
@@ -145,12 +143,12 @@ class _Body(LeanModel):
         return layer.down.added_to(hidden, layer.activation(gate).mul_(up))
 
 
-def tensor_shapes(target: Anatomy, shape: BlockShape) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
     """Return the shape of every tensor of a SpecFormer, whose attentions have the target's heads."""
-    hidden, width, inner = target.embedding.shape[1], shape.width, shape.intermediate
+    hidden, width, inner = target.hidden, shape.width, shape.intermediate
     inputs = len(shape.reads) + (0 not in shape.reads)
-    queries, pairs = target.heads * target.size, target.kv_heads * target.size
-    found: dict[str, tuple[int, ...]] = {"norms.weight": (inputs, hidden), "join.weight": (width, inputs * hidden)}
+    queries, pairs = target.queries, target.pairs
+    found: dict[str, Shape] = {"norms.weight": (inputs, hidden), "join.weight": (width, inputs * hidden)}
     for name, size in (("context", width), ("draft", hidden)):
         found |= {
             f"{name}.input_layernorm.weight": (size,),

@@ -1,0 +1,70 @@
+"""Formats of drafters that other projects publish and spectune does not read, known by what their folders hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from .config_file import own_kind, written_config
+from .eagle_shape import JOINS, has_layer_of_head, is_head
+
+SUPPORTED = (
+    "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
+    "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), and drafters of `spectune train`"
+)
+KEYS: Mapping[str, str] = {
+    "speculators_model_type": "speculators",
+    "speculators_config": "speculators",
+    "transformer_layer_config": "speculators",
+    "dflash_config": "DFlash",
+    "medusa_num_heads": "Medusa with language-model heads of its own",
+    "hydra_num_heads": "Hydra",
+    "redrafter_predict_n_tokens": "ReDrafter",
+}  # of config.json
+ARCHITECTURES: Mapping[str, str] = {
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+    "medusa": "Medusa with language-model heads of its own",
+    "hydra": "Hydra",
+    "mlpspeculator": "MLPSpeculator",
+    "peagle": "P-EAGLE",
+    "speculator": "speculators",
+}  # parts of the name of an architecture
+PICKLED = ("*.bin", "*.pt", "*.pth")
+
+
+def require_known_format(folder: Path) -> None:
+    """Raise ModelError where a folder holds a drafter of a format that is not read; names the format."""
+    if not folder.is_dir() or own_kind(folder) is not None:
+        return
+    written = written_config(folder)
+    named = format_of(written)
+    if named is not None:
+        raise ModelError(f"the drafter {folder} is in the format {named}, which spectune does not read; {SUPPORTED}")
+    is_named = any("eagle" in name.lower() for name in _architectures(written)) or has_layer_of_head(folder)
+    if not is_named or is_head(folder):
+        return
+    if not any(folder.glob("*.safetensors")):
+        pickled = [path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))]
+        raise ModelError(
+            f"the head {folder} holds {pickled[0] if pickled else 'no weights'} and no safetensors; save its "
+            "tensors as model.safetensors, by safetensors.torch.save_file"
+        )
+    raise ModelError(f"the head {folder} lacks the tensor {JOINS}, which joins the target's states; {SUPPORTED}")
+
+
+def format_of(written: Mapping[str, Any]) -> str | None:
+    """Return the name of a format that is not read, with its algorithm; None where nothing tells of one."""
+    name = next((KEYS[key] for key in KEYS if written.get(key) is not None), None)
+    if name is None:
+        architectures = "".join(_architectures(written)).lower()
+        name = next((one for part, one in ARCHITECTURES.items() if part in architectures), None)
+    algorithm = written.get("speculators_model_type")
+    return f"{name} ({algorithm})" if name is not None and isinstance(algorithm, str) else name
+
+
+def _architectures(written: Mapping[str, Any]) -> list[str]:
+    named = written.get("architectures")
+    return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
