@@ -24,7 +24,7 @@ def plan_table(plan: Plan) -> Table:
         rows.append(
             (
                 cell.batch,
-                cell.context,
+                cell.context if cell.priced_at is None else f"{cell.context} (as {cell.priced_at})",
                 cell.policy.label,
                 cell.drafter,
                 promise.tokens_per_s,

@@ -55,7 +55,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     "bound",
     metavar="METRIC<=Nms",
     callback=options.latency_bound,
-    help="Latency to keep where possible: 'itl<=30ms', 'p90_itl<=50ms'.",
+    help="Latency to keep: 'itl<=30ms', 'p90_itl<=50ms'; where nothing keeps it, the exit status is 1.",
 )
 @click.option(
     "--new-tokens",
@@ -152,8 +152,10 @@ def plan(
         spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
+    from ..errors import PlanError
     from ..planner.lossy.run import read_runs
     from ..planner.plans.document import plan_to_json
+    from ..planner.reasons.explain import out_of_reach
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
@@ -189,6 +191,8 @@ def plan(
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
     following = f"; next: spectune validate --target {target}" if target is not None and estimated is None else ""
     tell(settings, f"kept in {kept}{written}{following}" if kept else f"kept in no store{written}")
+    if missed := out_of_reach(made):
+        raise PlanError(missed)
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

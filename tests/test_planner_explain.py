@@ -281,6 +281,22 @@ def test_speculation_may_pay_everywhere_or_nowhere() -> None:
     assert "  at context 100: at no planned batch" in explain_plan(plan_with(*ladder(1.1, 1.1)))
 
 
+@pytest.mark.parametrize(
+    ("speeds", "line"),
+    [
+        ((1.1, 3.0), "at batch 2; plain decoding is faster at batch 1"),
+        ((1.1, 1.2, 3.0), "at batch 4; plain decoding is faster at batches 1 and 2"),
+        ((3.0, 1.1, 3.0, 3.0), "at batches 1, 4 and 8; plain decoding is faster at batch 2"),
+        (
+            (1.1, 2.0 * 12.5 / 8.5, 0.5 * 12.5 / 8.5),
+            "at batch 2; plain decoding is faster at batch 1, and from a batch of about 3 on",
+        ),
+    ],
+)
+def test_batches_below_which_plain_decoding_wins_are_named(speeds: tuple[float, ...], line: str) -> None:
+    assert f"  at context 100: {line}" in explain_plan(plan_with(*ladder(*speeds)))
+
+
 def test_each_context_has_its_own_end() -> None:
     cells = [*ladder(3.0, 1.1), *(replace(cell, context=900) for cell in ladder(3.0, 3.0))]
     assert [(each.context, each.first_plain) for each in crossings(plan_with(*cells))] == [(100, 2), (900, None)]

@@ -26,6 +26,7 @@ from ..planner.search.search import solve
 from ..profiler.records.device import GIB
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store
+from .positions import require_within_positions
 from .request import PlanRequest
 from .spread import Spread, jobs_that_pay
 from .steps import Progress, silent
@@ -78,9 +79,11 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
     Raises:
         MeasurementError: no forward of the target could run.
         PlanError: the inputs do not hold what is asked for.
-        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter.
+        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter; or
+            a context is beyond the target's positions.
         StoreError: the storage of trials failed.
     """
+    require_within_positions(inputs.target, request.contexts)
     used, cells = effort or Effort(), _cells(inputs, request)
     inputs = replace(inputs, notes=(*inputs.notes, *_apart(inputs, request)))
     if not request.batches:

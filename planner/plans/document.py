@@ -13,6 +13,7 @@ from ...errors import PlanError, SpectuneError
 from ...profiler.records.wire import from_json, to_json
 from .plan import LOSSY_VERSION, VERSION, Plan, PlanCell
 
+RARE = ("quality", "latency_ms", "priced_at")  # left out where they say nothing: versions that lack them read the rest
 KEYS = ("version", "device", "target", "cells", "provenance")
 
 Json = dict[str, Any]  # JSON values
@@ -23,8 +24,9 @@ def plan_to_json(plan: Plan) -> str:
     document = json.loads(to_json(plan))
     for entry, cell in zip(document["cells"], plan.cells, strict=True):
         entry.update(_headline(cell))
-        if cell.quality is None:
-            del entry["quality"]  # what is lossless stays readable where nothing lossy is known
+        for name in RARE:
+            if entry[name] is None:
+                del entry[name]
     first = {"version": document.pop("version")} | ({"lossy": True} if plan.is_lossy else {})
     return json.dumps({**first, **document}, indent=1)
 

@@ -177,6 +177,12 @@ class CellCosts:
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 
+    @property
+    def priced_at_context(self) -> int | None:
+        """Return the nearest measured context where the cell's own lies beyond all that were measured; else None."""
+        nearest = min(max(self.cell.context, int(self.verify.contexts[0])), int(self.verify.contexts[-1]))
+        return None if max(nearest, 1) == self.cell.context else nearest
+
     def captures(self, drafter: str | None) -> bool:
         """Return whether the drafts of a model, or of the text where there is none, are captured work."""
         return self.captures_drafts and drafter not in self.eager

@@ -29,7 +29,8 @@ def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) ->
         memory_bytes: of the device, 0 where that is not known.
     """
     facts = cell_facts(cell)
-    yield f"batch {cell.batch}, context {cell.context}: {_choice(facts)}"
+    far = "" if cell.priced_at is None else f" (beyond what was measured, priced as context {cell.priced_at})"
+    yield f"batch {cell.batch}, context {cell.context}{far}: {_choice(facts)}"
     lines = [
         *_promise(cell),
         *_requests(cell),

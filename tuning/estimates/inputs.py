@@ -18,6 +18,7 @@ from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role
 from ..host_notes import note_of_rounds
 from ..inputs import agreement, missing, named_trace, recorded_model, recorded_together
+from ..positions import require_within_positions
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
@@ -42,6 +43,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         DeviceError: the catalogue does not know the device.
         MeasurementError: the target fits on it in none of the shapes.
     """
+    require_within_positions(request.target, request.contexts)
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
         raise missing(named_trace(request), request, store)
@@ -71,7 +73,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         pairwise=agreement(together, drafted, request, store),
         footprints=footprints_of(request.target, models.values(), request.dtype),
         notes=(
-            *(_origin(done), *done.reasons, told, *left_out),
+            *(_origin(done), *done.reasons, *done.assumptions, told, *left_out),
             *(_measured_alone(name) for name in beside),
             *note_of_rounds(overhead, request.temperature),
         ),
