@@ -133,6 +133,9 @@ tls_key = click.option(
 workload = click.option(
     "--workload", default="default", metavar="NAME", show_default=True, help="What the prompts are called."
 )
+planned_workload = click.option(
+    "--workload", metavar="NAME", help="Texts to plan for; else those of the workload that was recorded last."
+)
 temperature = click.option(
     "--temperature",
     default=0.0,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +34,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
     type=click.Choice(["eager", "cuda-graph", "compiled"]),
     help="Regime whose timings price it; else the one the target was profiled in last.",
 )
-@options.workload
+@options.planned_workload
 @options.temperature
 @click.option(
     "--batch",
@@ -162,6 +164,7 @@ def plan(
     from .output import require_writable, write_whole
 
     if engine is not None:
+        wanted["workload"] = wanted["workload"] or "default"
         if target is None:
             raise click.UsageError("Give --target PATH|NAME of a model that was profiled with --engine.")
         asked = {**wanted, "store": store, "as_json": as_json}
@@ -189,7 +192,8 @@ def plan(
         _draw(made, plot)
     _print(made, as_json=as_json, explain=explain)
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
-    following = f"; next: spectune validate --target {target}" if target is not None and estimated is None else ""
+    named = "" if made.workload == "default" else f" --workload {quote(made.workload)}"
+    following = f"; next: spectune validate --target {target}{named}" if target and estimated is None else ""
     tell(settings, f"kept in {kept}{written}{following}" if kept else f"kept in no store{written}")
     if missed := out_of_reach(made):
         raise PlanError(missed)
@@ -237,15 +241,19 @@ def _from_store(
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
-    from ..tuning.inputs import inputs_from_store
+    from ..tuning.inputs import inputs_from_store, last_workload
     from ..tuning.plan import solve_and_store
     from ..tuning.request import PlanRequest
     from .model import named_model
 
     with open_store(store) as opened:
         place = detect(device) if estimated is None else catalogued(estimated).device
-        request = PlanRequest(target=named_model(target, opened), device=place, **wanted)
+        model, notes = named_model(target, opened), ()
+        if wanted["workload"] is None:
+            wanted["workload"], notes = last_workload(model, wanted["temperature"], opened, engines.NAMES)
+        request = PlanRequest(target=model, device=place, **wanted)
         inputs = (inputs_from_store if estimated is None else inputs_on_estimates)(request, opened)
+        inputs = replace(inputs, notes=(*notes, *inputs.notes))
         return solve_and_store(inputs, request, opened, effort), opened.url
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from ..db.surface_rows import SurfaceRow
     from .profile import Profile
 
+SAME_TEMPERATURE = 1e-9
+COMPUTED = ("estimated", "bound")  # origins of surfaces that nobody measured
 RUNTIME_REGIMES = ("eager", "eager-transformers", CAPTURED)  # how the decoder runs; preferred over others
 
 
@@ -94,6 +96,39 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
         paces=paces_of(store, request.device.fingerprint, request.target.key),
         readings=readings_of(_readings([request.target, *(drafter.model for drafter in drafters)], verify, timed)),
         notes=(*notes, *others, *note_of_rounds(overhead, request.temperature), *note_of_drafters(drafters, asked)),
+    )
+
+
+def last_workload(
+    target: ModelIdentity, temperature: float, store: Store, engines: Iterable[str] = ()
+) -> tuple[str, tuple[str, ...]]:
+    """Return the workload that was recorded last along a target's texts, and a note where there are others.
+
+    "default" where there is none.
+
+    Args:
+        target: whose texts.
+        temperature: of these; within 1e-9 is the same.
+        store: where they are.
+        engines: names of other engines, whose recordings are passed over.
+    """
+    theirs = tuple(f" ({engine})" for engine in engines)
+    rows = [
+        row
+        for row in store.trace_rows()
+        if row.target == target.key
+        and abs(row.temperature - temperature) < SAME_TEMPERATURE
+        and not row.workload.endswith(theirs)
+    ]
+    if not rows:
+        return "default", ()
+    last = rows[-1].workload
+    others = sorted({row.workload for row in rows} - {last})
+    if not others:
+        return last, ()
+    return last, (
+        f"planned for the workload {last!r}, which was recorded last; others have plans of their own, by "
+        f"--workload NAME: {', '.join(others)}",
     )
 
 
@@ -271,7 +306,10 @@ def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Ti
 
 def _nearest(request: PlanRequest, store: Store) -> str:
     """Say which measured device comes nearest, and how it differs."""
-    measured = {surface.device for surface in store.surfaces(model=request.target.key)}
+    known = store.surfaces(model=request.target.key)
+    if known and all(surface.origin in COMPUTED for surface in known):
+        return " (it was estimated only, and nothing of it was measured)"
+    measured = {surface.device for surface in known if surface.origin not in COMPUTED}
     others = [d for d in store.devices() if d.fingerprint in measured and d.fingerprint != request.device.fingerprint]
     near = nearest(request.device, others)
     if near is None:

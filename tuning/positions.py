@@ -11,6 +11,7 @@ from ..profiler.configuration import read_architecture
 from ..profiler.gguf_file import is_gguf
 from ..profiler.records.model import ModelIdentity
 
+STRETCH = 4  # estimates may be for a model stretched so far: the factor that YaRN is published with
 NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # of one field
 
 
@@ -26,14 +27,19 @@ def longest_context(model: ModelIdentity) -> int:
         return 0 if is_gguf(place) else _told(place / "config.json" if place.is_dir() else place)
 
 
-def require_within_positions(model: ModelIdentity, contexts: Iterable[int]) -> None:
-    """Raise RequestError for a context beyond the positions of a model."""
+def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stretch: int = 1) -> tuple[str, ...]:
+    """Return a note where contexts are beyond the positions of a model, but not beyond so many times as many.
+
+    Raises:
+        RequestError: a context is beyond these.
+    """
     positions, longest = longest_context(model), max(contexts, default=0)
-    if positions and longest > positions:
-        raise RequestError(
-            f"context {longest:,} is beyond the {positions:,} positions of {model.name}; "
-            f"plan contexts of at most {positions:,}"
-        )
+    if not positions or longest <= positions:
+        return ()
+    told = f"context {longest:,} is beyond the {positions:,} positions of {model.name}"
+    if longest > stretch * positions:
+        raise RequestError(f"{told}; plan contexts of at most {positions:,}")
+    return (f"{told}: it is estimated as if the model were stretched to it by RoPE scaling",)
 
 
 def _told(file: Path) -> int:

@@ -103,9 +103,7 @@ def _end(crossing: Crossing) -> str:
     if crossing.plain_below:
         plain = named(crossing.plain_below)
         beyond = "" if crossing.batch is None else f", and from a batch of about {crossing.batch:.0f} on"
-        return (
-            f"{where} at {named(crossing.pays_at)}; plain decoding is faster at {plain}{beyond}"
-        )
+        return f"{where} at {named(crossing.pays_at)}; plain decoding is faster at {plain}{beyond}"
     if crossing.batch is None:
         return f"{where} at every planned batch, up to {crossing.last}"
     between = f"between the planned batches {crossing.last} and {crossing.first_plain}"

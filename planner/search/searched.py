@@ -89,7 +89,7 @@ class Searcher:
             answers = "" if self.options.new_tokens is None else f", answers of {self.options.new_tokens}"
             answers += f" behind {self.options.cached_share:g} cached" if self.options.cached_share else ""
             place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}"
-            what = f"v{STUDY_VERSION} {hunt.drafter} {space.kind}, half {hunt.half}"
+            what = f"v{STUDY_VERSION} {hunt.drafter} {space.kind} half {hunt.half}"
             search(
                 self.studies(f"{self._inputs_digest()} {place}{APART}{what}"),
                 space.ranges,
