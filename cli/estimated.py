@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..tuning.estimates.estimate import Estimate
 
 Json = dict[str, Any]  # JSON values
-UNITS = (("s", 1e3), ("ms", 1.0), ("us", 1e-3), ("ns", 1e-6))  # and their milliseconds
 
 
 def estimate_facts(done: Estimate, store_url: str) -> Json:
@@ -35,7 +34,7 @@ def print_estimate(facts: Json) -> None:
     rows = [
         (
             *(surface[key] for key in keys),
-            *(duration(surface[key]) for key in ("fastest_ms", "slowest_ms")),
+            *(_time(surface[key]) for key in ("fastest_ms", "slowest_ms")),
             surface["failures"],
         )
         for surface in facts["surfaces"]
@@ -50,13 +49,10 @@ def print_estimate(facts: Json) -> None:
     click.echo(_calibration(facts["calibration"], is_assumed=bool(facts["assumptions"])))
 
 
-def duration(ms: float | None) -> str | None:
-    """Return a time with three digits, in the unit that suits it: "29.4 ns", "1.83 ms", "12.0 s"."""
-    if ms is None:
-        return None
-    rounded = float(f"{ms:.3g}")
-    name, unit_ms = next((unit for unit in UNITS if rounded >= unit[1]), UNITS[-1])
-    return f"{rounded / unit_ms:#.3g} {name}".replace(". ", " ")
+def _time(ms: float | None) -> str | None:
+    from ..planner.reasons.duration import duration
+
+    return None if ms is None else duration(ms)
 
 
 def _shown(value: float) -> str:

@@ -17,6 +17,7 @@ from spectune.db import open_store
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json
+from spectune.planner.reasons.duration import duration
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
 from spectune.profiler.records.wire import from_json, to_json
@@ -208,7 +209,7 @@ def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
     (cell,) = made.cells
     assert cell.latency_ms is not None and not cell.keeps_bound
     assert f"{metric}<={float(most):g}ms cannot be reached in 1 of 1 cells" in result.stderr
-    assert f"batch 1, context 40: {cell.latency_ms:.3g} ms at best" in result.stderr
+    assert f"batch 1, context 40: {duration(cell.latency_ms)} at best" in result.stderr
     kept = typed(tmp_path, "plan", *given(files), *CELL, "--slo", f"{metric}<={1.02 * cell.latency_ms:.6f}ms")
     assert kept.exit_code == 0, kept.output
 

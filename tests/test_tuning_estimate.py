@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.estimated import duration, estimate_facts, print_estimate
+from spectune.cli.estimated import estimate_facts, print_estimate
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.errors import DeviceError, ModelError, RequestError
+from spectune.planner.reasons.duration import duration
 from spectune.profiler.ceilings import remember_ceilings
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
@@ -203,7 +204,6 @@ def test_people_are_told_that_nothing_was_measured(store, capsys):
         (1.829, "1.83 ms"),
         (123.45, "123 ms"),
         (98765.0, "98.8 s"),
-        (None, None),
     ],
 )
 def test_times_have_three_digits_and_the_unit_that_suits_them(ms, shown):

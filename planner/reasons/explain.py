@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..plans.crossing import Crossing, crossings, named
 from ..plans.plan import Plan, PlanCell
 from ..search.objective import LatencyBound
+from .duration import duration
 from .facts import CellFacts, Limit, PublishedShares, cell_facts, chain_acceptance, heading, published_shares
 from .sentences import cell_lines
 
@@ -59,7 +60,7 @@ def out_of_reach(plan: Plan) -> str | None:
 
 
 def _at_best(cell: PlanCell) -> str:
-    return "not known" if cell.latency_ms is None else f"{cell.latency_ms:.3g} ms at best"
+    return "not known" if cell.latency_ms is None else f"{duration(cell.latency_ms)} at best"
 
 
 def _table(facts: Sequence[CellFacts], plan: Plan) -> list[str]:

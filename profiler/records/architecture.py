@@ -43,13 +43,10 @@ class LatentAttention:
 
     def matrices(self, hidden: int, heads: int) -> tuple[tuple[str, int], ...]:
         """Return names and parameters of a layer's matrices."""
-        queries = heads * self.query_dim
-        if self.query_rank:
-            asking = (("q_a_proj", hidden * self.query_rank), ("q_b_proj", self.query_rank * queries))
-        else:
-            asking = (("q_proj", hidden * queries),)
+        queries, compressed = heads * self.query_dim, self.query_rank
+        whole = (("q_proj", hidden * queries),)
         return (
-            *asking,
+            *((("q_a_proj", hidden * compressed), ("q_b_proj", compressed * queries)) if compressed else whole),
             ("kv_a_proj_with_mqa", hidden * self.cached_numbers),
             ("kv_b_proj", self.cached_rank * heads * (self.plain_dim + self.value_dim)),
             ("o_proj", heads * self.value_dim * hidden),

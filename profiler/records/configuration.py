@@ -158,8 +158,8 @@ def _require_fields(text: Config, family: Family) -> None:
         needed += [family.dense_inner]
     needed += ["learned_positions"] if text["model_type"] == "gpt2" else []
     missing = [name for name in needed if not isinstance(text.get(name), int)]
-    for names in (EXPERTS, CHOSEN) if family.has_experts else ():
-        missing += [] if _first_of(text, names) else [names[0]]
+    for same in (EXPERTS, CHOSEN) if family.has_experts else ():
+        missing += [] if _first_of(text, same) else [same[0]]
     if missing:
         names = GPT2_NAMES if text["model_type"] == "gpt2" else {}
         told = ", ".join(names.get(name, name) for name in missing)
@@ -259,7 +259,7 @@ def _dense_layers(text: Config, family: Family) -> int:
     layers, named = text["num_hidden_layers"], set(text.get("mlp_only_layers") or ())
     if text["model_type"] == "llama4_text":
         step = int(text.get("interleave_moe_layer_step") or 1)
-        return layers - len(text.get("moe_layers") or range(step - 1, layers, step))
+        return int(layers) - len(text.get("moe_layers") or range(step - 1, layers, step))
     first = int(text.get("first_k_dense_replace") or 0)
     step = int(text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1)
     if "first_k_dense_replace" in text:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import lru_cache
 from typing import Any
@@ -192,7 +192,7 @@ def _stored(method: str, found: Iterable[tuple[Matrix, Scheme | None]]) -> Store
         )
         for part in stored
     }
-    return StoredWeights(method=method, arithmetic=next(iter(formats), ""), **parts)
+    return replace(StoredWeights(method=method, arithmetic=next(iter(formats), "")), **parts)  # type: ignore[arg-type]
 
 
 def _unquantised(told: Config, *more: str) -> Rule:
