@@ -214,15 +214,6 @@ def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
     assert kept.exit_code == 0, kept.output
 
 
-def test_cells_that_keep_a_bound_are_named_beside_those_that_do_not(files: Mapping[str, str], tmp_path: Path) -> None:
-    wide = ("--batch", "1,3", "--context", "40", "--trials", "0", "--jobs", "1")
-    cells = answered(tmp_path, "plan", *given(files), *wide, "--slo", "itl<=1000ms")["cells"]
-    between = sum(cell["latency_ms"] for cell in cells) / 2.0
-    result = typed(tmp_path, "plan", *given(files), *wide, "--slo", f"itl<={between:.6f}ms")
-    assert result.exit_code == 1
-    assert "cannot be reached in 1 of 2 cells" in result.stderr and "it is kept at batch " in result.stderr
-
-
 def test_a_policy_of_an_unknown_kind_is_named(files: Mapping[str, str], tmp_path: Path) -> None:
     facts = answered(tmp_path, "plan", *given(files), *CELL)
     for broken in (facts["cells"][0], facts["cells"][0]["alternatives"][0]):

@@ -58,13 +58,15 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("Dots1", SIZES | HEAD | CHOSEN | DENSE),
     ("Olmoe", SIZES | {"num_experts": 4, "num_experts_per_tok": 2}),
     ("GraniteMoe", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    ("Llama4", SIZES | HEAD | {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 64}),
+    ("Llama4", SIZES | HEAD | {"num_local_experts": 4, "intermediate_size_mlp": 64, "interleave_moe_layer_step": 2}),
     ("GptOss", SIZES | HEAD | {"num_local_experts": 4, "num_experts_per_tok": 2}),
 ]
 
 
 def built(name: str, sizes: dict[str, Any]) -> PreTrainedModel:
     """Return a random model of a family."""
-    config = getattr(transformers, f"{name}Config")(**sizes)
+    config = getattr(transformers, "Llama4TextConfig" if name == "Llama4" else f"{name}Config")(**sizes)
     head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     model: PreTrainedModel = getattr(transformers, head)(config).eval()
     return model

@@ -218,7 +218,9 @@ def _biases(architecture: Architecture, text: Config, family: Family) -> int:
 def _more_vectors(text: Config, family: Family, head_dim: int) -> int:
     """Return the parameters of a layer's norms of heads and of compressed vectors, and of biases beside its experts."""
     heads, kv_heads = text["num_attention_heads"], text.get("num_key_value_heads") or text["num_attention_heads"]
-    found = 2 * head_dim if family.has_head_norms or text.get("use_qk_norm") is True else 0
+    found = (
+        2 * head_dim if family.has_head_norms or (text["model_type"] == "glm4_moe" and text.get("use_qk_norm")) else 0
+    )
     found += (heads + kv_heads) * head_dim if text["model_type"] == "olmoe" else 0
     found += _experts(text) + heads if family.is_biased_by_expert else 0
     return found + (text["kv_lora_rank"] + (text.get("q_lora_rank") or 0) if family.has_latent_attention else 0)

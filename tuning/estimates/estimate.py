@@ -114,7 +114,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
 def _assumptions(architectures: Mapping[Path, Architecture]) -> Iterator[str]:
     """Yield what the bytes of weights rest on where they are neither dense nor stored as they are multiplied."""
     for path, architecture in architectures.items():
-        name = path.parent.name if path.name == "config.json" else path.stem
+        name = path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
         if architecture.experts:
             yield (
                 f"{name}: tokens are taken to spread evenly over {architecture.experts} experts, "
