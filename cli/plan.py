@@ -248,7 +248,7 @@ def _from_store(
 
     with open_store(store) as opened:
         place = detect(device) if estimated is None else catalogued(estimated).device
-        model, notes = named_model(target, opened), ()
+        model, notes = named_model(target, opened), tuple[str, ...]()
         if wanted["workload"] is None:
             wanted["workload"], notes = last_workload(model, wanted["temperature"], opened, engines.NAMES)
         request = PlanRequest(target=model, device=place, **wanted)
