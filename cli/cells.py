@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ..planner.plans.validation import Validation, ValidationRow
 
 
+NOT_SLOWER = 0.98  # of plain decoding's speed: what is measured below is no noise
+
+
 def plan_table(plan: Plan) -> Table:
     """Return what a plan chose for each cell and what that promises."""
     from ..planner.reasons.facts import heading
@@ -24,7 +27,7 @@ def plan_table(plan: Plan) -> Table:
         rows.append(
             (
                 cell.batch,
-                cell.context,
+                cell.context if cell.priced_at is None else f"{cell.context} (as {cell.priced_at})",
                 cell.policy.label,
                 cell.drafter,
                 promise.tokens_per_s,
@@ -85,8 +88,18 @@ def validation_facts(row: ValidationRow) -> dict[str, Any]:
         "by_texts": row.by_texts,
         "by_rounds": row.by_rounds,
         "speedup": row.speedup,
+        "plain_is_faster": row.drafter is not None and row.speedup < NOT_SLOWER,
     }
     return {**facts_of(row), **follows}
+
+
+def slower_than_plain(done: Validation) -> str:
+    """Return where a plan was slower than plain decoding by more than noise, and by how much; "" if nowhere."""
+    return "; ".join(
+        f"batch {row.batch}, context {row.context} ({row.policy}: {row.speedup:.2f} x plain)"
+        for row in done.rows
+        if row.drafter is not None and row.speedup < NOT_SLOWER
+    )
 
 
 def why_apart(row: ValidationRow) -> str:

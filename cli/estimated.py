@@ -21,6 +21,7 @@ def estimate_facts(done: Estimate, store_url: str) -> Json:
     return common_facts(done.device.device, done.identities, done.surfaces, store_url) | {
         "calibration": None if done.efficiency is None else facts_of(done.efficiency),
         "reasons": list(done.reasons),
+        "assumptions": list(done.assumptions),
         "figures": [_figure_facts(figure) for figure in done.device.figures],
         "missing_figures": list(done.device.missing),
     }
@@ -28,31 +29,44 @@ def estimate_facts(done: Estimate, store_url: str) -> Json:
 
 def print_estimate(facts: Json) -> None:
     """Print what was estimated, for people."""
-    columns = ("model", "role", "regime", "dtype", "cells", "fastest ms", "slowest ms", "too large")
-    keys = ("model", "role", "regime", "dtype", "cells", "fastest_ms", "slowest_ms", "failures")
-    rows = [[_shown(surface[key]) for key in keys] for surface in facts["surfaces"]]
+    columns = ("model", "role", "regime", "dtype", "cells", "fastest", "slowest", "too large")
+    keys = ("model", "role", "regime", "dtype", "cells")
+    rows = [
+        (
+            *(surface[key] for key in keys),
+            *(_time(surface[key]) for key in ("fastest_ms", "slowest_ms")),
+            surface["failures"],
+        )
+        for surface in facts["surfaces"]
+    ]
     print_table(Table(title=f"computed for {facts['device']['label']}, not measured", columns=columns, rows=rows))
     figures = [(figure["name"], _shown(figure["value"]), _source(figure)) for figure in facts["figures"]]
     print_table(Table(title="from published figures", columns=("figure", "value", "source"), rows=figures))
     if facts["missing_figures"]:
         click.echo(f"no public source tells: {', '.join(facts['missing_figures'])}")
-    for reason in facts["reasons"]:
-        click.echo(reason)
-    click.echo(_calibration(facts["calibration"]))
+    for line in (*facts["reasons"], *facts["assumptions"]):
+        click.echo(line)
+    click.echo(_calibration(facts["calibration"], is_assumed=bool(facts["assumptions"])))
 
 
-def _shown(value: object) -> object:
-    """Return a number with the digits that tell something; tables would cut microseconds to nothing."""
-    return f"{value:.4g}" if isinstance(value, float) else value
+def _time(ms: float | None) -> str | None:
+    from ..planner.reasons.duration import duration
+
+    return None if ms is None else duration(ms)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.6g}"
 
 
 def _source(figure: Json) -> str:
     return figure["title"] if figure["note"] is None else f"{figure['title']} ({figure['note']})"
 
 
-def _calibration(fitted: Json | None) -> str:
+def _calibration(fitted: Json | None, *, is_assumed: bool) -> str:
     if fitted is None:
-        return "lower bounds: no forward is faster; profile a device to have estimates instead"
+        under = " under these assumptions" if is_assumed else ""
+        return f"lower bounds: no forward is faster{under}; profile a device to have estimates instead"
     median, p95 = (f"{fitted[name]:.1%}" for name in ("error_median", "error_p95"))
     return (
         f"estimated from {fitted['cells']} cells of {fitted['device']}, {fitted['regime']}; each, predicted from "

@@ -86,7 +86,7 @@ class Place:
     "bound",
     metavar="METRIC<=Nms",
     callback=options.latency_bound,
-    help="Latency to keep where possible: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms'.",
+    help="Latency to keep: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms'; where nothing keeps it, exits with 1.",
 )
 @click.option(
     "--new-tokens",
@@ -183,14 +183,17 @@ def plan(
         spectune plan --engine llama.cpp --target target.gguf
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
+    from ..errors import PlanError
     from ..planner.lossy.run import read_runs
     from ..planner.plans.document import plan_to_json
+    from ..planner.reasons.explain import out_of_reach
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
     from .output import require_writable, write_whole
 
     if engine is not None:
+        wanted["workload"] = wanted["workload"] or "default"
         if target is None:
             raise click.UsageError("Give --target PATH|NAME of a model that was profiled with --engine.")
         asked = {**wanted, "store": store, "as_json": as_json}
@@ -223,6 +226,8 @@ def plan(
     following = "" if target is None or estimated is not None else f"; next: spectune validate --target {target}"
     kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
     tell(settings, f"{kept_as}{written}{following}")
+    if missed := out_of_reach(made):
+        raise PlanError(missed)
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

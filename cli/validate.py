@@ -102,6 +102,7 @@ def validate(
         asked = {**measured, "store": store, "as_json": as_json}
         told = engines.validate_command(settings, engine, target, used, asked)
         _tell_apart(settings, told.validation)
+        _tell_slower(settings, told.validation, target)
         _require_kept(told.validation, fail_above)
         return
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
@@ -119,6 +120,7 @@ def validate(
     else:
         print_table(validation_table(done))
     _tell_apart(settings, done)
+    _tell_slower(settings, done, target)
     where = f"kept in {url} beside plan {done.plan_id}"
     tell(settings, "kept nowhere: the plan is a file, or another device's" if done.plan_id is None else where)
     _require_kept(done, fail_above)
@@ -133,6 +135,17 @@ def _tell_apart(settings: Settings, done: Validation) -> None:
         if not low <= row.measured_tokens_per_s <= high:
             place = f"batch {row.batch}, context {row.context}"
             tell(settings, f"{place}: outside its 90 % interval; {why_apart(row)}")
+
+
+def _tell_slower(settings: Settings, done: Validation, target: str) -> None:
+    """Warn where plain decoding was faster than what was planned, and say what to do."""
+    from .cells import slower_than_plain
+
+    if slower := slower_than_plain(done):
+        retire = "" if done.plan_id is None else f", or let it count no more: spectune retire {done.plan_id}"
+        tell(settings, f"WARNING: PLAIN DECODING IS FASTER THAN THE PLAN at {slower}")
+        tell(settings, f"  decode plainly there: spectune run --target {target} --plan none{retire}")
+        tell(settings, "  or profile on prompts of this kind, and plan from that: spectune profile --prompts FILE")
 
 
 def _require_kept(done: Validation, percent: float | None) -> None:

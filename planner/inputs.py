@@ -99,6 +99,8 @@ class PlanInputs:
         paces: of the device in earlier validations and decoding, over its pace when it was profiled.
         notes: what a reader of the plan must know of where these came from.
         lossy: runs of lossy ways; read only where a search allows them.
+        knots: of computed surfaces, the contexts between which rounds are priced, whichever others were computed too;
+            of measured ones all, and empty here.
     """
 
     device: Device
@@ -117,6 +119,7 @@ class PlanInputs:
     paces: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     lossy: tuple[LossyRun, ...] = ()
+    knots: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._require_measured()

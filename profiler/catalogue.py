@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,7 @@ from .records.limits import Limits, ReadSpeed
 Entry = Mapping[str, Any]  # JSON values: one device of devices.json
 Figure = Mapping[str, Any]  # {"value": number, "source": key, "note": str, may be absent}
 MIB = 2**20
+SIMILAR = 0.75  # least likeness of names that are offered for an unknown one
 MAKERS = re.compile(r"nvidia|geforce|tesla|instinct|amd|intel|\(r\)|platinum|[^a-z0-9+]")
 SOFTWARE = (("catalogue", "1"),)  # so that no real device has the fingerprint of a catalogued one
 
@@ -58,21 +60,24 @@ def catalogued(name: str) -> Catalogued:
     """Return the catalogued device of a name.
 
     Args:
-        name: as its driver reports it, an alias, or the start of one where only one device has it; case, spaces and
-            the maker's name do not count.
+        name: as its driver reports it, or an alias; case, spaces and the maker's name do not count.
 
     Raises:
-        DeviceError: no device or several have the name; the message lists them.
+        DeviceError: no device has the name; the message lists those with similar names, or all.
     """
     wanted, entries = _plain(name), _catalogue()["devices"]
-    exact = [entry for entry in entries if wanted in _names(entry)]
-    close = [entry for entry in entries if wanted and any(known.startswith(wanted) for known in _names(entry))]
-    found = exact or close
-    if len(found) != 1:
-        several = ", ".join(entry["name"] for entry in found or entries)
-        told = f"{name!r} may be several devices" if found else f"the catalogue has no device {name!r}"
-        raise DeviceError(f"{told}; choose one of: {several}")
-    return _read(found[0])
+    found = [entry for entry in entries if wanted in _names(entry)]
+    if len(found) == 1:
+        return _read(found[0])
+    begun = [entry for entry in entries if wanted and any(known.startswith(wanted) for known in _names(entry))]
+    if len(found or begun) > 1:
+        raise DeviceError(f"{name!r} may be several devices; choose one of: {_listed(found or begun)}")
+    close = begun or [entry for entry in entries if get_close_matches(wanted, _names(entry), n=1, cutoff=SIMILAR)]
+    raise DeviceError(f"the catalogue has no device {name!r}; choose one of: {_listed(close or entries)}")
+
+
+def _listed(entries: Sequence[Entry]) -> str:
+    return ", ".join(entry["name"] for entry in entries)
 
 
 def catalogue_names() -> tuple[str, ...]:

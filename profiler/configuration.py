@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ..errors import ModelError
 from .gguf_config import config_of
@@ -27,4 +28,13 @@ def read_architecture(location: Path) -> Architecture:
         raise ModelError(f"cannot read {file} ({error}); give a model folder or its config.json") from error
     if not isinstance(config, dict):
         raise ModelError(f"{file} holds no JSON object; give a model folder or its config.json")
-    return architecture_of(config)
+    return architecture_of({**_quantised_beside(file.parent), **config})
+
+
+def _quantised_beside(folder: Path) -> dict[str, Any]:
+    """Return what ModelOpt writes into a file of its own."""
+    try:
+        told = json.loads((folder / "hf_quant_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {"quantization_config": told} if isinstance(told, dict) else {}

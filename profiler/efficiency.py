@@ -170,7 +170,7 @@ def _parts(architecture: Architecture, work: Work, limits: Limits, dtype: str) -
     reading_ms = limits.read_ms(footprint)
     weights_ms, cache_ms = reading_ms * work.weight_bytes / footprint, reading_ms * cache_bytes / footprint
     attention_ms = limits.compute_ms(work.context_flops + work.causal_flops, dtype)
-    matmul_ms = limits.compute_ms(work.matmul_flops, dtype)
+    matmul_ms = limits.matmul_ms(work, dtype)
     return np.array([architecture.layers, weights_ms, cache_ms, matmul_ms, attention_ms])
 
 

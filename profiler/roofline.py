@@ -4,8 +4,9 @@
 
 Nothing is added for launches, for the writing of results or for imperfect overlap, and only what no implementation
 can leave out is counted: every weight once, the context's keys and values once, the matrix products, and attention to
-the context. The bandwidth is that of the forward's own footprint, since what stays in a cache from one forward to the
-next is not read from memory again (see `records/limits.py`).
+the context. Of experts those are read that tokens touch: the same ones for all in the least case, and in a surface as
+many as evenly spread routing touches, E (1 - (1 - k / E)^rows). The bandwidth is that of the forward's own footprint,
+since what stays in a cache from one forward to the next is not read from memory again (see `records/limits.py`).
 
 Source: Williams, Waterman and Patterson 2009, Roofline: An Insightful Visual Performance Model.
 """
@@ -40,13 +41,25 @@ def roofline_ms(architecture: Architecture, limits: Limits, dtype: str, batch: i
 
 def least_ms(work: Work, limits: Limits, dtype: str) -> float:
     """Return the milliseconds that so much work takes at least; operations of unknown speed take none."""
-    return max(limits.read_ms(work.least_read_bytes), limits.compute_ms(work.least_flops, dtype))
+    return max(limits.read_ms(work.least_read_bytes), _least_compute_ms(work, limits, dtype))
+
+
+def bound_ms(work: Work, limits: Limits, dtype: str) -> float:
+    """Return the same where tokens spread evenly over experts, which more of them touch more of."""
+    return max(limits.read_ms(work.read_bytes), _least_compute_ms(work, limits, dtype))
+
+
+def _least_compute_ms(work: Work, limits: Limits, dtype: str) -> float:
+    """Return the milliseconds of what no mask spares: a tree's node may see little more than the context."""
+    return limits.matmul_ms(work, dtype) + limits.compute_ms(work.context_flops, dtype)
 
 
 def bound_surface(
     architecture: Architecture, limits: Limits, key: SurfaceKey, shapes: Sequence[Shape]
 ) -> LatencySurface:
     """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
+
+    Tokens are taken to spread evenly over experts.
 
     Args:
         architecture: of the model.
@@ -58,7 +71,7 @@ def bound_surface(
         MeasurementError: the role is no whole forward, or a regime or shape is wrong.
     """
     cells = [
-        cell_of(shape, least_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)
+        cell_of(shape, bound_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)
         for shape in shapes
     ]
     return surface_of(replace(key, regime=f"bound:{key.regime}"), cells)

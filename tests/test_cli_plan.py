@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
 from spectune.db import open_store
+from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json
+from spectune.planner.reasons.duration import duration
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument
@@ -170,6 +172,86 @@ def test_a_bound_on_latency_is_part_of_the_plan(files: Mapping[str, str], tmp_pa
 @pytest.mark.parametrize("wrong", [("--slo", "itl<=30"), ("--slo", "speed<=3ms"), ("--jobs", "0"), ("--trials", "-1")])
 def test_a_wrong_limit_is_a_usage_error(wrong: tuple[str, str], files: Mapping[str, str], tmp_path: Path) -> None:
     assert typed(tmp_path, "plan", *given(files), *wrong).exit_code == 2
+
+
+FAR = ("--batch", "1", "--context", "40,500", "--trials", "2", "--jobs", "1")
+
+
+def test_a_context_beyond_what_was_measured_is_labelled_in_document_table_and_reasons(
+    files: Mapping[str, str], tmp_path: Path
+) -> None:
+    last = measured().verify.contexts(1)[-1]
+    assert last < 500
+    facts = answered(tmp_path, "plan", *given(files), *FAR)
+    near, far = facts["cells"]
+    assert "priced_at" not in near and far["priced_at"] == last
+    assert any(note.startswith("batch 1, context 500: beyond the measured") for note in facts["provenance"]["notes"])
+    assert f"500 (as {last})" in typed(tmp_path, "plan", *given(files), *FAR).stdout
+    told = typed(tmp_path, "plan", *given(files), *FAR, "--explain").stdout
+    assert f"batch 1, context 500 (beyond what was measured, priced as context {last}): " in told
+    assert plan_from_json(json.dumps(facts)).cells[1].priced_at == last
+
+
+def test_a_label_is_kept_and_shown_again(files: Mapping[str, str], tmp_path: Path) -> None:
+    assert typed(tmp_path, "plan", *given(files), *FAR, "--store", str(tmp_path / "mine.db")).exit_code == 0
+    shown = typed(tmp_path, "show", "plan", "--id", "1", "--store", str(tmp_path / "mine.db"))
+    assert shown.exit_code == 0, shown.output
+    assert f"(as {measured().verify.contexts(1)[-1]})" in shown.stdout or "beyond what was measured" in shown.stdout
+
+
+@pytest.mark.parametrize(("metric", "most"), [("itl", "0.01"), ("p90_itl", "0.5"), ("itl", "0.00001")])
+def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
+    metric: str, most: str, files: Mapping[str, str], tmp_path: Path
+) -> None:
+    asked = ("plan", *given(files), *CELL, "--slo", f"{metric}<={most}ms")
+    result = typed(tmp_path, *asked, "-o", str(tmp_path / "plan.json"), "--json")
+    assert result.exit_code == 1
+    made = plan_from_json(result.stdout)
+    assert made == plan_from_json((tmp_path / "plan.json").read_text())
+    (cell,) = made.cells
+    assert cell.latency_ms is not None and not cell.keeps_bound
+    assert f"{metric}<={float(most):g}ms cannot be reached in 1 of 1 cells" in result.stderr
+    assert f"batch 1, context 40: {duration(cell.latency_ms)} at best" in result.stderr
+    kept = typed(tmp_path, "plan", *given(files), *CELL, "--slo", f"{metric}<={1.02 * cell.latency_ms:.6f}ms")
+    assert kept.exit_code == 0, kept.output
+
+
+def test_a_policy_of_an_unknown_kind_is_named(files: Mapping[str, str], tmp_path: Path) -> None:
+    facts = answered(tmp_path, "plan", *given(files), *CELL)
+    for broken in (facts["cells"][0], facts["cells"][0]["alternatives"][0]):
+        was, broken["policy"]["kind"] = broken["policy"]["kind"], "sweep-9000"
+        with pytest.raises(PlanError, match=r"unknown kind 'sweep-9000'; known are plain, chain, .*lossy-pad"):
+            plan_from_json(json.dumps(facts))
+        broken["policy"]["kind"] = was
+    plan_from_json(json.dumps(facts))
+
+
+def recorded_store(folder: Path, *workloads: str) -> None:
+    """Keep a trace of the demo family per workload, in this order, and nothing measured."""
+    with open_store(str(folder / "store.db")) as opened:
+        for name in ("target", "small"):
+            opened.add_model(identify(FAMILY / name))
+        keys = {"target": identify(FAMILY / "target").key, "drafter": identify(FAMILY / "small").key}
+        for workload in workloads:
+            trace = json.loads(to_json(measured().drafters[0].trace)) | keys | {"workload": workload}
+            opened.add_trace(from_json(type(measured().drafters[0].trace), json.dumps(trace)))
+
+
+def test_after_an_estimate_alone_nothing_is_said_to_have_been_measured(tmp_path: Path) -> None:
+    recorded_store(tmp_path, "default")
+    assert typed(tmp_path, "plan", "--target", "target", "--estimate", "H200", *CELL).exit_code == 0
+    result = typed(tmp_path, "plan", "--target", "target", *CELL)
+    assert result.exit_code == 1
+    assert "it was estimated only, and nothing of it was measured" in result.stderr
+    assert "nearest" not in result.stderr
+
+
+def test_a_context_beyond_the_positions_of_a_target_that_is_here_is_refused(tmp_path: Path) -> None:
+    recorded_store(tmp_path, "default")
+    asked = ("plan", "--target", "target", "--estimate", "L4", "--context", "1000000")
+    result = typed(tmp_path, *asked)
+    assert result.exit_code == 1
+    assert "context 1,000,000 is beyond the 2,048 positions of target" in result.stderr
 
 
 def test_memory_of_models_that_are_not_here_cannot_be_limited(files: Mapping[str, str], tmp_path: Path) -> None:

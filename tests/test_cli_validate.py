@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.cli.cells import validation_facts, validation_table, why_apart
+from spectune.cli.cells import slower_than_plain, validation_facts, validation_table, why_apart
 from spectune.cli.settings import Settings
-from spectune.cli.validate import _tell_apart
+from spectune.cli.validate import _tell_apart, _tell_slower
 from spectune.planner.plans.validation import Validation, ValidationRow
 
 
@@ -69,3 +69,35 @@ def test_the_table_and_the_json_tell_all_three(capsys: pytest.CaptureFixture[str
         facts["measured_tokens_per_s"] / facts["predicted_tokens_per_s"]
     )
     assert validation_facts(unknown)["by_rounds"] is None
+
+
+def raced(speedup: float, drafter: str | None = "small", context: int = 65) -> ValidationRow:
+    return ValidationRow(
+        batch=1,
+        context=context,
+        policy="plain" if drafter is None else "chain of 3",
+        drafter=drafter,
+        predicted_tokens_per_s=100.0,
+        interval=(50.0, 150.0),
+        measured_tokens_per_s=100.0,
+        plain_tokens_per_s=100.0 / speedup,
+    )
+
+
+@pytest.mark.parametrize("speedup", [0.05, 0.5, 0.97])
+def test_a_plan_slower_than_plain_decoding_is_told_loudly_with_what_to_do(
+    speedup: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Validation(plan_id=3, rows=(raced(1.5), raced(speedup, context=130)))
+    _tell_slower(Settings(), done, "path/to/target")
+    told = capsys.readouterr().err
+    assert "PLAIN DECODING IS FASTER THAN THE PLAN at batch 1, context 130" in told and f"{speedup:.2f} x plain" in told
+    assert "context 65" not in told
+    assert "spectune run --target path/to/target --plan none" in told and "spectune retire 3" in told
+    assert validation_facts(done.rows[1])["plain_is_faster"] is True
+
+
+@pytest.mark.parametrize("row", [raced(1.5), raced(0.99), raced(0.9, drafter=None)])
+def test_a_plan_as_fast_as_plain_decoding_is_not_warned_of(row: ValidationRow) -> None:
+    assert slower_than_plain(Validation(plan_id=3, rows=(row,))) == ""
+    assert validation_facts(row)["plain_is_faster"] is False

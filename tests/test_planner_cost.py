@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -303,10 +302,10 @@ def test_a_batch_that_was_not_measured_is_refused() -> None:
         costs(Cell(batch=3, context=150))
 
 
-def test_cells_answer_for_the_contexts_nearest_to_them() -> None:
+def test_cells_are_priced_by_rounds_from_half_to_twice_their_context_whatever_other_cells_there_are() -> None:
     spans = [(cell.batch, cell.context, cell.low, cell.high) for cell in cells_of([8, 1], [300, 100])]
-    inf = math.inf
-    assert spans == [(1, 100, -inf, 200.0), (8, 100, -inf, 200.0), (1, 300, 200.0, inf), (8, 300, 200.0, inf)]
+    assert spans == [(1, 100, 50, 200), (8, 100, 50, 200), (1, 300, 150, 600), (8, 300, 150, 600)]
+    assert cells_of([1], [300]) == (Cell(batch=1, context=300, low=150, high=600),)
 
 
 def test_a_plan_without_cells_is_refused() -> None:

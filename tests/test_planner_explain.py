@@ -22,7 +22,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
-from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan
+from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan, out_of_reach
 from spectune.planner.reasons.facts import published_shares
 from spectune.planner.reasons.outlook import Outlook
 from spectune.planner.search.candidate import Candidate
@@ -281,6 +281,22 @@ def test_speculation_may_pay_everywhere_or_nowhere() -> None:
     assert "  at context 100: at no planned batch" in explain_plan(plan_with(*ladder(1.1, 1.1)))
 
 
+@pytest.mark.parametrize(
+    ("speeds", "line"),
+    [
+        ((1.1, 3.0), "at batch 2; plain decoding is faster at batch 1"),
+        ((1.1, 1.2, 3.0), "at batch 4; plain decoding is faster at batches 1 and 2"),
+        ((3.0, 1.1, 3.0, 3.0), "at batches 1, 4 and 8; plain decoding is faster at batch 2"),
+        (
+            (1.1, 2.0 * 12.5 / 8.5, 0.5 * 12.5 / 8.5),
+            "at batch 2; plain decoding is faster at batch 1, and from a batch of about 3 on",
+        ),
+    ],
+)
+def test_batches_below_which_plain_decoding_wins_are_named(speeds: tuple[float, ...], line: str) -> None:
+    assert f"  at context 100: {line}" in explain_plan(plan_with(*ladder(*speeds)))
+
+
 def test_each_context_has_its_own_end() -> None:
     cells = [*ladder(3.0, 1.1), *(replace(cell, context=900) for cell in ladder(3.0, 3.0))]
     assert [(each.context, each.first_plain) for each in crossings(plan_with(*cells))] == [(100, 2), (900, None)]
@@ -316,3 +332,16 @@ def test_the_bound_is_named_and_who_breaks_it_is_marked() -> None:
 )
 def test_every_policy_is_explained(policy: TreePolicy) -> None:
     assert policy.label in text(own=priced(policy, 2.2))
+
+
+def test_cells_that_keep_a_bound_are_named_beside_those_that_do_not() -> None:
+    one, two, four = ladder(3.0, 3.0, 3.0)
+    bound = LatencyBound(metric="itl", most_ms=20.0)
+    cells = [replace(one, latency_ms=12.0), replace(two, latency_ms=19.0), four]
+    assert out_of_reach(replace(plan_with(*cells), bound=bound)) is None
+    assert out_of_reach(plan_with(*cells)) is None
+    cells[2] = replace(four, latency_ms=41.25, keeps_bound=False)
+    assert out_of_reach(replace(plan_with(*cells), bound=bound)) == (
+        "itl<=20ms cannot be reached in 1 of 3 cells (batch 4, context 100: 41.2 ms at best); it is kept at batch 1, "
+        "context 100; batch 2, context 100; allow more, or plan smaller batches or shorter contexts"
+    )

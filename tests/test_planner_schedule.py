@@ -1,4 +1,4 @@
-"""A schedule without cliffs, and a decoder that does not thrash between its cells."""
+"""A decoder that does not thrash between its cells."""
 
 from __future__ import annotations
 
@@ -8,31 +8,9 @@ import numpy as np
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.plans.schedule import agreed, next_cell, reachable, reachable_at
+from spectune.planner.plans.schedule import next_cell, reachable, reachable_at
 
 from .plans import plan_of
-
-A, B, C = ("chain of 1", "small"), ("chain of 2", "small"), ("chain of 3", "small")
-
-
-def test_a_cell_takes_what_its_neighbours_take_where_that_is_as_good() -> None:
-    near = {(1, 100): [A], (2, 100): [B, A], (4, 100): [A]}
-    assert agreed(near) == {(1, 100): 0, (2, 100): 1, (4, 100): 0}
-
-
-def test_a_difference_beyond_noise_stays() -> None:
-    near = {(1, 100): [A], (2, 100): [B], (4, 100): [A]}
-    assert agreed(near) == dict.fromkeys(near, 0)
-
-
-def test_without_agreement_every_cell_takes_its_own_first() -> None:
-    near = {(1, 100): [A, B], (2, 100): [C], (4, 100): [B, A]}
-    assert agreed(near) == dict.fromkeys(near, 0)
-
-
-def test_contexts_are_neighbours_of_the_same_batch_only() -> None:
-    near = {(1, 100): [A], (1, 200): [B, A], (2, 300): [B]}
-    assert agreed(near)[1, 200] == 1
 
 
 @pytest.fixture

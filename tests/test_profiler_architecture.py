@@ -24,6 +24,15 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 HEAD: dict[str, Any] = {"head_dim": 10}
+CHOSEN: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 17}
+DENSE: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+LATENT: dict[str, Any] = {"kv_lora_rank": 8, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5}
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("Llama", SIZES),
     ("Llama", SIZES | HEAD | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -38,12 +47,26 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("GPTNeoX", {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}),
     ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     ("Qwen3Moe", SIZES | HEAD | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 17}),
+    ("Qwen3Moe", SIZES | HEAD | CHOSEN | {"num_experts": 4, "mlp_only_layers": [1]}),
+    ("Qwen3Moe", SIZES | HEAD | CHOSEN | {"num_experts": 4, "decoder_sparse_step": 2}),
+    ("Qwen2Moe", SIZES | CHOSEN | {"num_experts": 4, "shared_expert_intermediate_size": 11}),
+    ("Qwen2Moe", SIZES | CHOSEN | {"num_experts": 4, "shared_expert_intermediate_size": 11, "mlp_only_layers": [0]}),
+    ("DeepseekV2", SIZES | LATENT | CHOSEN | DENSE | {"q_lora_rank": None}),
+    ("DeepseekV2", SIZES | LATENT | CHOSEN | DENSE | {"q_lora_rank": 9}),
+    ("DeepseekV3", SIZES | LATENT | CHOSEN | DENSE | {"q_lora_rank": 9}),
+    ("Glm4Moe", SIZES | HEAD | CHOSEN | DENSE | {"use_qk_norm": True, "attention_bias": False}),
+    ("Dots1", SIZES | HEAD | CHOSEN | DENSE),
+    ("Olmoe", SIZES | {"num_experts": 4, "num_experts_per_tok": 2}),
+    ("GraniteMoe", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    ("Llama4", SIZES | HEAD | {"num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 64}),
+    ("Llama4", SIZES | HEAD | {"num_local_experts": 4, "intermediate_size_mlp": 64, "interleave_moe_layer_step": 2}),
+    ("GptOss", SIZES | HEAD | {"num_local_experts": 4, "num_experts_per_tok": 2}),
 ]
 
 
 def built(name: str, sizes: dict[str, Any]) -> PreTrainedModel:
     """Return a random model of a family."""
-    config = getattr(transformers, f"{name}Config")(**sizes)
+    config = getattr(transformers, "Llama4TextConfig" if name == "Llama4" else f"{name}Config")(**sizes)
     head = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     model: PreTrainedModel = getattr(transformers, head)(config).eval()
     return model
@@ -161,6 +184,29 @@ def test_few_rows_touch_few_experts_and_many_rows_touch_all():
     assert one.weight_bytes == pytest.approx(one.least_weight_bytes)
     assert many.weight_bytes - one.weight_bytes == pytest.approx(3 * 6 * expert)
     assert many.least_weight_bytes == one.least_weight_bytes
+
+
+def test_every_token_goes_to_shared_experts_and_through_dense_layers():
+    config = written(built("DeepseekV3", SIZES | LATENT | CHOSEN | DENSE | {"q_lora_rank": 9}).config)
+    architecture = architecture_of(config)
+    one, many = architecture.work("int8", 1, 0, 1), architecture.work("int8", 64, 0, 64)
+    expert, shared, dense = 3 * 24 * 17, 3 * 24 * 34, 3 * 24 * 40  # of the 3 layers the first is dense
+    attention = 24 * 9 + 9 * 4 * 10 + 24 * 12 + 8 * 4 * 11 + 4 * 5 * 24
+    multiplied = 3 * attention + dense + 2 * (shared + 2 * expert + 24 * 4) + 48 * 24
+    assert one.matmul_flops == 2 * multiplied
+    assert one.weight_bytes == pytest.approx(multiplied + 3 * architecture.layer_vectors + 24)
+    assert many.weight_bytes - one.weight_bytes == pytest.approx(2 * 2 * expert)
+    assert architecture.kv_bytes_per_token("int8") == 3 * (8 + 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "lacking"),
+    [({"n_routed_experts": None}, "num_local_experts"), ({"num_experts_per_tok": None}, "num_experts_per_tok")],
+)
+def test_a_model_with_experts_that_does_not_say_how_many_is_refused(told, lacking):
+    config = written(built("DeepseekV3", SIZES | LATENT | CHOSEN | DENSE).config) | told
+    with pytest.raises(ModelError, match=f"lacks {lacking}"):
+        architecture_of(config | {"num_experts": None, "num_local_experts": None})
 
 
 @pytest.mark.parametrize("fields", [{"layers": 0}, {"experts": 4, "experts_per_token": 5}, {"windowed_layers": 1}])

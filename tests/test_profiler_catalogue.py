@@ -48,6 +48,11 @@ def test_a_number_without_source_would_be_found():
         ("L4", "NVIDIA L4"),
         ("MI300X", "AMD Instinct MI300X"),
         ("EPYC Genoa", "AMD EPYC 9654 96-Core Processor"),
+        ("NVIDIA H20", "NVIDIA H20"),
+        ("l40", "NVIDIA L40"),
+        ("A10", "NVIDIA A10"),
+        ("T4", "Tesla T4"),
+        ("A100-PCIe-80GB", "NVIDIA A100 80GB PCIe"),
     ],
 )
 def test_a_device_is_found_by_its_name_and_its_aliases(name, device):
@@ -68,6 +73,34 @@ def test_an_unknown_device_is_answered_with_the_list(name):
 def test_a_name_that_several_devices_share_is_answered_with_those():
     with pytest.raises(DeviceError, match=r"several devices; .*A100-SXM4-40GB, NVIDIA A100-SXM4-80GB$"):
         catalogued("A100")
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("H2", ["NVIDIA H200", "NVIDIA H20"]),
+        ("NVIDIA H20-3e", ["NVIDIA H20"]),
+        ("L", ["NVIDIA L4", "NVIDIA L40", "NVIDIA L40S"]),
+        ("RTX 409", ["NVIDIA GeForce RTX 4090"]),
+        ("B20", ["NVIDIA B200"]),
+        ("H100", ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"]),
+    ],
+)
+def test_the_start_of_a_name_is_no_name_and_is_answered_with_candidates(name, candidates):
+    with pytest.raises(DeviceError) as refused:
+        catalogued(name)
+    listed = str(refused.value).rpartition("choose one of: ")[2].split(", ")
+    assert set(candidates) <= set(listed) and len(listed) < len(catalogue_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "bandwidth", "tflops"), [("H20", 96, 4.0e12, 148), ("L40", 48, 864e9, 181.05)]
+)
+def test_devices_whose_names_begin_others_have_their_own_speeds(name, memory_gib, bandwidth, tflops):
+    limits = catalogued(name).limits
+    assert limits.memory_bytes == memory_gib * 2**30
+    assert limits.read_ms(limits.cache_bytes + bandwidth) == pytest.approx(1000.0)
+    assert limits.compute_ms(tflops * 1e12, "bfloat16") == pytest.approx(1000.0)
 
 
 def test_the_speeds_are_the_dense_ones_in_plain_units():

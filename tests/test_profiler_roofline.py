@@ -14,6 +14,7 @@ from spectune.profiler.configuration import read_architecture
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.architecture import Architecture
 from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.configuration import architecture_of
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.limits import Limits
 from spectune.profiler.records.measurement import Measurement
@@ -79,6 +80,63 @@ def test_one_token_of_an_8b_model_takes_the_time_to_read_its_weights():
     in_cache, kv = 60 * 2**20, 1000 * 32 * 2 * 8 * 128 * 2
     expected_ms = (2 * parameters + kv - in_cache) / 4.8e12 * 1e3
     assert roofline_ms(LLAMA_8B, H200, "bfloat16", 1, 1000, 1) == pytest.approx(expected_ms)
+
+
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+MIXTRAL_8X7B = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+
+
+@pytest.mark.parametrize(("batch", "tokens"), [(1, (1, 4, 8, 16, 64)), (8, (1, 2, 8))])
+@pytest.mark.parametrize("limits", [catalogued("H100-SXM").limits, H200])
+def test_more_tokens_touch_more_experts(limits, batch, tokens):
+    surface = bound_surface(architecture_of(QWEN3_30B_A3B), limits, KEY, [(batch, 1024, n) for n in tokens])
+    expert, beside = 3 * 2048 * 768, 2 * 2048 * 128 * (32 + 4) + 2048 * 128 + 2 * 2048 + 2 * 128
+    for n in tokens:
+        touched = 128 * (1 - (1 - 8 / 128) ** (batch * n))
+        read = 2 * (48 * (beside + touched * expert) + 2048 + 151936 * 2048) + batch * 1024 * 48 * 2 * 4 * 128 * 2
+        assert surface.latency(batch, 1024, n).ms == pytest.approx(limits.read_ms(read))
+
+
+def test_tokens_of_a_30b_with_small_experts_take_what_was_worked_out_by_hand():
+    tokens, expected_ms = (1, 4, 8, 16, 64), (1.84, 4.70, 7.74, 11.9, 17.8)
+    limits = catalogued("H100-SXM").limits
+    surface = bound_surface(architecture_of(QWEN3_30B_A3B), limits, KEY, [(1, 1024, n) for n in tokens])
+    assert [surface.latency(1, 1024, n).ms for n in tokens] == pytest.approx(expected_ms, rel=0.01)
+
+
+def test_two_tokens_of_mixtral_touch_three_and_a_half_experts():
+    surface = bound_surface(architecture_of(MIXTRAL_8X7B), replace(H200, cache_bytes=0), KEY, [(1, 1, 1), (1, 1, 2)])
+    apart_ms = surface.latency(1, 1, 2).ms - surface.latency(1, 1, 1).ms
+    assert apart_ms == pytest.approx(2 * 32 * 1.5 * 3 * 4096 * 14336 / 4.8e12 * 1e3)
+
+
+def test_no_measured_cell_is_below_its_bound_because_its_tokens_share_experts():
+    architecture = architecture_of(MIXTRAL_8X7B)
+    spread_ms = bound_surface(architecture, H200, KEY, [(1, 64, 8)]).latency(1, 64, 8).ms
+    shared_ms = roofline_ms(architecture, H200, "bfloat16", 1, 64, 8)
+    assert shared_ms < 0.5 * spread_ms
+    assert cells_below_bound(surface_of(KEY, [cell(1, 64, 8, 1.01 * shared_ms)]), architecture, H200) == ()
 
 
 def test_many_rows_take_the_time_to_multiply_them():

@@ -11,6 +11,7 @@ from spectune.cli.estimated import estimate_facts, print_estimate
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.errors import DeviceError, ModelError, RequestError
+from spectune.planner.reasons.duration import duration
 from spectune.profiler.ceilings import remember_ceilings
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
@@ -191,3 +192,36 @@ def test_people_are_told_that_nothing_was_measured(store, capsys):
     print_estimate(estimate_facts(estimate(request(), store), store.url))
     shown = capsys.readouterr().out
     assert "computed for NVIDIA H200" in shown and "not measured" in shown and "lower bounds" in shown
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [
+        (2.941e-05, "29.4 ns"),
+        (1e-7, "0.100 ns"),
+        (0.0123, "12.3 us"),
+        (0.9999, "1.00 ms"),
+        (1.829, "1.83 ms"),
+        (123.45, "123 ms"),
+        (98765.0, "98.8 s"),
+    ],
+)
+def test_times_have_three_digits_and_the_unit_that_suits_them(ms, shown):
+    assert duration(ms) == shown
+
+
+def test_no_time_of_an_estimate_is_printed_in_powers_of_ten(store, capsys):
+    print_estimate(estimate_facts(estimate(request(batches=(1,), tokens=(1,), contexts=(1,)), store), store.url))
+    table = capsys.readouterr().out.partition("from published figures")[0]
+    assert ("e-0" not in table and " ns" in table) or " us" in table
+
+
+def test_a_model_with_experts_is_estimated_with_its_assumption(store, tmp_path, capsys):
+    config = tmp_path / "moe.json"
+    sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4}
+    experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 128}
+    config.write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": 151936} | sizes | experts))
+    print_estimate(estimate_facts(estimate(request(models=Models(target=config)), store), store.url))
+    shown = capsys.readouterr().out
+    assert "moe: tokens are taken to spread evenly over 128 experts, 8 of them each" in shown
+    assert "no forward is faster under these assumptions" in shown

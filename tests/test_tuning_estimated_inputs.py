@@ -13,6 +13,7 @@ import pytest
 from spectune.db import Store, open_store
 from spectune.db.sources import overhead_source, sources_of_inputs
 from spectune.errors import MeasurementError, RequestError, StoreError
+from spectune.planner.plans.plan import PlanCell
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.identity import identify, identify_config
 from spectune.profiler.protocols import SurfaceKey
@@ -22,7 +23,7 @@ from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.choice import choose_plan
 from spectune.tuning.estimates.host_time import UNKNOWN
 from spectune.tuning.estimates.inputs import inputs_on_estimates
-from spectune.tuning.plan import solve_and_store
+from spectune.tuning.plan import solve_and_store, solve_plan
 from spectune.tuning.request import PlanRequest
 
 from .synthetic import DEVICE, Language, SkilledDrafter, every_node, overhead, record, surface, texts
@@ -137,6 +138,58 @@ def test_every_context_that_is_asked_for_is_computed(store: Store) -> None:
     found = inputs_on_estimates(request(batches=(2, 4), contexts=(64, 4096)), store)
     assert found.verify.batches == (2, 4)
     assert set(found.verify.contexts(2)) > {64, 4096}
+
+
+@cache
+def long_texts() -> AcceptanceTrace:
+    spoken = Language(3)
+    made_up = record(SkilledDrafter(spoken, 0.8), texts(spoken, 4, lambda text: 40), every_node(2, 2))
+    return replace(made_up, target=identity("target").key, drafter=identity("small").key, workload="long")
+
+
+def cells_for(store: Store, batches: tuple[int, ...], contexts: tuple[int, ...]) -> dict[tuple[int, int], PlanCell]:
+    wanted = request(
+        device=catalogued("L4").device, batches=batches, contexts=contexts, workload="long", dtype="float32"
+    )
+    plan = solve_plan(inputs_on_estimates(wanted, store), wanted)
+    return {(cell.batch, cell.context): cell for cell in plan.cells}
+
+
+def test_the_price_of_a_cell_does_not_depend_on_which_others_are_named(store: Store) -> None:
+    store.add_trace(long_texts())
+    host = replace(overhead(0.2), target=identity("target").key)
+    store.add_device(DEVICE)
+    store.add_overhead(host)
+    whole = cells_for(store, (1, 3), (7, 24, 33, 48, 2000))
+    subsets = [((1,), (2000,)), ((3,), (24,)), ((1, 3), (33,)), ((1,), (24, 48)), ((3,), (33, 48, 2000)), ((1,), (7,))]
+    for batches, contexts in subsets:
+        for place, cell in cells_for(store, batches, contexts).items():
+            assert cell == whole[place], place
+    speeds = {cell.prediction.tokens_per_s for cell in whole.values()}
+    assert len(speeds) == len(whole)
+
+
+def test_without_contexts_those_are_planned_where_the_texts_begin_and_end(store: Store) -> None:
+    made = solve_plan(inputs_on_estimates(request(), store), request())
+    prompts = recorded().prompts
+    ends = {min(len(p.prompt) for p in prompts), max(len(p.prompt) + len(p.continuation) for p in prompts)}
+    assert {cell.context for cell in made.cells} == ends
+
+
+@pytest.mark.parametrize("contexts", [(8193,), (64, 1_000_000)])
+def test_a_context_far_beyond_the_positions_of_the_target_is_refused(contexts: tuple[int, ...], store: Store) -> None:
+    told = rf"context {max(contexts):,} is beyond the 2,048 positions of target; plan contexts of at most 2,048"
+    with pytest.raises(RequestError, match=told):
+        inputs_on_estimates(request(contexts=contexts), store)
+
+
+@pytest.mark.parametrize(("context", "is_told"), [(2048, False), (2049, True), (4096, True)])
+def test_a_context_that_a_stretched_model_reaches_is_estimated_and_labelled(
+    context: int, is_told: bool, store: Store
+) -> None:
+    notes = inputs_on_estimates(request(contexts=(context,)), store).notes
+    told = f"context {context:,} is beyond the 2,048 positions of target: it is estimated as if"
+    assert any(note.startswith(told) for note in notes) == is_told
 
 
 def test_a_store_without_a_trace_says_what_to_run(store: Store) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
     from ..db.surface_rows import SurfaceRow
     from .profile import Profile
 
+SAME_TEMPERATURE = 1e-9
+COMPUTED = ("estimated", "bound")  # origins of surfaces that nobody measured
 RUNTIME_REGIMES = ("eager", "eager-transformers", CAPTURED)  # how the decoder runs; preferred over others
 
 
@@ -278,7 +280,10 @@ def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Ti
 
 def _nearest(request: PlanRequest, store: Store) -> str:
     """Say which measured device comes nearest, and how it differs."""
-    measured = {surface.device for surface in store.surfaces(model=request.target.key)}
+    known = store.surfaces(model=request.target.key)
+    if known and all(surface.origin in COMPUTED for surface in known):
+        return " (it was estimated only, and nothing of it was measured)"
+    measured = {surface.device for surface in known if surface.origin not in COMPUTED}
     others = [d for d in store.devices() if d.fingerprint in measured and d.fingerprint != request.device.fingerprint]
     near = nearest(request.device, others)
     if near is None:

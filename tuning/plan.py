@@ -22,10 +22,12 @@ from ..planner.plans.document import plan_to_json
 from ..planner.plans.plan import Plan
 from ..planner.policies import PlainPolicy
 from ..planner.pricing.cells import Cell, cells_that_run
+from ..planner.replay.recorded import ends_of
 from ..planner.search.search import solve
 from ..profiler.records.device import GIB
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store
+from .positions import STRETCH, require_within_positions
 from .request import PlanRequest
 from .spread import Spread, jobs_that_pay
 from .steps import Progress, silent
@@ -78,9 +80,11 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
     Raises:
         MeasurementError: no forward of the target could run.
         PlanError: the inputs do not hold what is asked for.
-        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter.
+        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter; or
+            a context is beyond the target's positions.
         StoreError: the storage of trials failed.
     """
+    require_within_positions(inputs.target, request.contexts, STRETCH if inputs.knots else 1)
     used, cells = effort or Effort(), _cells(inputs, request)
     inputs = replace(inputs, notes=(*inputs.notes, *_apart(inputs, request)))
     if not request.batches:
@@ -157,11 +161,16 @@ def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
     verify = inputs.verify
     verify.require_ran()
     batches = request.batches or _planned(inputs)
-    contexts = request.contexts or _filled(verify.full_contexts(batches))
+    contexts = request.contexts or _filled(_usual(inputs, batches))
     if contexts:
         return cells_that_run(verify, batches, contexts)
     own = (cells_that_run(verify, [batch], _filled(verify.full_contexts([batch]))) for batch in batches)
     return tuple(sorted(chain.from_iterable(own), key=lambda cell: (cell.context, cell.batch)))
+
+
+def _usual(inputs: PlanInputs, batches: Sequence[int]) -> tuple[int, ...]:
+    """Return the contexts that are planned where none are asked for: of computed surfaces the ends of the texts."""
+    return tuple(sorted({*ends_of(inputs.texts)})) if inputs.knots else inputs.verify.full_contexts(batches)
 
 
 def _filled(contexts: Sequence[int]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,12 +27,19 @@ class Crossing:
     first_plain: int | None
     batch: float | None
     plain_below: tuple[int, ...] = ()
+    pays_at: tuple[int, ...] = ()  # planned batches that speculate
 
 
 def crossings(plan: Plan) -> tuple[Crossing, ...]:
     """Return where plain decoding begins to win, one crossing per context of the plan."""
     contexts = sorted({cell.context for cell in plan.cells})
     return tuple(_crossing([cell for cell in plan.cells if cell.context == context]) for context in contexts)
+
+
+def named(batches: Sequence[int]) -> str:
+    """Return batches as people name them: "batch 1", "batches 1 and 2", "batches 1, 2 and 4"."""
+    *first, last = map(str, batches)
+    return f"batches {', '.join(first)} and {last}" if first else f"batch {last}"
 
 
 def speculative_speedup(cell: PlanCell) -> float | None:
@@ -57,17 +65,20 @@ def _crossing(cells: list[PlanCell]) -> Crossing:
     speculating = [cell for cell in ordered if cell.drafter is not None]
     if not speculating:
         return Crossing(context=context, last=None, first_plain=ordered[0].batch, batch=None)
-    last = speculating[-1]
+    last, pays_at = speculating[-1], tuple(cell.batch for cell in speculating)
     below = tuple(cell.batch for cell in ordered if cell.drafter is None and cell.batch < last.batch)
     above = next((upper for lower, upper in pairwise(ordered) if lower is last), None)
     if above is None:
-        return Crossing(context=context, last=last.batch, first_plain=None, batch=None, plain_below=below)
+        return Crossing(
+            context=context, last=last.batch, first_plain=None, batch=None, plain_below=below, pays_at=pays_at
+        )
     return Crossing(
         context=context,
         last=last.batch,
         first_plain=above.batch,
         batch=_between(last, above),
         plain_below=below,
+        pays_at=pays_at,
     )
 
 

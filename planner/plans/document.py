@@ -7,12 +7,15 @@ disagree with it was edited by hand and is refused.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from ...errors import PlanError, SpectuneError
 from ...profiler.records.wire import from_json, to_json
+from ..policies import POLICY_KINDS
 from .plan import LOSSY_VERSION, VERSION, Plan, PlanCell
 
+RARE = ("quality", "latency_ms", "priced_at")  # left out where they say nothing: versions that lack them read the rest
 KEYS = ("version", "device", "target", "cells", "provenance")
 
 Json = dict[str, Any]  # JSON values
@@ -23,8 +26,9 @@ def plan_to_json(plan: Plan) -> str:
     document = json.loads(to_json(plan))
     for entry, cell in zip(document["cells"], plan.cells, strict=True):
         entry.update(_headline(cell))
-        if cell.quality is None:
-            del entry["quality"]  # what is lossless stays readable where nothing lossy is known
+        for name in RARE:
+            if entry[name] is None:
+                del entry[name]
     first = {"version": document.pop("version")} | ({"lossy": True} if plan.is_lossy else {})
     return json.dumps({**first, **document}, indent=1)
 
@@ -37,6 +41,7 @@ def plan_from_json(text: str) -> Plan:
             in contradiction to the rest; one line.
     """
     document = _read(text)
+    _require_known_kinds(document["cells"])
     said_lossy = document.pop("lossy", False)
     headlines = [_without_headline(entry, place) for place, entry in enumerate(document["cells"])]
     try:
@@ -85,6 +90,31 @@ def _read(text: str) -> Json:
     if not isinstance(document["cells"], list) or not all(isinstance(entry, dict) for entry in document["cells"]):
         raise PlanError("the plan's cells must be a list of objects; make the plan anew")
     return document
+
+
+def _require_known_kinds(cells: list[Json]) -> None:
+    """Raise PlanError for a policy of a kind that is not known, wherever in a cell it is."""
+    for place, entry in enumerate(cells):
+        others = entry.get("alternatives")
+        ways = [entry, entry.get("runner_up"), *(others if isinstance(others, list) else ())]
+        for kind in (kind for way in ways if isinstance(way, dict) for kind in _kinds(way.get("policy"))):
+            if kind not in POLICY_KINDS:
+                raise PlanError(
+                    f"cell {place} of the plan has a policy of the unknown kind {kind!r}; known are "
+                    f"{', '.join(POLICY_KINDS)}; make the plan anew, or install the version of spectune that made it"
+                )
+
+
+def _kinds(policy: object) -> Iterator[object]:
+    """Yield the kind of a policy, and of those that it is made of."""
+    if isinstance(policy, list):
+        for part in policy:
+            yield from _kinds(part)
+    elif isinstance(policy, dict):
+        if "kind" in policy:
+            yield policy["kind"]
+        for part in policy.values():
+            yield from _kinds(part)
 
 
 def _without_headline(entry: Json, place: int) -> Json:

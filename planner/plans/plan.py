@@ -98,6 +98,8 @@ class PlanCell:
         shape: what the policy's trees look like.
         quality: what a lossy policy was measured to cost; None for all that are lossless.
         reading: what reading prompts adds; None where it was not timed of all who draft.
+        latency_ms: of the policy, by the metric of the plan's bound; None where there is none.
+        priced_at: the nearest measured context, where the cell's own lies beyond all that were measured; else None.
     """
 
     batch: int
@@ -119,6 +121,8 @@ class PlanCell:
     run_ms: tuple[float, ...] = ()
     quality: Quality | None = None
     reading: PromptReading | None = None
+    latency_ms: float | None = None
+    priced_at: int | None = None
 
     def __post_init__(self) -> None:
         if not (1 <= self.batch <= MOST_BATCH and 1 <= self.context <= MOST_CONTEXT):

@@ -1,43 +1,19 @@
-"""From cells to a schedule: neighbours that may as well be alike are, and a running decoder does not thrash.
+"""A schedule at work: a running decoder does not thrash between its cells.
 
-Each cell brings the candidates that are as good as its best. Among these the schedule takes the ones that make most
-neighbouring cells agree, so that it has no cliff the measurements do not show; a difference beyond noise stays,
-wherever it is. At run time a decoder leaves its cell only when batch or context are clearly beyond the middle to the
-next one: by a factor, but never farther than the next one itself.
+It leaves its cell only when batch or context are clearly beyond the middle to the next one: by a factor, but never
+farther than the next one itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from .plan import Plan, PlanCell
 
 Place = tuple[int, int]  # (batch, context)
-Way = tuple[Hashable, str | None]  # a policy and its drafter, or what else is the same in two cells
 HYSTERESIS = 1.15  # as a factor beyond the geometric middle of two cells
-SWEEPS = 10  # most passes over all cells; they end when none changes
-
-
-def agreed(near: Mapping[Place, Sequence[Way]]) -> dict[Place, int]:
-    """Return which of each cell's equally good ways it takes.
-
-    Cell by cell the way most neighbours take is chosen, until nothing changes; of equally common ones the earlier.
-
-    Args:
-        near: by cell, its ways, the one it would take by itself first.
-    """
-    neighbours = neighbours_of(list(near))
-    taken = dict.fromkeys(near, 0)
-    for _ in range(SWEEPS):
-        before = dict(taken)
-        for place, ways in near.items():
-            around = [near[other][taken[other]] for other in neighbours[place]]
-            taken[place] = max(range(len(ways)), key=lambda index: (around.count(ways[index]), -index))
-        if taken == before:
-            break
-    return taken
 
 
 def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) -> PlanCell:
@@ -120,16 +96,3 @@ def _beyond(current: int, wanted: int, middle: float, value: int, factor: float)
     if current < wanted:
         return value >= min(middle * factor, wanted)
     return current > wanted and value <= max(middle / factor, wanted)
-
-
-def neighbours_of(places: Sequence[Place]) -> dict[Place, list[Place]]:
-    """Return the cells next to each one: the same context and the next batch, or the other way round."""
-    batches, contexts = sorted({batch for batch, _ in places}), sorted({context for _, context in places})
-    known = set(places)
-    around = {}
-    for batch, context in places:
-        b, c = batches.index(batch), contexts.index(context)
-        steps = [(b - 1, c), (b + 1, c), (b, c - 1), (b, c + 1)]
-        inside = [(x, y) for x, y in steps if 0 <= x < len(batches) and 0 <= y < len(contexts)]
-        around[batch, context] = [(batches[x], contexts[y]) for x, y in inside if (batches[x], contexts[y]) in known]
-    return around

@@ -23,6 +23,7 @@ from .text import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
 from .tree import CastPolicy, Eagle2Policy, OptTreePolicy, StaticPolicy, TalonPolicy
 
 __all__ = [
+    "POLICY_KINDS",
     "CachebackPolicy",
     "CastPolicy",
     "ChainPolicy",
@@ -76,6 +77,7 @@ _POLICIES: dict[str, type[TreePolicy]] = {
     "lossy-fly": FlyPolicy,
     "lossy-pad": PadPolicy,
 }
+POLICY_KINDS = tuple(_POLICIES)
 
 
 def drafting(policy: TreePolicy) -> TreePolicy:

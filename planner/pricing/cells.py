@@ -1,19 +1,20 @@
-"""The cells of a plan: batch sizes at contexts, and the contexts that each of them answers for."""
+"""The cells of a plan: batch sizes at contexts, and the contexts whose rounds tell what each of them costs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from ...errors import MeasurementError, PlanError
 from ...profiler.records.surface import LatencySurface
 
+SPAN = 2.0  # as a factor, either way: contexts whose rounds are priced as they are
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One point of the schedule and the contexts it answers for, low < context <= high."""
+    """One point of the schedule and the contexts whose rounds tell its costs, low < context <= high."""
 
     batch: int
     context: int
@@ -26,7 +27,9 @@ class Cell:
 
 
 def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at every context; each context answers for all that are nearest to it.
+    """Return every batch at every context, each priced by rounds from half to twice its context.
+
+    So the price of a cell does not depend on which others are named.
 
     Raises:
         PlanError: no batch, no context, or one below 1.
@@ -34,11 +37,9 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
     lengths = sorted(set(contexts))
     if not batches or not lengths:
         raise PlanError(f"a plan needs batches and contexts, got {list(batches)} and {list(contexts)}; give both")
-    middles = [(left + right) / 2 for left, right in pairwise(lengths)]
-    spans = zip(lengths, [-math.inf, *middles], [*middles, math.inf], strict=True)
     return tuple(
-        Cell(batch=batch, context=context, low=low, high=high)
-        for context, low, high in list(spans)
+        Cell(batch=batch, context=context, low=context / SPAN, high=context * SPAN)
+        for context in lengths
         for batch in sorted(set(batches))
     )
 
@@ -58,13 +59,10 @@ def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Seq
 
 
 def cells_at(places: Iterable[tuple[int, int]]) -> tuple[Cell, ...]:
-    """Return cells at (batch, context) places, in the order of `cells_of`; a batch's contexts answer for all.
+    """Return cells at (batch, context) places, in the order of `cells_of`.
 
     Raises:
         PlanError: a batch or a context is below 1.
     """
-    contexts: dict[int, list[int]] = {}
-    for batch, context in places:
-        contexts.setdefault(batch, []).append(context)
-    found = (cell for batch, own in contexts.items() for cell in cells_of([batch], own))
+    found = (cell for batch, context in dict.fromkeys(places) for cell in cells_of([batch], [context]))
     return tuple(sorted(found, key=lambda cell: (cell.context, cell.batch)))

@@ -13,7 +13,7 @@ there are none: what it keeps says what rounds of the cell keep, not what they c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -177,6 +177,12 @@ class CellCosts:
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 
+    @property
+    def priced_at_context(self) -> int | None:
+        """Return the nearest measured context where the cell's own lies beyond all that were measured; else None."""
+        nearest = min(max(self.cell.context, int(self.verify.contexts[0])), int(self.verify.contexts[-1]))
+        return None if max(nearest, 1) == self.cell.context else nearest
+
     def captures(self, drafter: str | None) -> bool:
         """Return whether the drafts of a model, or of the text where there is none, are captured work."""
         return self.captures_drafts and drafter not in self.eager
@@ -223,6 +229,7 @@ def cell_costs(
     overhead: RoundOverhead,
     resumes: Mapping[str, LatencySurface] | None = None,
     device_kind: str = "cpu",
+    knots: Sequence[int] = (),
 ) -> CellCosts:
     """Return the costs of a cell: padded for the target, unpadded for the drafters.
 
@@ -234,6 +241,7 @@ def cell_costs(
         resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
             forward is one.
         device_kind: "cpu" or "cuda".
+        knots: contexts between which rounds are priced; all of the surfaces where empty.
 
     Raises:
         MeasurementError: the batch was not measured of the target.
@@ -255,10 +263,10 @@ def cell_costs(
     run_tokens = verified_tokens(verify, cell.batch, context)
     excess = mean_over_median(verify)  # of drafters, too, that were timed too seldom to tell theirs
     known = {name: surface for name, surface in drafts.items() if name not in unknown}
-    drafted, undrafted = drafted_tables(known, cell, excess)
+    drafted, undrafted = drafted_tables(known, cell, excess, knots)
     return CellCosts(
         cell=cell,
-        verify=cost_table(verify, cell.batch, context, run_tokens, excess),
+        verify=cost_table(verify, cell.batch, context, run_tokens, excess, knots),
         run_tokens=tuple(run_tokens),
         drafts=drafted,
         host=host,

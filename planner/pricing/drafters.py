@@ -13,7 +13,7 @@ from .table import CostTable, Verification, cost_table
 
 
 def drafted_tables(
-    drafts: Mapping[str, LatencySurface], cell: Cell, excess: float
+    drafts: Mapping[str, LatencySurface], cell: Cell, excess: float, knots: Sequence[int] = ()
 ) -> tuple[dict[str, CostTable], dict[str, str]]:
     """Return the tables of the drafters that run in a cell, and why the others do not."""
     tables, reasons = dict[str, CostTable](), dict[str, str]()
@@ -21,7 +21,8 @@ def drafted_tables(
         try:
             context = reached_context(surface, cell.batch, cell.context)
             fed = drafted_tokens(surface, cell.batch, context)
-            tables[name] = cost_table(surface, cell.batch, context, fed, mean_over_median(surface, excess))
+            own = mean_over_median(surface, excess)
+            tables[name] = cost_table(surface, cell.batch, context, fed, own, knots)
         except MeasurementError as error:
             reasons[name] = str(error)
     return tables, reasons

@@ -113,7 +113,12 @@ NOTHING_DRAFTED = CostTable(contexts=np.empty(0), ms=np.empty((0, 0)))
 
 
 def cost_table(
-    surface: LatencySurface, batch: int, context: int, fed: Sequence[int], excess: float | None = None
+    surface: LatencySurface,
+    batch: int,
+    context: int,
+    fed: Sequence[int],
+    excess: float | None = None,
+    knots: Sequence[int] = (),
 ) -> CostTable:
     """Return the mean cost of feeding fed[n] tokens, at every measured context that knows any of them.
 
@@ -128,19 +133,20 @@ def cost_table(
         context: that must know every shape.
         fed: tokens per sequence, by n; 0 costs nothing.
         excess: that factor; what all repeats of the surface tell together where None.
+        knots: the contexts, beside this one; all that were measured where empty.
 
     Raises:
         MeasurementError: the batch was not measured, or the context does not know a shape.
     """
     shapes = sorted({tokens for tokens in fed if tokens})
     own = [surface.latency(batch, context, tokens).ms for tokens in shapes]
-    rows = {known: _row(surface, batch, known, shapes) for known in surface.contexts(batch)} | {context: own}
-    knots = sorted(known for known, row in rows.items() if not np.isnan(row).all())
-    ms = _filled(np.array(knots, dtype=np.float64), np.array([rows[knot] for knot in knots]))
-    free = np.zeros((len(knots), 1))
+    rows = {known: _row(surface, batch, known, shapes) for known in knots or surface.contexts(batch)} | {context: own}
+    priced = sorted(known for known, row in rows.items() if not np.isnan(row).all())
+    ms = _filled(np.array(priced, dtype=np.float64), np.array([rows[knot] for knot in priced]))
+    free = np.zeros((len(priced), 1))
     places = np.searchsorted([0, *shapes], fed)
     return CostTable(
-        contexts=np.array(knots, dtype=np.float64),
+        contexts=np.array(priced, dtype=np.float64),
         ms=np.hstack([free, ms])[:, places] * (excess or mean_over_median(surface)),
         is_block=surface.role == BLOCK,
         reads_newest=surface.role == SELF,

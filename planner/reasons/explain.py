@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..plans.crossing import Crossing, crossings
+from ..plans.crossing import Crossing, crossings, named
 from ..plans.plan import Plan, PlanCell
 from ..search.objective import LatencyBound
+from .duration import duration
 from .facts import CellFacts, Limit, PublishedShares, cell_facts, chain_acceptance, heading, published_shares
 from .sentences import cell_lines
 
-__all__ = ["CellFacts", "Limit", "cell_facts", "chain_acceptance", "explain_cell", "explain_plan"]
+__all__ = ["CellFacts", "Limit", "cell_facts", "chain_acceptance", "explain_cell", "explain_plan", "out_of_reach"]
 
 COLUMNS = ("batch", "context", "policy", "drafter", "tokens/s", "x plain", "limited by")
 WORDS = (2, 3, 6)  # columns of words, aligned left
@@ -42,6 +43,24 @@ def explain_cell(cell: PlanCell, *, bound: LatencyBound | None = None, memory_by
         memory_bytes: of the device, 0 where that is not known.
     """
     return list(cell_lines(cell, bound, memory_bytes))
+
+
+def out_of_reach(plan: Plan) -> str | None:
+    """Return in which cells nothing keeps a plan's latency bound, and what can be kept; None where all keep it."""
+    missed = [cell for cell in plan.cells if not cell.keeps_bound]
+    if not missed or plan.bound is None:
+        return None
+    least = "; ".join(f"batch {cell.batch}, context {cell.context}: {_at_best(cell)}" for cell in missed)
+    kept = [f"batch {cell.batch}, context {cell.context}" for cell in plan.cells if cell.keeps_bound]
+    within = f"it is kept at {'; '.join(kept)}" if kept else "it is kept in no cell"
+    return (
+        f"{plan.bound} cannot be reached in {len(missed)} of {len(plan.cells)} cells ({least}); {within}; "
+        "allow more, or plan smaller batches or shorter contexts"
+    )
+
+
+def _at_best(cell: PlanCell) -> str:
+    return "not known" if cell.latency_ms is None else f"{duration(cell.latency_ms)} at best"
 
 
 def _table(facts: Sequence[CellFacts], plan: Plan) -> list[str]:
@@ -82,11 +101,14 @@ def _end(crossing: Crossing) -> str:
     where = f"at context {crossing.context}:"
     if crossing.last is None:
         return f"{where} at no planned batch"
-    but = f", but not at {', '.join(map(str, crossing.plain_below))}" if crossing.plain_below else ""
+    if crossing.plain_below:
+        plain = named(crossing.plain_below)
+        beyond = "" if crossing.batch is None else f", and from a batch of about {crossing.batch:.0f} on"
+        return f"{where} at {named(crossing.pays_at)}; plain decoding is faster at {plain}{beyond}"
     if crossing.batch is None:
-        return f"{where} at every planned batch, up to {crossing.last}{but}"
+        return f"{where} at every planned batch, up to {crossing.last}"
     between = f"between the planned batches {crossing.last} and {crossing.first_plain}"
-    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}{but}"
+    return f"{where} up to a batch of about {crossing.batch:.0f}, {between}"
 
 
 def _published(plan: Plan) -> list[str]:

@@ -10,6 +10,7 @@ from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
 from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
 from ..policies.stack import LOOKUP
 from ..search.objective import LatencyBound
+from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step
 
@@ -29,7 +30,8 @@ def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) ->
         memory_bytes: of the device, 0 where that is not known.
     """
     facts = cell_facts(cell)
-    yield f"batch {cell.batch}, context {cell.context}: {_choice(facts)}"
+    far = "" if cell.priced_at is None else f" (beyond what was measured, priced as context {cell.priced_at})"
+    yield f"batch {cell.batch}, context {cell.context}{far}: {_choice(facts)}"
     lines = [
         *_promise(cell),
         *_requests(cell),
@@ -96,24 +98,26 @@ def _requests(cell: PlanCell) -> Iterator[str]:
         yield f"requests of {what}: {own:,.1f} new tokens/s, {own / plain:.2f} times plain decoding"
     if reading.drafter_ms and reading.pays_from is not None:
         cached = f" behind {reading.cached_tokens:,} of them" if reading.cached_tokens else ""
-        read = f"what drafts reads a prompt of {reading.prompt_tokens:,} tokens{cached} in {reading.drafter_ms:.2f} ms"
+        took = milliseconds(reading.drafter_ms)
+        read = f"what drafts reads a prompt of {reading.prompt_tokens:,} tokens{cached} in {took}"
         yield f"{read}, which pays for answers of {math.ceil(reading.pays_from):,} new tokens or more"
 
 
 def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
     promise = cell.prediction
-    yield f"a round yields {promise.tokens_per_round:.2f} tokens per sequence in {promise.round_ms:.2f} ms:"
+    yield f"a round yields {promise.tokens_per_round:.2f} tokens per sequence in {milliseconds(promise.round_ms)}:"
     fed = f", fed as {facts.fed_tokens}" if facts.fed_tokens > facts.verify_tokens else ""
     most = "" if _is_fixed(cell) else "up to "
     tokens = f"{most}{_count(facts.verify_tokens, 'token')}"
     unread = ", 1 by all layers, the others by those behind the exit" if isinstance(cell.policy, ResumedPolicy) else ""
-    yield f"  verify {promise.verify_ms:.2f} ms ({facts.share_verify:.0%}): {tokens} of each sequence{fed}{unread}"
+    share = f"{facts.share_verify:.0%}"
+    yield f"  verify {milliseconds(promise.verify_ms)} ({share}): {tokens} of each sequence{fed}{unread}"
     if cell.drafter is not None:
         forwards = cell.policy.draft_forwards
         shape = f"{most}{_count(forwards, 'forward')} of {'up to ' * (facts.width > 1)}{_count(facts.width, 'node')}"
         work = shape if forwards else "no forward, the text itself is searched"
-        yield f"  draft {promise.draft_ms:.2f} ms ({facts.share_draft:.0%}): {work}"
-    yield f"  host {promise.host_ms:.2f} ms ({facts.share_host:.0%})"
+        yield f"  draft {milliseconds(promise.draft_ms)} ({facts.share_draft:.0%}): {work}"
+    yield f"  host {milliseconds(promise.host_ms)} ({facts.share_host:.0%})"
 
 
 def _is_fixed(cell: PlanCell) -> bool:

@@ -171,6 +171,12 @@ def texts_of(trace: AcceptanceTrace) -> tuple[Text, ...]:
     return tuple(Text(prompt=prompt.prompt, continuation=prompt.continuation) for prompt in trace.prompts)
 
 
+def ends_of(texts: Sequence[Text]) -> tuple[int, int]:
+    """Return the tokens of the shortest prompt, and of the longest text with its continuation."""
+    first = min(len(text.prompt) for text in texts)
+    return first, max(len(text.prompt) + len(text.continuation) for text in texts)
+
+
 def recording_of(trace: AcceptanceTrace) -> Recording:
     """Return the trace laid out for lookup; O(expansions * children) memory."""
     texts = texts_of(trace)

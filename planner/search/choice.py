@@ -175,9 +175,13 @@ def ranks_of_simplicity(candidates: Sequence[Candidate]) -> Ints:
 
 def keeps_bound(contest: Contest, place: int, flattery: float) -> bool:
     """Return whether a candidate keeps the bound once its optimism is taken off."""
-    if contest.bound is None:
-        return True
-    return contest.latencies_ms[place] / (1.0 - flattery) <= contest.bound.most_ms
+    latency = latency_ms(contest, place, flattery)
+    return contest.bound is None or latency is None or latency <= contest.bound.most_ms
+
+
+def latency_ms(contest: Contest, place: int, flattery: float) -> float | None:
+    """Return what the bound is about, of a candidate without its optimism; None where there is no bound."""
+    return None if contest.bound is None else contest.latencies_ms[place] / (1.0 - flattery)
 
 
 def _able(contest: Contest) -> Ints:

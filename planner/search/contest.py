@@ -276,7 +276,7 @@ def contest_of(
     """
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
     return Contest(
-        costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind),
+        costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind, inputs.knots),
         texts=len(inputs.texts),
         needs_bytes=unknown_bytes,
         reading=reading_costs(inputs, cell, new_tokens, cached_share),

@@ -14,14 +14,14 @@ from ..pricing.estimate import resampled_rates
 from ..pricing.reading import ReadingCosts
 from ..reasons.sensitivity import outlook_of
 from .candidate import Candidate
-from .choice import Ballot, keeps_bound
+from .choice import Ballot, keeps_bound, latency_ms
 from .contest import Contest
 from .promise import Promise, SurfaceErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a cell's plan tells besides its choice, whichever of the near candidates that is.
+    """What a cell's plan tells besides its choice.
 
     Attributes:
         layers: of block drafters, most tokens of a chain.
@@ -33,23 +33,20 @@ class Beside:
     layers: Mapping[str, int] = field(default_factory=dict)
 
 
-def planned_cell(
-    contest: Contest, ballot: Ballot, taken: int, weights: Floats, errors: SurfaceErrors, beside: Beside
-) -> PlanCell:
-    """Return the cell's plan once the schedule has taken one of its near candidates.
+def planned_cell(contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: Beside) -> PlanCell:
+    """Return the cell's plan: the first of the ballot's near candidates.
 
     Args:
-        taken: place among `ballot.near`.
         weights: (resamples, texts).
     """
-    cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[taken]]
+    cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[0]]
     plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]
     flattery = 0.0 if chosen is plain else ballot.flattery
     decoding = chosen.decoding
     rates = resampled_rates([decoding, plain], weights)
     promise = Promise(rates=rates, plain=plain, errors=errors, texts=weights.shape[1], batch=cell.batch)
     prediction, others = promise.of(decoding, flattery), alternatives(able, chosen)
-    place, base = ballot.able.index(ballot.near[taken]), ballot.able.index(ballot.plain)
+    place, base = ballot.able.index(ballot.near[0]), ballot.able.index(ballot.plain)
     return PlanCell(
         batch=cell.batch,
         context=cell.context,
@@ -64,12 +61,14 @@ def planned_cell(
         published=beside.published,
         outlook=outlook_of(able, place, base, contest.costs, beside.layers, optimism=flattery),
         memory_bytes=contest.needs_bytes(chosen.policy, chosen.drafter),
-        keeps_bound=keeps_bound(contest, ballot.near[taken], flattery),
+        keeps_bound=keeps_bound(contest, ballot.near[0], flattery),
         stack=beside.stack,
         shape=beside.shape,
         run_ms=_run_ms(contest.costs, chosen),
         quality=chosen.quality,
         reading=_reading(contest.reading, chosen, prediction, plain),
+        latency_ms=latency_ms(contest, ballot.near[0], flattery),
+        priced_at=contest.costs.priced_at_context,
     )
 
 

@@ -1,7 +1,7 @@
 """Solve a plan: price every candidate in every cell, search the knobs that have no grid, choose.
 
-The cells are solved in groups, which may run in processes of their own; then each prices what its neighbours would
-take, and the schedule is made of what each cell found as good as its best.
+Each cell is solved by itself, so what it says does not depend on which others are planned. They are solved in groups,
+which may run in processes of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from ..inputs import PlanInputs
 from ..lossy.search import search_lossy
 from ..plans.plan import Plan, PlanCell
-from ..plans.schedule import HYSTERESIS, agreed
+from ..plans.schedule import HYSTERESIS
 from ..pricing.cells import Cell
 from ..pricing.cost import Floats
 from ..pricing.estimate import resampling_weights
@@ -30,7 +30,7 @@ from .planned import Beside, planned_cell
 from .price import needs_bytes_of, price_all
 from .promise import SurfaceErrors, errors_of
 from .searched import Searcher
-from .solved import SolvedCell, with_neighbours
+from .solved import SolvedCell
 from .studies import studies_in_memory
 
 Solve = Callable[[tuple[Cell, ...]], tuple[SolvedCell, ...]]
@@ -71,12 +71,10 @@ def solve(
     found = {one.place: one for group in spread(solved, groups) for one in group}
     outcomes = [found[cell.batch, cell.context] for cell in cells]  # whatever the groups were
     rehearsal, weights = Rehearsal(played), resampling_weights(len(played.texts), wanted.seed)
-    stacks = StackSearch(rehearsal, wanted.seed)
+    stacks, errors = StackSearch(rehearsal, wanted.seed), errors_of(played)
     for one in outcomes:
         one.contest.needs_bytes = needs_bytes_of(played, one.contest.costs)
-    outcomes = with_neighbours(outcomes, rehearsal, stacks, weights)
-    taken, errors = agreed({one.place: one.ways for one in outcomes}), errors_of(played)
-    chosen = [_planned(one, taken[one.place], rehearsal, weights, errors) for one in outcomes]
+    chosen = [_planned(one, rehearsal, weights, errors) for one in outcomes]
     notes = [
         note for one, cell in zip(outcomes, chosen, strict=True) for note in stacks.notes_of(one.contest, cell.policy)
     ]
@@ -125,12 +123,12 @@ def _solved(contest: Contest, rehearsal: Rehearsal, options: SearchOptions, weig
     return SolvedCell(contest=contest, ballot=ballot_of(contest, weights), beside=beside, notes=notes)
 
 
-def _planned(solved: SolvedCell, taken: int, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> PlanCell:
-    """Return a cell's plan once the schedule has taken one of its ways."""
+def _planned(solved: SolvedCell, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> PlanCell:
+    """Return a cell's plan: the first of what is as good as its best."""
     contest, ballot = solved.contest, solved.ballot
-    one = contest.priced[ballot.near[taken]]
+    one = contest.priced[ballot.near[0]]
     shape = rehearsal.shape(one.policy, one.drafter, contest.batch)
-    return planned_cell(contest, ballot, taken, weights, errors, replace(solved.beside, shape=shape))
+    return planned_cell(contest, ballot, weights, errors, replace(solved.beside, shape=shape))
 
 
 def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
@@ -145,6 +143,12 @@ def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
 
 def _notes_of(contest: Contest) -> tuple[str, ...]:
     cell, known, notes = contest.costs.cell, contest.costs.verify.contexts, []
+    if contest.costs.priced_at_context is not None:
+        notes.append(
+            f"batch {cell.batch}, context {cell.context}: beyond the measured {known[0]:.0f}..{known[-1]:.0f}, "
+            f"so it is priced as {contest.costs.priced_at_context} and may be far off; profile it with: spectune "
+            f"profile --context {cell.context}"
+        )
     if contest.clipped_share > 0.0:
         notes.append(
             f"batch {cell.batch}, context {cell.context}: {contest.clipped_share:.0%} of the rounds lie outside "

@@ -24,12 +24,13 @@ from .knobs import Knobs, search
 from .options import SearchOptions, Studies
 from .solved_cast import SMALLEST, cast_policy, cast_space, fixed_point, like_eagle2, uniform
 from .spaces import MOST_CHILDREN, Space, spaces
+from .studies import APART
 
 DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
 HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
 STARTS = 2  # of a grid's fastest, that a study begins with
-STUDY_VERSION = 2  # of what a trial's knobs and value mean
+STUDY_VERSION = 3  # of what a trial's knobs and value mean
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +88,15 @@ class Searcher:
             cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
             answers = "" if self.options.new_tokens is None else f", answers of {self.options.new_tokens}"
             answers += f" behind {self.options.cached_share:g} cached" if self.options.cached_share else ""
-            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}, half {hunt.half}"
-            name = f"{self._inputs_digest()} v{STUDY_VERSION} {hunt.drafter} {space.kind} {place}"
-            search(self.studies(name), space.ranges, starts, trials, lambda knobs: hunt.price(space.policy(knobs)))
+            place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}"
+            what = f"v{STUDY_VERSION} {hunt.drafter} {space.kind} half {hunt.half}"
+            search(
+                self.studies(f"{self._inputs_digest()} {place}{APART}{what}"),
+                space.ranges,
+                starts,
+                trials,
+                lambda knobs: hunt.price(space.policy(knobs)),
+            )
 
     def _hunt(self, contest: Contest, drafter: str, half: int) -> Hunt:
         return Hunt(contest=contest, drafter=drafter, half=half, rehearsal=self.rehearsal)

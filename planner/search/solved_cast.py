@@ -12,7 +12,6 @@ Source: Hong et al. 2025, arXiv:2510.26577; Dinkelbach 1967, On nonlinear fracti
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ...profiler.records.calibration import SurvivalCurve
 from ..policies import CastPolicy, Eagle2Policy
@@ -55,14 +54,6 @@ def cast_policy(
         verify_cost_ms=tuple(verify.row(context)[: size + 1].tolist()),
         survival=survival,
     )
-
-
-def on_costs(policy: CastPolicy, costs: CellCosts, drafter: str) -> CastPolicy:
-    """Return another cell's CAST on a cell's own cost tables, as large as these allow."""
-    caps = ("max_width", "max_depth", "max_verify_tokens")
-    knobs = {name: float(getattr(policy, name)) for name in ("breadth", "depth", "rerank", *caps)}
-    own = cast_policy(costs, drafter, policy.max_width, knobs, policy.survival)
-    return replace(own, ratio_window=policy.ratio_window)
 
 
 def cast_space(children: int, most_tokens: int) -> dict[str, Range]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ModelError
-from .architecture import Architecture
+from .architecture import Architecture, LatentAttention
+from .quantisation import stored_weights
 
 Config = Mapping[str, Any]  # JSON values, as config.json holds them
 
@@ -26,10 +27,15 @@ class Family:
     is_gated: bool = True
     is_tied: bool = False  # where the file does not tell
     has_experts: bool = False
+    has_dense_layers: bool = False  # some layers may have one MLP instead of experts; the file tells which
+    has_latent_attention: bool = False
+    is_biased_by_expert: bool = False  # experts and router have biases, heads a sink
     inner: str = "intermediate_size"  # the field with the size of the MLP, or of one expert
+    dense_inner: str = "intermediate_size"  # of the MLP of layers without experts
     needs_head_dim: bool = False  # its head size does not follow from the others
 
 
+SOME_DENSE: dict[str, Any] = {"has_experts": True, "has_dense_layers": True, "inner": "moe_intermediate_size"}
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(tells_bias=True),
     "mistral": Family(),
@@ -56,8 +62,24 @@ FAMILIES: Mapping[str, Family] = {
         is_gated=False,
     ),
     "mixtral": Family(has_experts=True),
-    "qwen3_moe": Family(has_head_norms=True, tells_bias=True, has_experts=True, inner="moe_intermediate_size"),
+    "granitemoe": Family(tells_bias=True, has_experts=True),
+    "olmoe": Family(has_experts=True, tells_bias=True),
+    "gpt_oss": Family(
+        tells_bias=True, has_qkv_bias=True, has_output_bias=True, has_experts=True, is_biased_by_expert=True
+    ),
+    "llama4_text": Family(has_experts=True, has_dense_layers=True, dense_inner="intermediate_size_mlp"),
+    "qwen2_moe": Family(has_qkv_bias=True, **SOME_DENSE),
+    "qwen3_moe": Family(has_head_norms=True, tells_bias=True, **SOME_DENSE),
+    "glm4_moe": Family(tells_bias=True, **SOME_DENSE),
+    "dots1": Family(has_head_norms=True, tells_bias=True, **SOME_DENSE),
+    "deepseek": Family(**SOME_DENSE),
+    "deepseek_v2": Family(has_latent_attention=True, **SOME_DENSE),
+    "deepseek_v3": Family(has_latent_attention=True, **SOME_DENSE),
+    "kimi_k2": Family(has_latent_attention=True, **SOME_DENSE),
 }
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")  # names of one field
+CHOSEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_k", "moe_topk")  # likewise
+LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 GPT2_NAMES = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -74,7 +96,8 @@ def architecture_of(config: Config) -> Architecture:
         config: the parsed file; of a model with several modalities its text_config counts.
 
     Raises:
-        ModelError: the family is not known, its layers are not all alike, or fields are missing, which are named.
+        ModelError: the family is not known, its layers differ in a way it has not, or fields are missing, which are
+            named.
     """
     text = config.get("text_config", config)
     family = FAMILIES.get(text.get("model_type", ""))
@@ -83,10 +106,11 @@ def architecture_of(config: Config) -> Architecture:
     if text["model_type"] == "gpt2":
         text = _from_gpt2(text)
     _require_fields(text, family)
-    if text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) != 1:
+    if not family.has_dense_layers and (text.get("mlp_only_layers") or text.get("decoder_sparse_step", 1) != 1):
         raise ModelError("some layers have experts and some have none, which is not supported; choose another model")
     stored = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
-    return _architecture(text, family, stored if isinstance(stored, str) else "")
+    found = _architecture(text, family, stored if isinstance(stored, str) else "")
+    return replace(found, stored=stored_weights(found, config))
 
 
 def longest_text(positions: int, ropes: Iterable[Config]) -> int:
@@ -129,10 +153,13 @@ def _from_gpt2(text: Config) -> Config:
 def _require_fields(text: Config, family: Family) -> None:
     needed = ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", family.inner]
     needed += ["head_dim"] if family.needs_head_dim else []
-    needed += ["num_experts_per_tok"] if family.has_experts else []
+    needed += LATENT if family.has_latent_attention else []
+    if _experts(text) and _dense_layers(text, family):
+        needed += [family.dense_inner]
     needed += ["learned_positions"] if text["model_type"] == "gpt2" else []
     missing = [name for name in needed if not isinstance(text.get(name), int)]
-    missing += ["num_local_experts"] if family.has_experts and not _experts(text) else []
+    for same in (EXPERTS, CHOSEN) if family.has_experts else ():
+        missing += [] if _first_of(text, same) else [same[0]]
     if missing:
         names = GPT2_NAMES if text["model_type"] == "gpt2" else {}
         told = ", ".join(names.get(name, name) for name in missing)
@@ -141,6 +168,7 @@ def _require_fields(text: Config, family: Family) -> None:
 
 def _architecture(text: Config, family: Family, stored_dtype: str) -> Architecture:
     heads, hidden, inner = text["num_attention_heads"], text["hidden_size"], text[family.inner]
+    dense = _dense_layers(text, family)
     head_dim = text.get("head_dim") or hidden // heads
     kv_heads = text.get("num_key_value_heads") or heads
     norm = hidden * (2 if family.has_norm_bias else 1)
@@ -157,10 +185,16 @@ def _architecture(text: Config, family: Family, stored_dtype: str) -> Architectu
         is_tied=bool(text.get("tie_word_embeddings", family.is_tied)),
         is_gated=family.is_gated,
         experts=_experts(text) if family.has_experts else 0,
-        experts_per_token=text["num_experts_per_tok"] if family.has_experts else 0,
+        experts_per_token=_first_of(text, CHOSEN) if family.has_experts else 0,
+        dense_layers=dense,
+        dense_intermediate=text[family.dense_inner] if dense else 0,
+        shared_intermediate=_shared_inner(text) if family.has_experts else 0,
+        has_shared_gate=bool(text.get("shared_expert_intermediate_size")),
+        expert_vectors=hidden + 2 * inner if family.is_biased_by_expert else 0,
+        latent=_latent(text) if family.has_latent_attention else None,
         positions=text.get("learned_positions", 0),
         longest_context=longest_text(text.get("max_position_embeddings", 0), _ropes(text)),
-        layer_vectors=family.norms * norm + (2 * head_dim if family.has_head_norms else 0),
+        layer_vectors=family.norms * norm + _more_vectors(text, family, head_dim),
         final_vectors=norm,
         windowed_layers=windowed,
         window=text["sliding_window"] if windowed else 0,
@@ -181,8 +215,58 @@ def _biases(architecture: Architecture, text: Config, family: Family) -> int:
     )
 
 
+def _more_vectors(text: Config, family: Family, head_dim: int) -> int:
+    """Return the parameters of a layer's norms of heads and of compressed vectors, and of biases beside its experts."""
+    heads, kv_heads = text["num_attention_heads"], text.get("num_key_value_heads") or text["num_attention_heads"]
+    found = (
+        2 * head_dim if family.has_head_norms or (text["model_type"] == "glm4_moe" and text.get("use_qk_norm")) else 0
+    )
+    found += (heads + kv_heads) * head_dim if text["model_type"] == "olmoe" else 0
+    found += _experts(text) + heads if family.is_biased_by_expert else 0
+    return found + (text["kv_lora_rank"] + (text.get("q_lora_rank") or 0) if family.has_latent_attention else 0)
+
+
+def _latent(text: Config) -> LatentAttention:
+    return LatentAttention(
+        query_rank=text.get("q_lora_rank") or 0,
+        cached_rank=text["kv_lora_rank"],
+        plain_dim=text["qk_nope_head_dim"],
+        rotary_dim=text["qk_rope_head_dim"],
+        value_dim=text["v_head_dim"],
+    )
+
+
+def _first_of(text: Config, names: Iterable[str]) -> int:
+    return int(next((text[name] for name in names if text.get(name)), 0))
+
+
 def _experts(text: Config) -> int:
-    return int(text.get("num_local_experts") or text.get("num_experts") or 0)
+    return _first_of(text, EXPERTS)
+
+
+def _shared_inner(text: Config) -> int:
+    """Return the inner size of what every token goes to beside its experts."""
+    if text["model_type"] == "llama4_text":
+        return int(text["intermediate_size"])
+    if text.get("shared_expert_intermediate_size"):
+        return int(text["shared_expert_intermediate_size"])
+    shared = text.get("n_shared_experts") or text.get("num_shared_experts") or 0
+    return int(shared) * int(text.get("moe_intermediate_size") or text["intermediate_size"])
+
+
+def _dense_layers(text: Config, family: Family) -> int:
+    """Return how many layers have one MLP instead of experts."""
+    if not family.has_dense_layers or not _experts(text):
+        return 0
+    layers, named = text["num_hidden_layers"], set(text.get("mlp_only_layers") or ())
+    if text["model_type"] == "llama4_text":
+        step = int(text.get("interleave_moe_layer_step") or 1)
+        return int(layers) - len(text.get("moe_layers") or range(step - 1, layers, step))
+    first = int(text.get("first_k_dense_replace") or 0)
+    step = int(text.get("decoder_sparse_step") or text.get("moe_layer_freq") or 1)
+    if "first_k_dense_replace" in text:
+        return sum(layer < first or layer % step != 0 for layer in range(layers))
+    return sum(layer in named or (layer + 1) % step != 0 for layer in range(layers))
 
 
 def _windowed_layers(text: Config) -> int:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import DeviceError
+from .work import Work
+
+FROM_FLOAT8 = {"float4": 2.0}  # as fast as float8 times this, where a device has both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +65,16 @@ class Limits:
         """Return the milliseconds that so many operations take at least; 0 where the speed is not known."""
         speed = dict(self.flops_per_s).get(dtype)
         return 0.0 if speed is None else 1e3 * flops / speed
+
+    def matmul_ms(self, work: Work, dtype: str) -> float:
+        """Return the milliseconds that the matrix products of a forward take at least.
+
+        Those with quantised activations run in their own format where the device has a speed for it, else in `dtype`.
+        """
+        known, own = dict(self.flops_per_s), work.narrow_dtype
+        faster = FROM_FLOAT8.get(own, 1.0)
+        used = "float8" if own in FROM_FLOAT8 else own
+        if not work.narrow_flops or used not in known:
+            return self.compute_ms(work.matmul_flops, dtype)
+        narrow_ms = self.compute_ms(work.narrow_flops, used) / faster
+        return narrow_ms + self.compute_ms(work.matmul_flops - work.narrow_flops, dtype)

@@ -21,6 +21,8 @@ class Work:
     matmul_flops: float
     context_flops: float  # attention of the new tokens to the context
     causal_flops: float  # attention among the new tokens, each to itself and those before it
+    narrow_flops: float = 0.0  # of the matrix products, those with quantised activations
+    narrow_dtype: str = ""  # number format of these
 
     @property
     def least_read_bytes(self) -> float:
@@ -28,12 +30,12 @@ class Work:
         return self.least_weight_bytes + self.cache_read_bytes
 
     @property
+    def read_bytes(self) -> float:
+        """Bytes that must reach the arithmetic units where tokens spread evenly over experts: weights and context."""
+        return self.weight_bytes + self.cache_read_bytes
+
+    @property
     def bytes(self) -> float:
         """Bytes moved in all."""
         cache = self.cache_read_bytes + self.cache_write_bytes
         return self.weight_bytes + cache + self.logit_bytes + self.activation_bytes
-
-    @property
-    def least_flops(self) -> float:
-        """Operations that no mask spares: a tree's node may see little more than the context."""
-        return self.matmul_flops + self.context_flops

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
-from ...planner.plans.crossing import crossings
+from ...planner.plans.crossing import crossings, named
 from ...planner.plans.plan import Plan
 from ...planner.plans.promised import own_observations
 from ...planner.reasons.sentences import name_of
@@ -82,9 +82,11 @@ def _lede(plan: Plan) -> str:
 def _ends(plan: Plan) -> str:
     """Return where speculation stops paying, where it does."""
     ends = [
-        f"at context {each.context:,} up to a batch of about {each.batch:.0f}"
+        f"at context {each.context:,}"
+        + ("" if each.batch is None else f" up to a batch of about {each.batch:.0f}")
+        + (f" except at {named(each.plain_below)}" if each.plain_below else "")
         for each in crossings(plan)
-        if each.batch is not None
+        if each.batch is not None or each.plain_below
     ]
     return f"It pays {'; '.join(ends)}." if ends else ""
 

@@ -6,7 +6,7 @@ to keep to its limits as closely as the measured one kept to its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +21,7 @@ from ...profiler.gguf_file import is_gguf
 from ...profiler.identity import identify, identify_config
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.architecture import Architecture
-from ...profiler.records.device import AUTO_DTYPE
+from ...profiler.records.device import AUTO_DTYPE, GIB
 from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
@@ -67,6 +67,7 @@ class Estimate:
     surfaces: tuple[LatencySurface, ...]  # the target's first
     efficiency: Efficiency | None  # None: the surfaces are bounds
     reasons: tuple[str, ...]  # why measurements in the store were not used, or figures not counted
+    assumptions: tuple[str, ...] = ()  # on how weights are stored and experts chosen
 
 
 def estimate(request: EstimateRequest, store: Store, identities: Identities | None = None) -> Estimate:
@@ -79,7 +80,7 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
 
     Raises:
         DeviceError: the catalogue does not know the device.
-        ModelError: a model's configuration cannot be read.
+        ModelError: a model's configuration cannot be read, or how many bits its weights have is not known.
     """
     for path in request.models.drafters.values():
         if draft_role(path) != "draft":
@@ -89,6 +90,9 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
     architectures = {
         path: read_architecture(path) for path in (request.models.target, *request.models.drafters.values())
     }
+    for path, architecture in architectures.items():
+        if architecture.stored.uncounted:
+            raise ModelError(f"{path}: {architecture.stored.uncounted}; profile it where it runs instead")
     identities = identities or _identities(request.models, architectures)
     found = evidence_of(wanted, architectures[request.models.target], request.dtype, request.regime, store)
     surfaces = _surfaces(request, wanted, architectures, identities, found)
@@ -103,7 +107,24 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
         surfaces=surfaces,
         efficiency=found.efficiency,
         reasons=found.reasons,
+        assumptions=tuple(_assumptions(architectures)),
     )
+
+
+def _assumptions(architectures: Mapping[Path, Architecture]) -> Iterator[str]:
+    """Yield what the bytes of weights rest on where they are neither dense nor stored as they are multiplied."""
+    for path, architecture in architectures.items():
+        name = path.parent.name if path.name == "config.json" else path.name.removesuffix(".json")
+        if architecture.experts:
+            yield (
+                f"{name}: tokens are taken to spread evenly over {architecture.experts} experts, "
+                f"{architecture.experts_per_token} of them each; a forward whose tokens share experts is faster"
+            )
+        if architecture.stored.method:
+            yield (
+                f"{name}: {architecture.stored.method} weights count with the bits that are stored, "
+                f"{architecture.weight_bytes('bfloat16') / GIB:.1f} GiB in all"
+            )
 
 
 def _identities(models: Models, architectures: Mapping[Path, Architecture]) -> Identities:

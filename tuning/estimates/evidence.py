@@ -146,7 +146,8 @@ def _architecture(store: Store, surface: LatencySurface) -> Architecture | None:
     model = store.find_model(surface.model)
     if model is None or surface.origin != "measured" or surface.role not in WHOLE_FORWARDS:
         return None
-    return architecture_of(model)
+    architecture = architecture_of(model)
+    return None if architecture is None or architecture.stored.uncounted else architecture
 
 
 def _closeness(group: Group, wanted: Catalogued, target: Architecture) -> tuple[bool, bool, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...db.store import Store
 from ...errors import RequestError
 from ...planner.inputs import DrafterInputs, PlanInputs, with_weights
-from ...planner.replay.recorded import texts_of
+from ...planner.replay.recorded import Text, ends_of, texts_of
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity
@@ -18,6 +18,7 @@ from ...profiler.records.surface import LatencySurface
 from ...runtime.models.drafter import draft_role
 from ..host_notes import note_of_rounds
 from ..inputs import agreement, missing, named_trace, recorded_model, recorded_together
+from ..positions import STRETCH, require_within_positions
 from ..request import Identities, Models, PlanRequest
 from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
@@ -42,6 +43,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         DeviceError: the catalogue does not know the device.
         MeasurementError: the target fits on it in none of the shapes.
     """
+    stretched = require_within_positions(request.target, request.contexts, STRETCH)
     traces = store.traces(request.target.key, request.workload, request.temperature)
     if not traces:
         raise missing(named_trace(request), request, store)
@@ -50,7 +52,10 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     beside = _beside_target(recorded, store)
     models = {name: model for name, model in recorded.items() if name not in beside}
     drafted = [trace for trace in together if trace.drafter_name in models]
-    done = estimate(_wanted(request, models, together), store, Identities(target=request.target, drafters=models))
+    knots = _knots(texts_of(together[-1]))
+    done = estimate(
+        _wanted(request, models, knots, together), store, Identities(target=request.target, drafters=models)
+    )
     verify, *drafts = done.surfaces
     verify.require_ran()
     overhead, times, told = _host_time(request, verify, store)
@@ -70,8 +75,9 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         temperature=together[-1].temperature,
         pairwise=agreement(together, drafted, request, store),
         footprints=footprints_of(request.target, models.values(), request.dtype),
+        knots=knots,
         notes=(
-            *(_origin(done), *done.reasons, told, *left_out),
+            *(_origin(done), *stretched, *done.reasons, *done.assumptions, told, *left_out),
             *(_measured_alone(name) for name in beside),
             *note_of_rounds(overhead, request.temperature),
         ),
@@ -95,18 +101,29 @@ def _measured_alone(name: str) -> str:
     )
 
 
+def _knots(texts: Sequence[Text]) -> tuple[int, ...]:
+    """Return the contexts between which rounds are priced: powers of two, and the ends of the texts.
+
+    They do not depend on the cells that are asked for, so that the price of a cell does not.
+    """
+    first, last = ends_of(texts)
+    return tuple(sorted({first, last} | {1 << power for power in range(last.bit_length())}))
+
+
 def _wanted(
-    request: PlanRequest, models: dict[str, ModelIdentity], traces: Sequence[AcceptanceTrace]
+    request: PlanRequest,
+    models: dict[str, ModelIdentity],
+    knots: Sequence[int],
+    traces: Sequence[AcceptanceTrace],
 ) -> EstimateRequest:
-    """Return which shapes to compute: the cells asked for, and the contexts that the texts reach."""
+    """Return which shapes to compute: the cells asked for, and the contexts that rounds are priced between."""
     for model in (request.target, *models.values()):
         if architecture_of(model) is None:
             raise RequestError(
                 f"nothing can be computed for {model.name}, because its config.json is not at "
                 f"{model.location or 'a known place'} as it was; put it there"
             )
-    prompts = traces[0].prompts
-    ends = (min(len(p.prompt) for p in prompts), max(len(p.prompt) + len(p.continuation) for p in prompts))
+    texts = len(traces[0].prompts)
     return EstimateRequest(
         models=Models(
             target=Path(request.target.location), drafters={name: Path(m.location) for name, m in models.items()}
@@ -114,8 +131,8 @@ def _wanted(
         device=request.device.name,
         dtype=request.dtype,
         regime=request.regime or None,
-        batches=request.batches or tuple(batch for batch in BATCHES if batch <= len(prompts)),
-        contexts=tuple(sorted({*request.contexts, *ends})),
+        batches=request.batches or tuple(batch for batch in BATCHES if batch <= texts),
+        contexts=tuple(sorted({*request.contexts, *knots})),
     )
 
 

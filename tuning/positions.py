@@ -1,0 +1,53 @@
+"""How long a text a model takes, by its configuration, and the refusal of plans for longer ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import ModelError, RequestError
+from ..profiler.configuration import read_architecture
+from ..profiler.gguf_file import is_gguf
+from ..profiler.records.model import ModelIdentity
+
+STRETCH = 4  # estimates may be for a model stretched so far: the factor that YaRN is published with
+NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # of one field
+
+
+def longest_context(model: ModelIdentity) -> int:
+    """Return how many positions a model has; 0 where its configuration is gone or does not tell."""
+    if not model.location:
+        return 0
+    place = Path(model.location)
+    try:
+        architecture = read_architecture(place)
+        return architecture.longest_context or architecture.positions
+    except (OSError, ModelError):
+        return 0 if is_gguf(place) else _told(place / "config.json" if place.is_dir() else place)
+
+
+def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stretch: int = 1) -> tuple[str, ...]:
+    """Return a note where contexts are beyond the positions of a model, but not beyond so many times as many.
+
+    Raises:
+        RequestError: a context is beyond these.
+    """
+    positions, longest = longest_context(model), max(contexts, default=0)
+    if not positions or longest <= positions:
+        return ()
+    told = f"context {longest:,} is beyond the {positions:,} positions of {model.name}"
+    if longest > stretch * positions:
+        raise RequestError(f"{told}; plan contexts of at most {positions:,}")
+    return (f"{told}: it is estimated as if the model were stretched to it by RoPE scaling",)
+
+
+def _told(file: Path) -> int:
+    """Return what the file of a family that is not known says."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    text = config.get("text_config", config) if isinstance(config, dict) else {}
+    told = (text.get(name) for name in NAMES) if isinstance(text, dict) else ()
+    return next((value for value in told if isinstance(value, int)), 0)
