@@ -7,6 +7,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
+
 from spectune.runtime.transcript import UNFINISHED, WINDOW, Transcript
 
 from .fallback_tokenizer import fallback_tokenizer
