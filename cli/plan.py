@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ from click.core import ParameterSource
 from . import engine as engines
 from . import options, output
 from .report import print_table, progress, tell
+from .rescue import rescued
 from .settings import Settings
 
 if TYPE_CHECKING:
     from ..planner.plans.plan import Plan
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
+    from ..tuning.steps import Guard
 
 # options that files answer
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
@@ -176,11 +179,12 @@ def plan(
     with progress(settings) as report:
         report("solving the plan", 0.0)
         effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
+        guard = partial(rescued, "plan", output=output)
         if files is not None:
-            made, kept = _from_files(files, store, wanted, effort)
+            made, kept = _from_files(files, store, wanted, effort, guard)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            made, kept = _from_store(target, device, estimated, store, wanted, effort)
+            made, kept = _from_store(target, device, estimated, store, wanted, effort, guard)
     if output is not None:
         write_whole(output, plan_to_json(made))
     if plot is not None:
@@ -207,8 +211,11 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
         raise click.UsageError("--estimate plans for another device than one that is here; leave out --device.")
 
 
-def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort) -> tuple[Plan, str | None]:
+def _from_files(
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort, guard: Guard
+) -> tuple[Plan, str | None]:
     """Return the plan, and where it is kept: nowhere unless a store is named."""
+    from ..planner.plans.document import plan_to_json
     from ..tuning.documents import inputs_from_files
     from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
@@ -220,13 +227,19 @@ def _from_files(files: PlanFiles, store: str | None, wanted: dict[str, Any], eff
         return made, None
     from ..db.store import open_store
 
-    with open_store(store) as opened:
+    with guard(plan_to_json(made)), open_store(store) as opened:
         keep_plan(made, inputs, opened)
         return made, opened.url
 
 
 def _from_store(
-    target: str, device: str, estimated: str | None, store: str | None, wanted: dict[str, Any], effort: Effort
+    target: str,
+    device: str,
+    estimated: str | None,
+    store: str | None,
+    wanted: dict[str, Any],
+    effort: Effort,
+    guard: Guard,
 ) -> tuple[Plan, str]:
     """Return the plan and the store it is kept in."""
     from ..db.store import open_store
@@ -242,7 +255,7 @@ def _from_store(
         place = detect(device) if estimated is None else catalogued(estimated).device
         request = PlanRequest(target=named_model(target, opened), device=place, **wanted)
         inputs = (inputs_from_store if estimated is None else inputs_on_estimates)(request, opened)
-        return solve_and_store(inputs, request, opened, effort), opened.url
+        return solve_and_store(inputs, request, opened, effort, guard), opened.url
 
 
 def _print(plan: Plan, *, as_json: bool, explain: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
+from .rescue import rescued
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ def validate(
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:
-        done = validate_stored(request, opened, progress=report)
+        done = validate_stored(request, opened, progress=report, guard=partial(rescued, "validation"))
         url = opened.url
     if as_json:
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})

@@ -37,7 +37,7 @@ from .measuring.gauge import Gauge, typical_nodes
 from .measuring.race import DecoderEntrant, race
 from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
-from .steps import Progress
+from .steps import Guard, Progress, unguarded
 
 TURNS = 16  # of one race
 DRAWN = 500  # moments, to tell in which cell rounds are
@@ -85,11 +85,13 @@ class ValidateRequest:
         )
 
 
-def validate_stored(request: ValidateRequest, store: Store, *, progress: Progress) -> Validation:
+def validate_stored(
+    request: ValidateRequest, store: Store, *, progress: Progress, guard: Guard = unguarded
+) -> Validation:
     """Measure a plan and keep the outcome beside it, where it is a stored one for this very device.
 
     One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
-    or somebody stops it, those before it are kept.
+    or somebody stops it, those before it are kept; the guard is entered with their document.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -131,7 +133,9 @@ def validate_stored(request: ValidateRequest, store: Store, *, progress: Progres
                     rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
     finally:
         if rows and kept_beside is not None:
-            store.add_validation(kept_beside, to_json(Validation(plan_id=kept_beside, rows=tuple(rows))))
+            document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
+            with guard(document):
+                store.add_validation(kept_beside, document)
     return Validation(plan_id=kept_beside, rows=tuple(rows))
 
 
