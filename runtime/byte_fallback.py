@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -35,10 +36,10 @@ def _byte_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
     """Return the byte of each token that is one; nothing where the tokenizer has no byte fallback."""
     if not hasattr(tokenizer, "convert_tokens_to_ids"):
         return {}
-    ids = tokenizer.convert_tokens_to_ids(PIECES)
+    ids = cast("list[int | None]", tokenizer.convert_tokens_to_ids(PIECES))
     found = {token: byte for byte, token in enumerate(ids) if token is not None}
     is_complete = len(found) == len(PIECES) and tokenizer.convert_ids_to_tokens(list(found)) == PIECES
-    return found if is_complete and tokenizer.decode([ids[ord("A")]]) == "A" else {}
+    return found if is_complete and tokenizer.decode(list(found)[ord("A")]) == "A" else {}
 
 
 def _readable(tokens: Sequence[int], bytes_of: dict[int, int]) -> list[int]:

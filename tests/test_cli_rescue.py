@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from spectune.cli import main
 from spectune.cli.rescue import rescued
-from spectune.db import failures, open_store
+from spectune.db import open_store
 from spectune.db.failures import one_line_errors
 from spectune.errors import RequestError, StoreError
 from spectune.planner.plans.document import plan_from_json
@@ -79,7 +79,7 @@ def test_where_no_file_can_be_written_the_result_is_printed(
     ],
 )
 def test_a_full_disk_is_named(reason: str, free: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures.shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
     with pytest.raises(StoreError) as raised, one_line_errors(make_url("sqlite:////tmp/a.db")):
         raise OperationalError("INSERT", {}, sqlite3.OperationalError(reason))
     assert str(raised.value).endswith(told) and "URL" not in str(raised.value)
