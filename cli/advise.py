@@ -38,7 +38,13 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "file_format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Of FILE."
+    "--format", "file_format", type=click.Choice(FORMATS), help="Of FILE; told by its counters' names unless given."
+)
+@click.option(
+    "--answers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Answers that FILE counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
 )
 @click.option(
     "--tpot",
@@ -52,7 +58,15 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 )
 @options.as_json
 @click.pass_obj
-def advise(_settings: Settings, /, file: Path, file_format: str, tpot_ms: dict[int, float], as_json: bool) -> None:
+def advise(
+    _settings: Settings,
+    /,
+    file: Path,
+    file_format: str | None,
+    answers: int | None,
+    tpot_ms: dict[int, float],
+    as_json: bool,
+) -> None:
     """Find a running server's best draft length.
 
     FILE holds the server's counters while it drafted its longest chain. Give the time per output token (TPOT) with
@@ -66,7 +80,7 @@ def advise(_settings: Settings, /, file: Path, file_format: str, tpot_ms: dict[i
     from ..planner.engines.advice import advise as advised
     from ..tuning.engines.advice import counted_run
 
-    run, by_position, notes = counted_run(file, cast("CounterFormat", file_format))
+    run, by_position, notes = counted_run(file, cast("CounterFormat | None", file_format), answers)
     found = advised(by_position, tpot_ms, run.rounds or run.drafts)
     notes = (*notes, *found.notes)
     if as_json:

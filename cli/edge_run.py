@@ -83,7 +83,7 @@ def run(
         spectune edge run --server host --drafter path/to/small --prompt - --temperature 0.8 --json < prompt.txt
     """
     text = sys.stdin.read() if prompt == "-" else prompt
-    if not text.strip():
+    if not text:
         raise RequestError("the prompt is empty; write some text")
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model

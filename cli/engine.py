@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from click.core import ParameterSource
 from .measured import device_facts, trace_facts
 from .model import model_places
 from .report import Table, facts_of, print_json, print_table, progress, tell
+from .rescue import rescued
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -108,7 +110,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
             concurrencies=asked["batches"],
             seed=asked["seed"],
         )
-        number, made = plan_engine(request, store)
+        number, made = plan_engine(request, store, partial(rescued, "plan", output=output))
         if output is not None:
             write_whole(output, plan_to_json(made))
         if asked["as_json"]:
@@ -162,7 +164,7 @@ def validate_command(
             seed=asked["seed"],
         )
         with progress(settings) as report:
-            done = validate_engine(request, running, store, progress=report)
+            done = validate_engine(request, running, store, progress=report, guard=partial(rescued, "validation"))
         if asked["as_json"]:
             rows = [
                 validation_facts(row) | facts_of(check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +85,7 @@ def export(
             found = exported_plan(planned, request, _from_files(surfaces, traces))
         else:
             found = export_from_store(planned, request, opened)
+    _require_models(found, planned, target, drafters)
     found = replace(found, notes=(*notes, *_of_another(target, planned), *found.notes))
     written = [] if folder is None else _write(found, folder)
     if as_json:
@@ -92,6 +94,21 @@ def export(
         print_exported(found, are_files_shown=not written)
     for path in written:
         tell(settings, f"written to {path}")
+
+
+def _require_models(found: Exported, plan: Plan, target: Path | None, drafters: Mapping[str, str]) -> None:
+    """Raise RequestError where what is written reads a model that is neither named nor where it was profiled."""
+    from ..errors import RequestError
+
+    written = "\n".join((found.command, *(text for _, text in found.files)))
+    models = [("target", plan.target, "--target PATH", target is not None)]
+    models += [("drafter", model, f"--drafter {name}=PATH", name in drafters) for name, model in plan.drafters]
+    for kind, model, option, is_named in models:
+        if model.location in written and not (is_named or Path(model.location).exists()):
+            raise RequestError(
+                f"the {kind} {model.name} is no longer at {model.location}, where it was profiled; say where it lies "
+                f"where the engine runs: {option}"
+            )
 
 
 def _of_another(target: Path | None, plan: Plan) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from . import engine as engines
 from . import options, output
 from .command import Command
 from .report import print_table, progress, tell
+from .rescue import rescued
 from .settings import Settings
 from .workload import tell_workload
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ..profiler.records.model import ModelIdentity
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
+    from ..tuning.steps import Guard
 
 # options that files answer
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
@@ -210,13 +213,13 @@ def plan(
     with progress(settings) as report:
         report("solving the plan", 0.0)
         effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
+        guard = partial(rescued, "plan", output=output)
         if files is not None:
-            made, kept, number = _from_files(files, store, wanted, effort)
+            made, kept, number = _from_files(files, store, wanted, effort, guard)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            made, kept, number = _from_store(
-                settings, target, Place(device=device, estimated=estimated), store, wanted, effort
-            )
+            place = Place(device=device, estimated=estimated)
+            made, kept, number = _from_store(settings, target, place, store, wanted, effort, guard)
     if output is not None:
         write_whole(output, plan_to_json(made))
     if plot is not None:
@@ -247,9 +250,10 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
 
 
 def _from_files(
-    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort, guard: Guard
 ) -> tuple[Plan, str | None, int | None]:
     """Return the plan, where it is kept, and its number: nowhere unless a store is named."""
+    from ..planner.plans.document import plan_to_json
     from ..tuning.documents import inputs_from_files
     from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
@@ -261,15 +265,22 @@ def _from_files(
         return made, None, None
     from ..db.store import open_store
 
-    with open_store(store) as opened:
+    with guard(plan_to_json(made)), open_store(store) as opened:
         return made, opened.url, keep_plan(made, inputs, opened)
 
 
 def _from_store(
-    settings: Settings, target: str, place: Place, store: str | None, wanted: dict[str, Any], effort: Effort
+    settings: Settings,
+    target: str,
+    place: Place,
+    store: str | None,
+    wanted: dict[str, Any],
+    effort: Effort,
+    guard: Guard,
 ) -> tuple[Plan, str, int]:
     """Return the plan, the store it is kept in, and its number there."""
     from ..db.store import open_store
+    from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
     from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
@@ -285,7 +296,8 @@ def _from_store(
         request = PlanRequest(target=model, device=device, **named)
         inputs = (inputs_from_store if place.estimated is None else inputs_on_estimates)(request, opened)
         made = solve_plan(inputs, request, effort)
-        return made, opened.url, keep_plan(made, inputs, opened)
+        with guard(plan_to_json(made)):
+            return made, opened.url, keep_plan(made, inputs, opened)
 
 
 def _profiled_last(

@@ -131,7 +131,7 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     if chat and images:
         raise click.UsageError("--chat reads no --image; leave one of them out.")
-    if not text.strip():
+    if not text:
         raise RequestError("the prompt is empty; write some text")
     from ..runtime.generation import GenerationSettings
     from ..runtime.images import ImagePrompt, read_image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
+from .rescue import rescued
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ def validate(
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:
-        done = validate_stored(request, opened, progress=report, told=tell_read)
+        done = validate_stored(request, opened, progress=report, told=tell_read, guard=partial(rescued, "validation"))
         url = opened.url
     if as_json:
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,15 +11,22 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalErr
 
 from ..errors import StoreAwayError, StoreError
 from .sqlite import BEGIN_WRITING
-from .url import MASK, secrets_of, shown
+from .url import MASK, secrets_of, shown, sqlite_file
 
+FREE = "free some space"
+LEAST_FREE_BYTES = 2**20  # a disk with less is full
+MAY_BE_FULL = ("disk I/O error", "unable to open database file")  # what SQLite says there
 ADVICE = (  # part of a driver's message -> what to do
     ("not a database", "restore the file from a copy or choose another path"),
     ("malformed", "restore the file from a copy or choose another path"),
     ("Could not decode to UTF-8", "the file is damaged; restore it from a copy or choose another path"),
     ("locked", "another program is writing for long; wait for it or stop it"),
     ("readonly", "change the permissions of the file and its folder"),
-    ("disk is full", "free some space"),
+    ("disk is full", FREE),
+    ("No space left", FREE),
+    ("quota exceeded", FREE),
+    ("disk I/O error", "see that its disk works and has space left"),
+    ("unable to open database file", "see that its folder is there, may be written and has space left"),
     ("too long", "use a shorter name"),
     ("already exists", "the schema was changed by hand; choose another database"),
     ("no such table", "the schema was changed by hand; choose another database"),
@@ -56,9 +64,20 @@ def _is_away(error: SQLAlchemyError) -> bool:
 def _reason(error: Exception, url: URL) -> str:
     cause = error.orig if isinstance(error, DBAPIError) else error
     line = one_line(str(cause), url)
+    if any(part in line for part in MAY_BE_FULL) and _is_full(url):
+        return f"{line}: the disk is full; {FREE}"
     otherwise = VALUE_ADVICE if isinstance(error, DataError | IntegrityError) else ACCESS_ADVICE
     advice = next((advice for part, advice in ADVICE if part in line), otherwise)
     return f"{line}; {advice}"
+
+
+def _is_full(url: URL) -> bool:
+    """Say whether the disk of an SQLite file has no space left."""
+    file = sqlite_file(url) if url.get_backend_name() == "sqlite" else None
+    try:
+        return file is not None and shutil.disk_usage(file.absolute().parent).free < LEAST_FREE_BYTES
+    except OSError:  # no such folder
+        return False
 
 
 def one_line(text: str, url: URL) -> str:

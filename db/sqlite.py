@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing, suppress
@@ -58,7 +59,8 @@ def prepare_file(file: Path, *, writes: bool = True) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         start = _first_bytes(file)
     except OSError as error:
-        raise StoreError(f"cannot use {file} as a store: {error.strerror}; choose a path you may write") from error
+        advice = "free some space" if error.errno == errno.ENOSPC else "choose a path you may write"
+        raise StoreError(f"cannot use {file} as a store: {error.strerror}; {advice}") from error
     if start and start != MAGIC:
         raise StoreError(f"{file} is not an SQLite file, it starts with {start!r}; restore it or choose another path")
     for path in (file, file.parent) if writes or not start else ():

@@ -34,7 +34,8 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if not self.text.strip():
-            raise RequestError("a prompt is empty; write some text in it or remove it")
+            what = f"holds blanks alone, {self.text[:40]!r}" if self.text else "is empty"
+            raise RequestError(f"a prompt {what}; write some text in it or remove it")
         read = [self.text, *self.later, self.answer, self.workload, *(turn.role for turn in self.messages)]
         listed = [self.tools, [turn.extra for turn in self.messages]]
         try:

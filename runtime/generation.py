@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from ..errors import RequestError
-from .requests import Sampling, require_seed, require_whole
+from .requests import Sampling, require_seed, require_text, require_whole
 
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
 EMPTY_STOP = "a stop string is empty, which would stop everything; leave it out"
@@ -32,6 +32,8 @@ class GenerationSettings(Sampling):
         object.__setattr__(self, "stop", _strings(self.stop))
         if not all(self.stop):
             raise RequestError(EMPTY_STOP)
+        for text in self.stop:
+            require_text("a stop string", text)
 
 
 def _strings(given: object) -> tuple[str, ...]:

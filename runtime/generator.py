@@ -22,7 +22,7 @@ from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
 from .openmp import let_workers_go, let_workers_go_beside_others
 from .pad import PivotJudge
-from .prompt_ids import chat_ids, request_of, request_of_ids
+from .prompt_ids import chat_ids, request_of, request_of_ids, require_short
 from .requests import Request, seed_behind
 from .serving import Session
 from .setup import Schedule
@@ -266,6 +266,7 @@ class Generator:
         if isinstance(messages, str | Mapping):
             raise RequestError('chat takes turns, got one; write [{"role": "user", "content": "..."}]')
         turns = [message if isinstance(message, Message) else message_of(message) for message in messages]
+        self.require_short([turn.content for turn in turns])
         return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, turns), settings, self._ends)
 
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
@@ -274,9 +275,15 @@ class Generator:
         Raises:
             RequestError: the prompt has no tokens, or its images do not fit it or the target.
         """
+        if isinstance(prompt, PromptLike):
+            self.require_short([prompt.text if isinstance(prompt, ImagePrompt) else prompt])
         gallery = self._target.gallery
         seen = None if gallery is None else gallery.tokens
         return request_of(self.tokenizer, prompt, settings, seen, self._ends)
+
+    def require_short(self, texts: Sequence[str], positions: int | None = None) -> None:
+        """Raise RequestError where texts surely have more tokens than there are positions; None: the model's."""
+        require_short(self.tokenizer, texts, self._target.longest_context if positions is None else positions)
 
     @property
     def _is_captured(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 from jinja2 import TemplateError
@@ -16,7 +17,7 @@ from ..profiler.prompts import Message, Prompt
 from .ends import own_ends, special_ends
 from .generation import GenerationSettings
 from .images import Image, ImagePrompt, ImageTokens, PromptLike
-from .requests import Request, Sampling
+from .requests import Request, Sampling, require_text
 
 
 def prompt_ids(
@@ -66,11 +67,7 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _encoded(tokenizer: PreTrainedTokenizerBase, text: str, **settings: bool) -> list[int]:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:  # tokenizers would call it no text at all
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise RequestError(f"the prompt holds half a character, {half} alone; write the whole one") from None
+    require_text("the prompt", text)  # tokenizers would call it no text at all
     ids: list[int] = tokenizer(text, **settings)["input_ids"]
     return ids
 
@@ -162,6 +159,25 @@ def _call(call: Any) -> Any:
         return call
 
 
+def require_short(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], positions: int) -> None:
+    """Raise RequestError where some texts together are surely more tokens than there are positions.
+
+    Reading a text that is far too long takes seconds and gigabytes; its bytes are counted at once.
+    """
+    size = sum(len(text.encode(errors="surrogatepass")) for text in texts)
+    if size <= positions or size <= (most := positions * _largest_token_bytes(tokenizer)):
+        return
+    raise RequestError(
+        f"the prompt has {size} bytes, and the tokens of {positions} positions hold at most {most}; shorten the prompt"
+    )
+
+
+@lru_cache(maxsize=8)
+def _largest_token_bytes(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the bytes of the longest token, one that is read as another text, as byte-level ones are, counted so."""
+    return max((len(piece.encode(errors="surrogatepass")) for piece in tokenizer.get_vocab()), default=1)
+
+
 def require_room(request: Request, longest: int, why: str = "") -> None:
     """Raise RequestError where a prompt and its new tokens may be more than so many; `why` there are no more."""
     needed = len(request.prompt) + request.max_new_tokens
@@ -237,4 +253,7 @@ def request_of(
     if not isinstance(prompt, PromptLike):
         raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())
-    return request_of_ids(tokenizer, prompt_ids(tokenizer, text, images, seen), settings, ends, images)
+    ids = prompt_ids(tokenizer, text, images, seen)
+    if text and not ids:
+        raise RequestError(f"the prompt {text[:40]!r} has no tokens under this tokenizer; write some text in it")
+    return request_of_ids(tokenizer, ids, settings, ends, images)

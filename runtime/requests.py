@@ -89,6 +89,15 @@ def require_whole(name: str, value: object, *, least: int, advice: str = "") -> 
         raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
 
 
+def require_text(name: str, text: str) -> None:
+    """Raise RequestError where a text holds half a character, or bytes that were no UTF-8: it is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise RequestError(f"{name} holds half a character, {half} alone; write the whole one") from None
+
+
 def require_positions(requests: Iterable[Request], longest: int, remedy: str, why: str = "") -> None:
     """Raise RequestError unless every prompt and its answer fit into a model's positions.
 

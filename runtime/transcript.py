@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-UNFINISHED = "\ufffd"  # what a tokenizer shows for bytes that are no character yet
+from .byte_fallback import REPLACEMENT as UNFINISHED  # what bytes look like that are no character yet
+from .byte_fallback import decoded
+
 WINDOW = 64  # tokens decoded again with every new piece, about
 LEADING = 4  # tokens of the prompt that are decoded too: some tokenizers drop a blank that a text begins with
 
@@ -80,7 +82,7 @@ class _Words:
         if not self._has_begun:
             self._has_begun = True
             self._text = self._decode(tokens[self._start : self._read])
-            self._told = _whole(self._text)
+            self._told = self._text  # with bytes at its end that are no character: the prompt's too
         if self._read - self._start > WINDOW:
             self._move_up(tokens)
         if not self._text.endswith(UNFINISHED):
@@ -119,12 +121,7 @@ class _Words:
             self._start, self._text, self._told = self._anchor, tail, tail[: len(tail) - held]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        text = self._tokenizer.decode(
-            list(tokens),
-            skip_special_tokens=True,
-            clean_up_tokenization_spaces=False,  # it changes text that was shown already
-        )
-        return str(text)
+        return decoded(self._tokenizer, tokens)
 
 
 def _agreed(one: str, other: str) -> int:

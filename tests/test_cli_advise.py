@@ -46,15 +46,85 @@ def test_people_are_told_what_to_set_and_what_is_not_sure(tmp_path: Path) -> Non
 def test_rounds_that_drafted_nothing_are_among_those_that_times_are_of(
     file_format: str, prefix: str, generated: str, tmp_path: Path
 ) -> None:
-    rounds = 2 * len(KEPT)  # half of which drafted nothing
-    text = metrics(KEPT, prefix, "_total") + f'{prefix}{generated}{{model_name="m"}} {rounds + sum(KEPT)}\n'
+    rounds, answers = 2 * len(KEPT), 7  # half of the rounds drafted nothing
+    text = metrics(KEPT, prefix, "_total") + f'{prefix}{generated}{{model_name="m"}} {rounds + sum(KEPT) + answers}\n'
     times = {length: 7.0 / (1.0 + sum((0.4, 0.25, 0.25)[:length])) for length in range(4)}  # rounds of 7 ms
     named = [word for length, time in times.items() for word in ("--tpot", f"{length}={time}")]
+    if prefix == "vllm:":
+        text += f'vllm:request_success_total{{model_name="m"}} {answers}\n'
+    else:
+        named += ["--answers", str(answers)]
     result = advised(tmp_path, text, "--format", file_format, *named, "--json")
     facts = json.loads(result.output)
     assert [one["tokens_per_round"] for one in facts["lengths"]] == pytest.approx([1.0, 1.4, 1.65, 1.9])
     assert facts["best"]["length"] == 3
     assert "50 % of the rounds drafted anything; acceptance is told of all of them" in facts["notes"]
+
+
+def page(prefix: str, generated: str, drafts: int, at: tuple[int, ...], tokens: int) -> str:
+    """Return a page of rounds that all drafted as many tokens as there are positions."""
+    counts = {"drafts": drafts, "draft_tokens": drafts * len(at), "accepted_tokens": sum(at)}
+    lines = [f"{prefix}spec_decode_num_{name}_total {n}" for name, n in counts.items()]
+    name = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
+    lines += [f'{name}{{position="{place}"}} {n}' for place, n in enumerate(at)]
+    return "\n".join([*lines, f"{prefix}{generated}_total {tokens}"]) + "\n"
+
+
+EIGHT = (2100, (1300, 1000, 800, 600, 500), 7200)  # 900 answers of 8 tokens
+FOUR = (1000, (680, 500, 380, 270, 170), 4000)  # 1000 answers of 4 tokens
+TIMES = ("--tpot", "0=7.0", "--tpot", "5=4.8")
+ANSWERS = [
+    'time_to_first_token_seconds_count{engine="0"} 500\nvllm:time_to_first_token_seconds_count{engine="1"} 400',
+    'request_success_total{finished_reason="stop"} 300\nvllm:request_success_total{finished_reason="length"} 600',
+    "e2e_request_latency_seconds_count 900",
+    "request_generation_tokens_count 900",
+]
+
+
+@pytest.mark.parametrize("answers", ANSWERS)
+def test_first_tokens_of_vllm_s_answers_are_prefill_s_and_no_rounds(tmp_path: Path, answers: str) -> None:
+    text = page("vllm:", "generation_tokens", *EIGHT) + f"vllm:{answers}\n"
+    facts = json.loads(advised(tmp_path, text, *TIMES, "--json").output)
+    assert facts["lengths"][5]["tokens_per_round"] == pytest.approx(3.0)
+    assert facts["notes"] == []  # 100 % of the rounds drafted
+
+
+def test_first_tokens_of_llama_cpp_s_answers_are_named(tmp_path: Path) -> None:
+    text = page("llamacpp:", "tokens_predicted", *EIGHT)
+    facts = json.loads(advised(tmp_path, text, *TIMES, "--answers", "900", "--json").output)
+    assert facts["lengths"][5]["tokens_per_round"] == pytest.approx(3.0) and facts["notes"] == []
+    facts = json.loads(advised(tmp_path, text, *TIMES, "--json").output)
+    assert facts["lengths"][5]["tokens_per_round"] == pytest.approx(2.4)
+    assert "70 % of the rounds drafted anything" in facts["notes"][0] and "give --answers N" in facts["notes"][1]
+
+
+def test_first_tokens_of_short_answers_would_change_the_best_length(tmp_path: Path) -> None:
+    text = page("vllm:", "generation_tokens", *FOUR)
+    known = json.loads(advised(tmp_path, text + "vllm:request_success_total 1000\n", *TIMES, "--json").output)
+    assert known["best"]["length"] == 3 and known["notes"] == []
+    unknown = json.loads(advised(tmp_path, text, *TIMES, "--json").output)
+    assert unknown["best"]["length"] == 4 and "give --answers N" in unknown["notes"][-1]
+
+
+@pytest.mark.parametrize(("answers", "known"), [(901, False), (900, True)])
+def test_answers_that_do_not_fit_the_counters_are_refused(tmp_path: Path, answers: int, known: bool) -> None:
+    text = page("vllm:", "generation_tokens", *EIGHT) + "vllm:request_success_total 900\n" * known
+    result = advised(tmp_path, text, *TIMES, "--answers", str(answers))
+    told = "leave --answers out" if known else "leaves 2099 rounds behind the first tokens of 901 answers"
+    assert result.exit_code == 1 and told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sglang:spec_accept_length 2.5\n", "is a page of SGLang, which tells no acceptance by position"),
+        ("trtllm_request_success_total 3\n", "is a page of TensorRT-LLM"),
+        ("go_goroutines 3\n", "has no counter of vLLM or llama.cpp"),
+    ],
+)
+def test_pages_without_positions_are_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
+    result = advised(tmp_path, text, *TIMES)
+    assert result.exit_code == 1 and told in result.stderr
 
 
 @pytest.mark.parametrize("wrong", ["3", "x=1", "3=", "0=7.0"])

@@ -25,8 +25,10 @@ from .tiny_family import save_model
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a plan that an engine can carry in part, as a file and in a store."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nowhere").mkdir()  # where the plan's models were profiled
     text = plan_to_json(plan())
     (tmp_path / "plan.json").write_text(text)
     with open_store(str(tmp_path / "store.db")) as store:
@@ -184,3 +186,25 @@ def test_a_target_that_lies_here_and_is_another_is_told(folder: Path) -> None:
     assert there.exit_code == nowhere.exit_code == 0
     assert f"note: the model at {folder / 'another'} is not the plan's target" in there.stdout
     assert "is not the plan's target" not in nowhere.stdout
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ((), "the target large is no longer at nowhere, where it was profiled; say where it lies"),
+        (("--target", "models/large"), "the drafter small is no longer at nowhere"),
+        (("--drafter", "small=models/small"), "the target large is no longer at nowhere"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "llama.cpp"])
+def test_a_model_that_is_gone_is_no_command(folder: Path, engine: str, named: tuple[str, ...], told: str) -> None:
+    (folder / "nowhere").rmdir()
+    result = typed(folder, "--engine", engine, "--plan", str(folder / "plan.json"), *named)
+    assert result.exit_code == 1 and told in result.stderr and not result.stdout
+
+
+def test_models_that_lie_elsewhere_are_named(folder: Path) -> None:
+    (folder / "nowhere").rmdir()
+    named = ("--target", "models/large", "--drafter", "small=models/small")
+    result = typed(folder, "--engine", "vllm", "--plan", str(folder / "plan.json"), *named)
+    assert result.exit_code == 0 and words_behind("serve", result.stdout.splitlines()[0])[0] == "models/large"

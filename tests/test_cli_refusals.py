@@ -74,7 +74,7 @@ def test_a_file_without_prompts_is_refused_and_no_store_is_made(
 
 
 def test_an_empty_prompt_is_refused(target: str, tmp_path: Path) -> None:
-    assert_refused(typed(tmp_path, "run", "--target", target, "--prompt", " \n"), "the prompt is empty")
+    assert_refused(typed(tmp_path, "run", "--target", target, "--prompt", ""), "the prompt is empty")
 
 
 def test_a_plan_file_that_is_not_there_is_refused(target: str, tmp_path: Path) -> None:

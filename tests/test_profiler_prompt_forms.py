@@ -135,6 +135,17 @@ def test_a_table_may_be_parted_otherwise(tmp_path: Path, separator: str) -> None
     assert [prompt.text for prompt in read_prompts(tmp_path / "p.csv")] == ["a, b?"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz"])
+def test_blank_lines_inside_quotes_of_a_table_end_no_prompt(tmp_path: Path, name: str, end: str) -> None:
+    texts = [f'Write {place}:\n\n"first", block\n\n\nand a second one' for place in range(10)]
+    rows = [f'"{text.replace(chr(34), 2 * chr(34))}",{place}' for place, text in enumerate(texts)]
+    written = end.join(["prompt,id", *(row.replace("\n", end) for row in rows)]).encode()
+    (tmp_path / name).write_bytes(gzip.compress(written) if name.endswith("gz") else written)
+    found = [prompt.text.replace("\r\n", "\n") for prompt in read_prompts(tmp_path / name)]
+    assert found == texts
+
+
 def test_a_parquet_file_is_read_by_its_columns(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = {"prompt": [["One?", "Two?"], ["Three?"]], "category": ["math", "code"], "blob": [b"x", b"y"]}

@@ -538,3 +538,36 @@ def test_a_value_that_the_schema_does_not_take_is_not_written(value: int | bool 
 def test_a_choice_takes_only_its_own_words() -> None:
     with pytest.raises(PlanError, match="one of ngram"):
         require_known("vllm", "0.25", [("config", "method", "medusa")])
+
+
+class TestReasons:
+    """Why a cell gets something else, no more than is known."""
+
+    def test_a_plan_of_one_context_says_nothing_of_contexts(self) -> None:
+        plan = chains_by_batch([(1, 2), (4, 5)])
+        assert len({cell.context for cell in plan.cells}) == 1
+        reasons = [one.reason for one in exported("tensorrt-llm", plan, "eagle3", rates=solved(plan)).dropped]
+        assert reasons and all("not the context" not in reason for reason in reasons)
+        assert all(reason.startswith("the smallest batch must have the longest length") for reason in reasons)
+
+    def test_a_plan_of_two_contexts_says_that_lengths_do_not_follow_them(self) -> None:
+        cells = [
+            cell_with(1, context, ChainPolicy(length=length), "small", 200.0)
+            for context, length in ((100, 5), (900, 2))
+        ]
+        plan = plan_with(*cells)
+        (dropped,) = exported("tensorrt-llm", plan, "eagle3", rates=solved(plan)).dropped
+        assert dropped.reason.startswith(
+            "lengths follow the batch and not the context, and this one is as good or better"
+        )
+
+    @pytest.mark.parametrize(("engine", "version"), [("vllm", "0.20"), ("sglang", "0.5.10")])
+    def test_nothing_is_as_good_or_better_whose_speed_is_not_known(self, engine: str, version: str) -> None:
+        plan = chains_by_batch([(1, 5), (4, 2)])
+        unknown = exported(engine, plan, "eagle3", version).dropped
+        assert unknown and all(
+            "one length for all batches, and another one was chosen" in one.reason for one in unknown
+        )
+        assert all("as good or better" not in one.reason for one in unknown)
+        known = exported(engine, plan, "eagle3", version, solved(plan)).dropped
+        assert known and all("another one is as good or better over all cells" in one.reason for one in known)

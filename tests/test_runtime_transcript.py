@@ -6,25 +6,16 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from spectune.runtime.transcript import UNFINISHED, WINDOW, Transcript
 
+from .fallback_tokenizer import fallback_tokenizer
 from .tiny_family import byte_tokenizer
 
 TOKENIZER = byte_tokenizer("to be or not to be, that is the question")
 POEM = "to be or not 🦊 to be — that is the größte question, 你好 or not to be"
 PROMPT = TOKENIZER("to be")["input_ids"]
-
-
-def fallback_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer like Llama-2's: a byte that is no character makes its whole run of bytes unreadable."""
-    pieces = ["<unk>", "▁to", "▁be", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], byte_fallback=True))
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    tokenizer.decoder = decoders.Sequence(steps)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def as_bytes(text: str) -> list[int]:
@@ -113,6 +104,15 @@ def test_a_character_that_a_prompt_begins_and_a_text_ends_is_shown_whole() -> No
     bytes_of = as_bytes("é")
     transcript = Transcript(fallback_tokenizer(), 2)
     assert transcript.finish([1, *bytes_of, 2]) == "é be"
+
+
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, fallback_tokenizer()])
+def test_a_sign_for_lost_bytes_that_ends_a_prompt_is_not_shown(tokenizer: PreTrainedTokenizerFast) -> None:
+    prompt = tokenizer("to \ufffd")["input_ids"]
+    tokens = [*prompt, *tokenizer("xy")["input_ids"]]
+    transcript = Transcript(tokenizer, len(prompt))
+    shown = transcript.read(tokens[:-1]) + transcript.finish(tokens)
+    assert shown == transcript.text == "xy"
 
 
 class CountingTokenizer:

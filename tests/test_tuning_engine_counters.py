@@ -123,6 +123,15 @@ def test_trtllm_bench_tells_a_length_and_no_positions(tmp_path: Path) -> None:
     report = {"decoding_stats": {"acceptance_length_percentiles": {"average": 2.5, "p50": 2.4}}}
     (found,) = read(tmp_path, json.dumps(report), "trtllm-bench").acceptance
     assert (found.by_position, found.tokens_per_round, found.by_length) == ((), 2.5, ())
+    assert "prefill counts as a round" in found.notes[-1]
+
+
+def test_trtllm_bench_counts_prefill_as_a_round_and_here_it_is_none(tmp_path: Path) -> None:
+    """Answers of 8 tokens, 3 a round: 7 / 3 rounds and prefill are 10 / 3 iterations."""
+    stats = {"acceptance_length_percentiles": {"average": 8 / (7 / 3 + 1)}}
+    report = {"request_info": {"avg_output_length": 8.0}, "decoding_stats": stats}
+    (found,) = read(tmp_path, json.dumps(report), "trtllm-bench").acceptance
+    assert found.tokens_per_round == pytest.approx(3.0)
 
 
 def test_every_format_that_can_be_typed_has_a_reader() -> None:

@@ -9,6 +9,7 @@ from ..profiler.device import detect
 from ..profiler.lock import device_lock
 from ..profiler.prompt import Message, Prompt, conversation
 from ..profiler.remembered import cache_folder
+from ..runtime.byte_fallback import decoded
 from ..runtime.models.loading import load_model, load_tokenizer
 from .family import torch_device
 from .prompts import plain_request
@@ -50,7 +51,7 @@ def with_own_answers(request: ProfileRequest, *, lock_wait_s: float = 0.0, progr
         progress(f"answering {len(prompts)} turns before their next ones", 0.0)
         asked = [plain_request(prompt, request, tokenizer) for prompt in prompts]
         texts = continuations(target, asked)
-        return [str(tokenizer.decode(list(text), skip_special_tokens=True)) for text in texts]
+        return [decoded(tokenizer, text) for text in texts]
 
     with device_lock(device, cache_folder(), lock_wait_s):
         dtype = device.dtype_for(request.dtype)

@@ -30,7 +30,7 @@ from .inputs import inputs_from_store
 from .positions import STRETCH, require_within_positions
 from .request import PlanRequest
 from .spread import Spread, jobs_that_pay
-from .steps import Progress, silent
+from .steps import Guard, Progress, silent, unguarded
 from .studies import StoredStudies
 
 
@@ -62,10 +62,17 @@ def make_plan(request: PlanRequest, store: Store, effort: Effort | None = None) 
     return solve_and_store(inputs, request, store, effort)
 
 
-def solve_and_store(inputs: PlanInputs, request: PlanRequest, store: Store, effort: Effort | None = None) -> Plan:
-    """Solve, keep the plan in the store, and return it."""
+def solve_and_store(
+    inputs: PlanInputs,
+    request: PlanRequest,
+    store: Store,
+    effort: Effort | None = None,
+    guard: Guard = unguarded,
+) -> Plan:
+    """Solve, keep the plan in the store, and return it; the guard is entered with its document before it is kept."""
     plan = solve_plan(inputs, request, effort)
-    keep_plan(plan, inputs, store)
+    with guard(plan_to_json(plan)):
+        keep_plan(plan, inputs, store)
     return plan
 
 

@@ -39,7 +39,7 @@ from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
 from .request import Models, ProfileRequest
-from .steps import Progress
+from .steps import Guard, Progress, unguarded
 
 TURNS = 16  # of one race
 DRAWN = 500  # moments, to tell in which cell rounds are
@@ -93,11 +93,13 @@ def validate_stored(
     *,
     progress: Progress,
     told: Callable[[Iterable[Path], str], None] = lambda models, dtype: None,
+    guard: Guard = unguarded,
 ) -> Validation:
     """Measure a plan and keep the outcome beside it, where it is a stored one for this very device.
 
     One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
-    or somebody stops it, those before it are kept. `told` hears which models are run, and in which number format.
+    or somebody stops it, those before it are kept; the guard is entered with their document. `told` hears which models
+    are run, and in which number format.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -139,7 +141,9 @@ def validate_stored(
                     rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
     finally:
         if rows and kept_beside is not None:
-            store.add_validation(kept_beside, to_json(Validation(plan_id=kept_beside, rows=tuple(rows))))
+            document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
+            with guard(document):
+                store.add_validation(kept_beside, document)
     return Validation(plan_id=kept_beside, rows=tuple(rows))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...planner.inputs import LOOKUP
 from ...planner.plans.plan import Plan, PlanCell
@@ -58,7 +58,7 @@ def export_plan(
     written = engine.written(_schedule(line, plan, engine), target, recorded)
     require_known(engine.name, recorded, written.options)
     dropped = tuple(
-        _dropped(cell, line.offers[cell.batch], _reason(cell, line, answers), rates)
+        _dropped(cell, line.offers[cell.batch], _reason(cell, line, answers, _Known(plan, rates)), rates)
         for cell in plan.cells
         if not _is_carried(cell, line.offers[cell.batch], settings)
     )
@@ -153,7 +153,29 @@ def _is_carried(cell: PlanCell, offer: Offer, settings: Mapping[Staged, Setting]
     return wanted is not None and wanted.told == offer.setting.told and not wanted.differs
 
 
-def _reason(cell: PlanCell, line: Line, answers: Answers) -> str:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a plan's cells when a way is chosen over several of them."""
+
+    plan: Plan
+    rates: Rates
+
+    def contexts(self, batch: int) -> int:
+        """Return how many contexts a batch has a cell at."""
+        return len({cell.context for cell in self.plan.cells if cell.batch == batch})
+
+    def better(self, cell: PlanCell, line: Line, over: str) -> str:
+        """Return how what a server does compares, with what the plan wants in a cell, as far as speeds are known."""
+        for each in self.plan.cells:
+            place, offer = (each.batch, each.context), line.offers[each.batch]
+            gets = offer.rates.get(place) or self.rates.in_engine((offer.policy, _drafter_of(offer))).get(place)
+            wanted = self.rates.known.get((cell.policy, cell.drafter), {}).get(place)
+            if gets is None or (wanted is None and not self.rates.is_complete):
+                return f"was chosen; how fast both are is not known {over}"
+        return f"is as good or better {over}"
+
+
+def _reason(cell: PlanCell, line: Line, answers: Answers, known: _Known) -> str:
     """Say why a cell does not get what it wants."""
     if isinstance(cell.policy, PlainPolicy):
         return "the server drafts where it pays over all cells, and has no off here, or loses nothing by drafting"
@@ -166,10 +188,16 @@ def _reason(cell: PlanCell, line: Line, answers: Answers) -> str:
         return wanted.differs
     taken = line.setting
     if taken is None or taken.group != wanted.group:
-        return "a server drafts in one way, and another one is as good or better over all cells"
-    if wanted.by_batch:
-        return "lengths follow the batch and not the context, and this one is as good or better over its contexts"
-    return "a server has one length for all batches, and another one is as good or better over all cells"
+        return f"a server drafts in one way, and another one {known.better(cell, line, 'over all cells')}"
+    if not wanted.by_batch:
+        return f"a server has one length for all batches, and another one {known.better(cell, line, 'over all cells')}"
+    if known.contexts(cell.batch) > 1:
+        over = "over its contexts"
+        return f"lengths follow the batch and not the context, and this one {known.better(cell, line, over)}"
+    if wanted.longest_first:
+        over = "over all cells"
+        return f"the smallest batch must have the longest length, and this one {known.better(cell, line, over)}"
+    return f"lengths are chosen over all batches, and this one {known.better(cell, line, 'over all cells')}"
 
 
 def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped:

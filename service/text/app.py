@@ -107,6 +107,8 @@ class Endpoint:
     async def complete(self, request: HttpRequest) -> Response:
         """Go on with texts."""
         asked = asked_of(AskedCompletion, await self._body(request))
+        for prompt in asked.prompts:
+            self._generator.require_short([prompt], self._longest)
         prompts = [partial(self._generator.request, prompt) for prompt in asked.prompts]
         return await self._answered(request, asked, prompts, "completion")
 
@@ -114,6 +116,7 @@ class Endpoint:
         """Answer a conversation."""
         asked = asked_of(AskedChat, await self._body(request))
         turns = [message.message for message in asked.messages]
+        self._generator.require_short([turn.content for turn in turns], self._longest)
         return await self._answered(request, asked, [partial(self._generator.chat_request, turns)], "chat")
 
     async def models(self, request: HttpRequest) -> Response:

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -53,8 +54,13 @@ ABOUT_THE_CALLER = {  # of no matter to the text
 STOPS, STOP_LENGTH = 16, 1000  # that are compared behind every round
 
 
+STRICT = ConfigDict(extra="allow", strict=True)  # true is no number, and "1" neither
+
+
 class StreamOptions(BaseModel):
     """How an answer is streamed."""
+
+    model_config = ConfigDict(strict=True)
 
     include_usage: bool | None = None
 
@@ -71,10 +77,19 @@ class Part(BaseModel):
 class AskedMessage(BaseModel):
     """One turn of a conversation."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = STRICT
 
     role: str
     content: str | list[Part]
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _require_text(cls, content: Json) -> Json:
+        for part in content if isinstance(content, list) else []:
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text":
+                raise ValueError(f"parts of type {kind!r:.40} are not served here; send text alone")
+        return content
 
     @property
     def message(self) -> Message:
@@ -87,7 +102,7 @@ class AskedMessage(BaseModel):
 class Asked(BaseModel):
     """What both kinds of requests have."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = STRICT
 
     model: str
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -161,6 +176,13 @@ class AskedCompletion(Asked):
 
     prompt: str | list[str]
 
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _require_text(cls, prompt: Json) -> Json:
+        if isinstance(prompt, list) and any(isinstance(one, int | float | list) for one in prompt):
+            raise ValueError("token ids are not served here; send text, or a list of texts")
+        return prompt
+
     @property
     def limit(self) -> int | None:
         """New tokens at most."""
@@ -196,13 +218,20 @@ def asked_of(kind: type[Kind], body: bytes) -> Kind:
     try:
         asked = kind.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise RequestError(f"{place}: {first['msg']}") from None
+        raise RequestError(_told(error)) from None
     _require_served(asked.model_extra or {}, ABOUT_THE_CALLER)
     for message in asked.messages if isinstance(asked, AskedChat) else []:
         _require_served(message.model_extra or {}, {"name"})
     return asked
+
+
+def _told(error: ValidationError) -> str:
+    """Return what is wrong first, in words: where, what it should be, and what was seen."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "the body"
+    is_value = first["loc"] and first["type"] not in ("missing", "value_error")
+    seen = f", got {json.dumps(first['input'], default=repr):.60}" if is_value else ""
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}{seen}"
 
 
 def _require_served(extra: Mapping[str, Json], ignored: set[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +44,21 @@ def serve_text(load: Callable[[], Generator], listening: Listening, settings: En
     access = "no key is needed" if settings.api_key is None else "a key is needed"
     tell("serving", url=f"{listening.url}/v1", model=settings.name, plan=generator.choice.reason, access=access)
     sys.setswitchinterval(SWITCH_S)
-    uvicorn.Server(configuration(endpoint.app, listening)).run(sockets)
+    TextServer(configuration(endpoint.app, listening), endpoint).run(sockets)
+
+
+class TextServer(uvicorn.Server):
+    """Tells every open request that the endpoint ends, before it waits for answers to end."""
+
+    def __init__(self, config: uvicorn.Config, endpoint: Endpoint) -> None:
+        """Take how to listen, and what answers."""
+        super().__init__(config)
+        self._endpoint = endpoint
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the endpoint: open requests get their error first, as a 503 or an event of their stream."""
+        await asyncio.to_thread(self._endpoint.worker.stop)
+        await super().shutdown(sockets)
 
 
 def require_key(listening: Listening, api_key: str | None) -> None:

@@ -21,6 +21,7 @@ from ..log import LOGGER
 Refusal = Callable[[Exception], None]
 INTERVAL_S = 0.02  # between two pieces of a streamed answer, of which the first comes at once
 STOP_S = 30.0  # for a round under way
+STOPPING = "the endpoint is being stopped; ask again once it runs"
 ENDED = "nothing decodes here any more; the log tells why, start the endpoint again"
 
 
@@ -133,6 +134,7 @@ class TextWorker:
         self._loop: asyncio.AbstractEventLoop | None = None  # in which answers are read
         self._unheard: dict[Answer, None] = {}  # of which more is known than their readers were told; the thread's
         self._heard_s = 0.0  # when they were told last
+        self._is_stopping = False
         self._has_ended = False  # the thread; who orders something then is refused
         self._thread = Thread(target=self._run, name="spectune-text", daemon=True)
         self._begun: SimpleQueue[Exception | None] = SimpleQueue()
@@ -149,7 +151,8 @@ class TextWorker:
             raise failure
 
     def stop(self) -> None:
-        """End every request, and the thread behind the round under way."""
+        """End every request, and the thread behind the round under way; a second call waits for that alone."""
+        self._is_stopping = True
         self._orders.put(None)
         self._thread.join(STOP_S)
 
@@ -171,6 +174,8 @@ class TextWorker:
             BusyError: too many wait already.
             DeviceError: nothing decodes any more.
         """
+        if self._is_stopping:
+            raise DeviceError(STOPPING)
         if self._open + len(requests) > self._most:
             raise BusyError(f"{self._open} requests run or wait, of {self._most} that may; ask again later")
         answers, loop = [Answer(request, is_streamed=is_streamed) for request in requests], asyncio.get_running_loop()
@@ -197,7 +202,7 @@ class TextWorker:
         try:
             self._orders.put(Order(run=submit, refuse=settle))
             if self._has_ended:  # it may have looked for orders before this one came
-                raise DeviceError(ENDED)
+                raise self._end
             await taken
         except BaseException:
             self.leave(answers)
@@ -232,11 +237,15 @@ class TextWorker:
             LOGGER.exception("decoding has ended")
         finally:
             self._has_ended = True
-            self._fail(DeviceError(ENDED))
+            self._fail(self._end)
             while not self._orders.empty():
                 order = self._orders.get()
                 if order is not None:
-                    order.refuse(DeviceError(ENDED))
+                    order.refuse(self._end)
+
+    @property
+    def _end(self) -> DeviceError:
+        return DeviceError(STOPPING if self._is_stopping else ENDED)
 
     def _has_decoded(self, session: Session) -> bool:
         """Decode until it is time to end; return whether it was that, and no failure, that ended it."""

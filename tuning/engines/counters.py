@@ -24,6 +24,20 @@ CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-be
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
 SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+ANSWERS = {  # counters of answers by engine, the first that a page has counts; llama.cpp has none
+    "vllm:": (
+        "time_to_first_token_seconds_count",
+        "request_success",
+        "e2e_request_latency_seconds_count",
+        "request_generation_tokens_count",
+        "request_prompt_tokens_count",
+        "request_decode_time_seconds_count",
+    ),
+    "llamacpp:": (),
+}
+PAGES: dict[str, CounterFormat] = {"vllm:": "vllm-metrics", "llamacpp:": "llama-metrics"}
+OTHER_PAGES = {"sglang[:_]": "SGLang", "(?:trtllm|tensorrt_llm|nv_trt_llm)_": "TensorRT-LLM"}
+OTHER_WAY = "measure several lengths, and read them with spectune import --format sglang-bench or trtllm-bench"
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
 Json = dict[str, Any]  # JSON values
 
@@ -38,6 +52,8 @@ class CountedAcceptance:
         tokens_per_round: its own token included.
         drafts: rounds that were counted, None where that is not told.
         rounds: likewise, with those that drafted nothing.
+        has_first_tokens: whether first tokens of answers, which prefill yields, are counted as rounds: nobody says how
+            many there are.
         step_ms: of a whole round of all sequences, drafting and host included; None where it is not told.
         notes: what is not certain about it.
     """
@@ -47,6 +63,7 @@ class CountedAcceptance:
     tokens_per_round: float
     drafts: int | None = None
     rounds: int | None = None
+    has_first_tokens: bool = False
     step_ms: float | None = None
     notes: tuple[str, ...] = ()
 
@@ -94,17 +111,37 @@ def read_counters(path: Path, file_format: CounterFormat) -> Counted:
     Raises:
         RequestError: it cannot be read, or is not of the format, or its counts contradict each other.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise RequestError(f"cannot read {path} ({reason}); give a file of the format {file_format}") from error
+    text = _read(path, f"a file of the format {file_format}")
     try:
         return READERS[file_format](text)
     except (KeyError, TypeError, ValueError) as error:  # a field that is missing, or is no number
         raise RequestError(f"{path} is not of the format {file_format}: {type(error).__name__} {error}") from error
     except SpectuneError as error:
         raise RequestError(f"{path}, {error}") from error
+
+
+def _read(path: Path, wanted: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise RequestError(f"cannot read {path} ({reason}); give {wanted}") from error
+
+
+def page_of(path: Path) -> CounterFormat:
+    """Return which engine's metrics page a file is.
+
+    Raises:
+        RequestError: it cannot be read, or is no page that tells acceptance by position.
+    """
+    text = _read(path, "a metrics page")
+    for prefix, file_format in PAGES.items():
+        if re.search(rf"^{prefix}", text, re.MULTILINE):
+            return file_format
+    seen = next((name for prefix, name in OTHER_PAGES.items() if re.search(rf"^{prefix}", text, re.MULTILINE)), None)
+    if seen is not None:
+        raise RequestError(f"{path} is a page of {seen}, which tells no acceptance by position; {OTHER_WAY}")
+    raise RequestError(f"{path} has no counter of vLLM or llama.cpp; scrape /metrics of a server that speculates")
 
 
 def _vllm(text: str) -> Counted:
@@ -118,7 +155,8 @@ def _llama(text: str) -> Counted:
 def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
     """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
 
-    Every round yields a token beside those that were accepted, so that what was `generated` tells all rounds.
+    Every round yields a token beside those that were accepted; prefill yields the first token of each answer. So
+    what was `generated` tells all rounds: those tokens, less the accepted ones, less one per answer.
 
     Source: vLLM's spec_decode counters, and llama.cpp's of the same names since pull request 26389.
     """
@@ -133,15 +171,24 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
         raise RequestError(f"{sum(at.values()):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
     short = drafted < drafts * len(rates)
     tokens = sum(value for _, value in _samples(text, f"{prefix}{generated}"))
+    answers = _answers(text, prefix)
+    rounds = tokens - accepted - (answers or 0.0)
     note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
     return CountedAcceptance(
         about="all requests",
         by_position=rates,
         tokens_per_round=1.0 + accepted / drafts,
         drafts=int(drafts),
-        rounds=int(tokens - accepted) if tokens else None,
+        rounds=int(max(rounds, drafts)) if tokens else None,
+        has_first_tokens=bool(tokens) and answers is None,
         notes=(note,) if short else (),
     )
+
+
+def _answers(text: str, prefix: str) -> float | None:
+    """Return how many answers a page counts, None where it counts none."""
+    pages = ([value for _, value in _samples(text, prefix + name)] for name in ANSWERS[prefix])
+    return next((sum(values) for values in pages if values), None)
 
 
 def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
@@ -233,16 +280,26 @@ def _sglang_sps(text: str) -> Counted:
 def _trtllm_bench(text: str) -> Counted:
     """Return the acceptance of a `trtllm-bench --report_json`: means over requests, nothing by position.
 
-    Its acceptance length counts a round's own token.
+    It divides an answer's tokens by its decoding iterations, prefill among them: N / (R + 1) for the N - 1 tokens of
+    R rounds. The mean length of answers tells the tokens of a round.
+
+    Source: TensorRT-LLM, `StatsKeeper.generate_statistics_summary`.
     """
     told = json.loads(text)
     stats = told.get("decoding_stats") if isinstance(told, dict) else None
     if not stats or not stats.get("acceptance_length_percentiles"):
         raise RequestError("the report has no decoding_stats with acceptance lengths; run it with speculative decoding")
     length = float(stats["acceptance_length_percentiles"]["average"])
-    note = "a mean over requests, not over rounds, and nothing by position"
+    notes = ["a mean over requests, not over rounds, and nothing by position"]
+    answer = (told.get("request_info") or {}).get("avg_output_length")
+    if answer is None:
+        notes.append("prefill counts as a round: the report does not tell how long answers are, to take it off")
+    elif float(answer) > length:
+        length *= (float(answer) - 1.0) / (float(answer) - length)
     return Counted(
-        acceptance=(CountedAcceptance(about="all requests", by_position=(), tokens_per_round=length, notes=(note,)),)
+        acceptance=(
+            CountedAcceptance(about="all requests", by_position=(), tokens_per_round=length, notes=tuple(notes)),
+        )
     )
 
 

@@ -27,6 +27,7 @@ from ...profiler.records.surface import LatencySurface
 from ...profiler.snapshot import place_or_id
 from ..paces import paces_of
 from ..request import Identities
+from ..steps import Guard, unguarded
 from ..timed import Timed, timed_on
 from .inputs import LOOKUP_ROLE, PLAIN_ROLE, ROLE, inputs_of_surfaces
 from .pooling import pooled
@@ -67,8 +68,13 @@ class EngineRecords:
     notes: tuple[str, ...] = ()
 
 
-def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
+def plan_engine(request: EnginePlanRequest, store: Store, guard: Guard = unguarded) -> tuple[int, Plan]:
     """Return a plan's number and the plan, kept in the store apart from plans of our own decoder.
+
+    Args:
+        request: for which engine and load.
+        store: with its records.
+        guard: entered with the plan's document before it is kept.
 
     Raises:
         StoreError: the engine was not profiled with this target here.
@@ -78,15 +84,17 @@ def plan_engine(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
     records = records_of(request, store)
     plan = solve_engine(request, records)
     sources = [*(stored_surface(surface, surface.role[:100]) for surface in records.surfaces)]
-    number = store.add_plan(
-        plan_to_json(plan),
-        device=f"{ENGINE_PLAN}{plan.device.fingerprint}",
-        device_kind=f"{ENGINE_PLAN}{plan.device.kind_key}",
-        target=plan.target.key,
-        workload=plan.workload,
-        temperature=plan.temperature,
-        sources=[*sources, *(stored_trace(trace) for trace in records.traces)],
-    )
+    document = plan_to_json(plan)
+    with guard(document):
+        number = store.add_plan(
+            document,
+            device=f"{ENGINE_PLAN}{plan.device.fingerprint}",
+            device_kind=f"{ENGINE_PLAN}{plan.device.kind_key}",
+            target=plan.target.key,
+            workload=plan.workload,
+            temperature=plan.temperature,
+            sources=[*sources, *(stored_trace(trace) for trace in records.traces)],
+        )
     return number, plan
 
 

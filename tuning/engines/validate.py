@@ -22,7 +22,7 @@ from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
 from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
-from ..steps import Progress
+from ..steps import Guard, Progress, unguarded
 from .cut import require_room
 from .inputs import setting_of
 from .plan import EnginePlanRequest
@@ -93,9 +93,14 @@ def newest_engine_plan(request: EnginePlanRequest, store: Store) -> tuple[int, P
 
 
 def validate_engine(
-    request: EngineValidateRequest, engine: MeasuredEngine, store: Store, *, progress: Progress
+    request: EngineValidateRequest,
+    engine: MeasuredEngine,
+    store: Store,
+    *,
+    progress: Progress,
+    guard: Guard = unguarded,
 ) -> EngineValidation:
-    """Measure the newest plan of an engine and keep the outcome beside it.
+    """Measure the newest plan of an engine and keep the outcome beside it; the guard is entered with its document.
 
     Raises:
         NoPlanError: there is no such plan.
@@ -123,7 +128,9 @@ def validate_engine(
         rows.append(row)
         checks.append(check)
     validation = Validation(plan_id=number, rows=tuple(rows))
-    store.add_validation(number, to_json(validation))
+    document = to_json(validation)
+    with guard(document):
+        store.add_validation(number, document)
     return EngineValidation(validation=validation, checks=tuple(checks), notes=read.notes)
 
 
