@@ -16,9 +16,10 @@ from .calls import PreparedCalls
 from .clock import Call, Clock, clock_in
 from .design import Design
 from .protocols import MeasurementSink, ShapeRunner
+from .records.pooling import LONG_MS
 from .records.role import CAPTURED
 from .records.visit import Visit
-from .repeats import LONG_MS, Repeats, repeats_of
+from .repeats import Repeats, repeats_of
 from .tally import Cell, Tally
 
 Progress = Callable[[float], None]  # called with the share of the budget spent, in [0, 1]

@@ -9,7 +9,8 @@ import pytest
 
 from spectune.errors import MeasurementError
 from spectune.profiler.clock import Call
-from spectune.profiler.repeats import LONG_MS, SETTLED, SHORT_RUN, Repeats, repeats_of
+from spectune.profiler.records.pooling import LONG_MS
+from spectune.profiler.repeats import SETTLED, SHORT_RUN, Repeats, repeats_of
 
 
 class SettlingCall:

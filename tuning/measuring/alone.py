@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ...planner.policies import ResumedPolicy
 from ...profiler.clock import Call, Clock, clock_for, clock_in
+from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
-from ...profiler.repeats import LONG_MS, SETTLED, SHORT_RUN
+from ...profiler.repeats import SETTLED, SHORT_RUN
 from ...runtime.decoder import Round
 from ...runtime.models.block import RoundHead
 from ...runtime.models.exit import ExitModel
