@@ -98,19 +98,19 @@ def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Model
 
 
 def _print_chapter(chapter: Chapter) -> None:
-    from ..demo.pages import acceptance_page, device_page, latency_page, plan_page
+    from ..demo.pages import plan_page, profile_page
 
     console = _console()
-    has_drafters = bool(chapter.profile.identities.drafters)
-    for page in (device_page, latency_page, *([acceptance_page] if has_drafters else [])):
-        console.print(page(chapter.profile))
+    console.print(profile_page(chapter.profile))
     console.print(plan_page(chapter.plan))
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(width=max(110, Console().width), highlight=False)
+    from ..demo.pages import WIDTH
+
+    return Console(width=max(WIDTH, Console().width), highlight=False)
 
 
 @contextlib.contextmanager

@@ -160,10 +160,10 @@ def print_exported(found: Exported, *, are_files_shown: bool) -> None:
 def _dropped_table(found: Exported) -> Table:
     return Table(
         title=f"what {found.engine} {found.version} cannot carry",
-        columns=("batch", "context", "planned", "by", "gets", "of", "loses %", "because"),
+        columns=("batch", "context", "planned", "gets", "loses %", "because"),
         rows=[
             (
-                *(one.batch, one.context, one.wanted, one.wanted_drafter, one.gets, one.gets_drafter),
+                *(one.batch, one.context, one.wanted, one.gets),
                 *(None if one.loss is None else 100.0 * one.loss, one.reason),
             )
             for one in found.dropped

@@ -24,7 +24,7 @@ from ..report.plan import plan_figure
 from ..report.surface import surface_figure
 from ..report.trace import trace_figure
 from ..tuning.engines.counted import imported_observations
-from .cells import plan_table, published_table, validation_table
+from .cells import plan_table, published_table, settings_table, validation_table
 from .counters import counted_table
 from .report import Table, facts_of
 
@@ -75,6 +75,7 @@ def stored_plan(store: Store, number: int | None) -> Stored:
             *([published_table(plan)] if any(cell.published for cell in plan.cells) else []),
             *(validation_table(each) for each in validations),
             *([counted_table(counted)] if counted else []),
+            settings_table(plan),
         ),
         draw=lambda: plan_figure(plan),
     )

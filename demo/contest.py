@@ -20,6 +20,7 @@ from ..planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from ..planner.policies.labels import name_of
 from ..planner.pricing.cells import Cell
 from ..planner.published.rules import SUFFIX_DECODING, TRANSFORMERS_LOOKUP
 from ..planner.replay.recorded import Text
@@ -209,7 +210,7 @@ def rows_of_cell(
         Row(
             batch=batch,
             name=c.name,
-            policy=c.setup.policy.label,
+            policy=name_of(c.setup.policy.code, c.setup.drafter),
             drafters=() if c.setup.drafter is None else (c.setup.drafter,),
             predicted_tokens_per_s=c.predicted_tokens_per_s,
             measured_tokens_per_s=speeds[c.name],
@@ -238,7 +239,8 @@ def outcome_of_cell(cell: PlanCell, speeds: dict[str, float], tokens_per_round: 
     measured, promise = speeds[PLAN], cell.prediction
     return CellOutcome(
         batch=cell.batch,
-        chosen=f"{cell.policy.label}{'' if cell.drafter is None else f' by {cell.drafter}'}",
+        chosen=name_of(cell.policy.code, cell.drafter),
+        measured_tokens_per_s=measured,
         speedup_over_plain=measured / speeds[PLAIN],
         speedup_over_generate=measured / speeds[GENERATE],
         prediction_error=abs(promise.tokens_per_s / measured - 1.0),

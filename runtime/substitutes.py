@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
+from ..planner.policies.labels import name_of
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
@@ -42,7 +43,8 @@ def with_substitutes(
         if (taken.policy, taken.drafter) != (cell.policy, cell.drafter):
             found.append(((cell.batch, cell.context), taken))
             words.append(
-                f"batch {cell.batch}, context {cell.context} by {_named(taken)} instead of {cell.policy.label}"
+                f"batch {cell.batch}, context {cell.context} by {_named(taken)} instead of "
+                f"{name_of(cell.policy.code, cell.drafter)}"
             )
     refused = [REFUSED] if choice.plan.is_lossy and not allow_lossy else []
     if not found:
@@ -103,4 +105,4 @@ def _drafts(plan: Plan, choice: Choice) -> bool:
 
 
 def _named(way: RoundSetup) -> str:
-    return way.policy.label if way.drafter is None else f"{way.policy.label} ({way.drafter})"
+    return name_of(way.policy.code, way.drafter)

@@ -15,11 +15,12 @@ from rich.console import Console
 
 from spectune.db import Store, open_store
 from spectune.demo.contest import CHAIN, GENERATE, PLAIN, PLAN, TREE
-from spectune.demo.pages import acceptance_page, device_page, latency_page, outcome_page, plan_page
+from spectune.demo.pages import WIDTH, outcome_page, plan_page, profile_page
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, family_models, learn
 from spectune.planner.plans.document import plan_from_json
+from spectune.planner.policies.labels import name_of
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.request import PlanRequest
 
@@ -29,6 +30,7 @@ from .tiny_models import perturbed, tiny_llama
 
 __all__ = ["timed_coarsely"]
 
+SCREEN = 26  # lines
 SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, new_tokens=12, budget_s=BUDGET_S)
 
 
@@ -145,10 +147,9 @@ def test_the_store_gives_the_planner_what_the_profile_measured(told: Told) -> No
 
 
 def test_the_pages_name_the_device_every_drafter_the_choice_and_every_row(told: Told) -> None:
-    screen = Console(file=io.StringIO(), width=200)
+    screen = Console(file=io.StringIO(), width=WIDTH)
     chapter = told.chapter
-    for page in (device_page, latency_page, acceptance_page):
-        screen.print(page(chapter.profile))
+    screen.print(profile_page(chapter.profile))
     screen.print(plan_page(chapter.plan))
     screen.print(outcome_page(told.outcome))
     assert isinstance(screen.file, io.StringIO)
@@ -156,3 +157,5 @@ def test_the_pages_name_the_device_every_drafter_the_choice_and_every_row(told: 
     for word in (chapter.profile.device.label, "small", "medium", PLAIN, CHAIN, TREE, PLAN, GENERATE):
         assert word in shown
     assert "output is the target's own in fp32: yes" in shown
+    assert all(name_of(cell.policy.code, cell.drafter)[:20] in shown for cell in chapter.plan.cells)
+    assert len(shown.splitlines()) <= SCREEN

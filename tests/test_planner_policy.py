@@ -92,10 +92,10 @@ def test_forwards_and_tokens_count_root_pass_and_root(policy: TreePolicy, forwar
     assert (policy.draft_forwards, policy.max_verify_tokens) == (forwards, tokens)
 
 
-def test_labels_tell_a_calibrated_cast_and_a_talon_whose_depth_is_cut() -> None:
-    assert cast(survival=(CURVE,)).label == "CAST 4/3/2.5, calibrated, at most 4"
-    assert TalonPolicy().label == "TALON 60/0.03/10"
-    assert TalonPolicy(max_depth=6).label == "TALON 60/0.03/10, at most 6 deep"
+def test_codes_tell_a_calibrated_cast_and_a_talon_whose_depth_is_cut() -> None:
+    assert cast(survival=(CURVE,)).code == "CAST 4/3/2.5, calibrated, at most 4"
+    assert TalonPolicy().code == "TALON 60/0.03/10"
+    assert TalonPolicy(max_depth=6).code == "TALON 60/0.03/10, at most 6 deep"
 
 
 def test_only_cast_couples_the_sequences_of_a_batch() -> None:

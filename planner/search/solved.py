@@ -52,7 +52,7 @@ class SolvedCell:
 
     @property
     def ways(self) -> list[Way]:
-        """What is as good as the best, as neighbours compare it: of CAST, whose costs are a cell's own, its label."""
+        """What is as good as the best, as neighbours compare it: of CAST, whose costs are a cell's own, its code."""
         near = [self.contest.priced[place] for place in self.ballot.near]
         return [(_compared(one), one.drafter) for one in near]
 
@@ -96,4 +96,4 @@ def _enter(contest: Contest, taken: Candidate, half: int, rehearsal: Rehearsal, 
 
 
 def _compared(one: Candidate) -> object:
-    return one.policy.label if isinstance(one.policy, CastPolicy) else one.policy
+    return one.policy.code if isinstance(one.policy, CastPolicy) else one.policy
