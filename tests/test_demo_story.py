@@ -95,14 +95,14 @@ def test_every_batch_has_a_row_of_each_way_of_decoding_and_a_cell(told: Told) ->
 def test_rows_predict_what_the_plan_promised(told: Told) -> None:
     rows = {(row.batch, row.name): row for row in told.outcome.rows}
     for cell in told.chapter.plan.cells:
-        assert rows[cell.batch, PLAN].policy == cell.policy.label
+        assert rows[cell.batch, PLAN].policy == name_of(cell.policy.code, cell.drafter)
         assert rows[cell.batch, PLAN].predicted_tokens_per_s == cell.prediction.tokens_per_s
         assert rows[cell.batch, PLAIN].predicted_tokens_per_s == cell.plain.tokens_per_s
 
 
 def test_the_hand_set_defaults_are_a_chain_of_four_and_eagle2s_published_tree(told: Told) -> None:
     policies = {row.name: row.policy for row in told.outcome.rows}
-    assert (policies[CHAIN], policies[TREE]) == ("chain of 4", "EAGLE-2 60/7/10")
+    assert (policies[CHAIN], policies[TREE]) == ("chain of 4 by small", "tree of 60 nodes by small (EAGLE-2)")
 
 
 def test_a_cells_figures_are_those_of_its_rows(told: Told) -> None:

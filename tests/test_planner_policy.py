@@ -61,14 +61,14 @@ CURVE = SurvivalCurve(log_probs=(-3.0, -0.5), survivals=(0.1, 0.8), nodes=70)
 @pytest.mark.parametrize(
     "policy",
     [*EVERY, cast(survival=(CURVE, CURVE)), TalonPolicy(nodes=9, gate=0.25, top_k=2, children=4, max_depth=3)],
-    ids=lambda policy: policy.label,
+    ids=lambda policy: policy.code,
 )
 def test_json_gives_back_the_same_policy(policy: TreePolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 
 
 def test_labels_and_kinds_tell_the_policies_apart() -> None:
-    assert len({policy.label for policy in EVERY}) == len({policy.kind for policy in EVERY}) == len(EVERY)
+    assert len({policy.code for policy in EVERY}) == len({policy.kind for policy in EVERY}) == len(EVERY)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ THREE = StackPolicy(drafters=("medium", "small"), lengths=(4, 2))
 LOOKED_UP = StackPolicy(drafters=("medium", "small", "lookup"), lengths=(6, 3, 2), max_ngram=4, min_ngram=2, siblings=2)
 
 
-@pytest.mark.parametrize("policy", [THREE, LOOKED_UP], ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", [THREE, LOOKED_UP], ids=lambda policy: policy.code)
 def test_json_gives_back_the_same_stack(policy: StackPolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 

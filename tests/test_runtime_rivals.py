@@ -183,7 +183,7 @@ def rivals(choice: Choice, longest: int = LONGEST) -> list[list[tuple[str, str |
     """Return label and drafter of every cell's rivals."""
     found = with_rivals(choice, longest)
     assert found.plan is not None
-    return [[(one.policy.label, one.drafter) for one in found.rivals_of(cell)] for cell in found.plan.cells]
+    return [[(one.policy.code, one.drafter) for one in found.rivals_of(cell)] for cell in found.plan.cells]
 
 
 def test_the_rival_of_a_model_is_what_copies_from_the_text_and_not_another_model() -> None:
