@@ -50,11 +50,11 @@ PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One way of decoding in one cell, and what the planner promised for it."""
+    """One way of decoding in one cell, and what the planner promised for it; None where it cannot tell."""
 
     name: str
     setup: RoundSetup
-    predicted_tokens_per_s: float
+    predicted_tokens_per_s: float | None
 
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
@@ -67,10 +67,7 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
     defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
-    for name, policy in defaults:
-        priced = price(inputs, place, policy, drafter)
-        setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
-        found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s))
+    found += [_default(name, policy, drafter, inputs, place) for name, policy in defaults]
     promise = cell.prediction.tokens_per_s
     return [*found, Contestant(name=PLAN, setup=setup_of(cell), predicted_tokens_per_s=promise)]
 
@@ -86,6 +83,16 @@ class Raced:
 
     tokens_per_s: dict[str, float]
     tokens_per_round: dict[str, float]
+
+
+def _default(name: str, policy: TreePolicy, drafter: str, inputs: PlanInputs, place: Cell) -> Contestant:
+    """Return a default; one whose trees were not recorded, as on a busy machine, runs without a prediction."""
+    try:
+        priced = price(inputs, place, policy, drafter)
+    except PlanError:
+        return Contestant(name=name, setup=RoundSetup(policy=policy, drafter=drafter), predicted_tokens_per_s=None)
+    setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
+    return Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s)
 
 
 def measure_speeds(

@@ -98,7 +98,7 @@ def test_what_an_engine_pads_has_the_price_of_full_rounds_and_what_was_planned_i
     full = [
         by_place[1, 40].tokens_per_s
         for (policy, _), by_place in prices(measured(), [cell], grid, is_padded=True).items()
-        if by_place and dropped.gets.endswith(f", priced as {policy.label}")
+        if by_place and dropped.gets.endswith(f", priced as {policy.code}")
     ]
     assert dropped.gets_tokens_per_s in full
     assert dropped.wanted_tokens_per_s == pytest.approx(price(measured(), cell, lookup, LOOKUP).tokens_per_s)

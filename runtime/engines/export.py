@@ -9,7 +9,6 @@ from dataclasses import replace
 from ...planner.inputs import LOOKUP
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.policies import PlainPolicy, TreePolicy
-from ...planner.policies.labels import name_of
 from ...planner.search.restricted import Staged
 from ...profiler.gguf_file import is_gguf
 from .engine import Engine
@@ -178,9 +177,9 @@ def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped
     return Dropped(
         batch=cell.batch,
         context=cell.context,
-        wanted=name_of(cell.policy.code, cell.drafter),
+        wanted=cell.policy.code,
         wanted_drafter=cell.drafter,
-        gets=_label(name_of(offer.policy.code, gets[1]), offer.setting),
+        gets=_label(offer.policy.code, offer.setting),
         gets_drafter=gets[1],
         reason=reason,
         wanted_tokens_per_s=rates.known.get((cell.policy, cell.drafter), {}).get(place),
@@ -188,9 +187,9 @@ def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped
     )
 
 
-def _label(name: str, setting: Setting | None) -> str:
+def _label(code: str, setting: Setting | None) -> str:
     like = setting is not None and setting.differs
-    return f"{setting.method}, priced as {name}" if like and setting is not None else name
+    return f"{setting.method}, priced as {code}" if like and setting is not None else code
 
 
 def _basis(dropped: Sequence[Dropped], rates: Rates) -> Basis:
