@@ -47,7 +47,7 @@ def demo(
     """Run all of it on small real models.
 
     Profiles a 14 M target and two drafters on this device, plans, and measures the plan beside plain
-    decoding, two hand-set defaults and transformers. Three to four minutes on two cores.
+    decoding, two hand-set defaults and transformers. Two to three minutes on two cores.
 
     \b
         spectune demo
@@ -63,10 +63,13 @@ def demo(
         raise click.UsageError("-o belongs to --train")
     started = time.monotonic()
     from ..demo.story import compare, learn
+    from ..demo.warm import warm
 
     tell = _quiet if settings.quiet else _Telling()
     models, size = _models(settings, real, tell)
-    tell("loading; what a first start compiles takes a minute", 0.0)
+    tell("loading", 0.0)
+    if real is None:
+        warm(models, tell)
     with _opened(store) as opened:
         chapter = learn(opened, models, size, tell)
         if not as_json:
