@@ -30,6 +30,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.reading import pays_from
 from spectune.planner.policies import HybridPolicy, PlainPolicy, StackPolicy
+from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.reading import reading_ms
 from spectune.planner.replay.rehearsal import Rehearsal
@@ -47,6 +48,7 @@ from spectune.tuning.measuring.race import race
 from spectune.tuning.validate import entrant
 
 from sweep import DTYPE, Chapter, Timed, Way, learned, profiled_prompts, requests  # isort: skip
+from result import print_result  # isort: skip
 
 BATCHES = (1, 8)
 LENGTHS = (4, 12, 32, 96)  # new tokens
@@ -68,7 +70,7 @@ class Contender:
     @property
     def name(self) -> str:
         """What it is called."""
-        return f"{self.own.policy.label} by {self.own.drafter}"
+        return name_of(self.own.policy.code, self.own.drafter)
 
     def of(self, inputs: PlanInputs, cell: Cell) -> Contender:
         """Return the same ways on other texts."""
@@ -114,7 +116,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": ["H200"],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def contenders(inputs: PlanInputs, cell: Cell) -> list[Contender]:
@@ -168,7 +170,7 @@ def raced(contender: Contender, cell: Cell, some: Sequence[Request], family: Fam
         Timed(
             Way(policy=one.policy, drafter=one.drafter),
             entrant(
-                one.policy.label,
+                name_of(one.policy.code, one.drafter),
                 RoundSetup(policy=one.policy, drafter=one.drafter, run_tokens=one.run_tokens),
                 family,
                 some,
@@ -209,8 +211,8 @@ def planned(
             {
                 "batch": own.batch,
                 "new_tokens": length,
-                "policy": own.policy.label,
-                "policy_for_recorded": other.policy.label,
+                "policy": name_of(own.policy.code, own.drafter),
+                "policy_for_recorded": name_of(other.policy.code, other.drafter),
                 "tokens_per_s": middle,
                 "of_best": middle["own"] / max(middle.values()),
                 "promised_speedup": promised / plainly,

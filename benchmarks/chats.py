@@ -42,6 +42,7 @@ from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 
 from sweep import DTYPE  # isort: skip
+from result import print_result  # isort: skip
 
 BEGINNING, ASKED, ANSWER, TURNS = 256, 64, 32, 8  # tokens of a chat, and how often it asks
 CHATS, ALIKE, SHARED, OWN = 4, 8, 512, 32
@@ -116,7 +117,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": ["H200"],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def long_texts(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

@@ -23,7 +23,6 @@ The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -38,6 +37,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.kernels.arrays import Floats32, Ints
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
+from spectune.planner.policies.labels import name_of
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing
@@ -69,6 +69,7 @@ from llamacpp import (  # isort: skip
     read_bytes_per_step,
 )
 from sweep import DTYPE, PROMPTS, learned, profiled_prompts, requests  # isort: skip
+from result import print_result  # isort: skip
 
 HELD = "bfloat16"  # the target's weights, which lie so in memory in either native format
 PLAIN, PLAN, GENERATE = "plain", "plan", "transformers.generate"
@@ -117,7 +118,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": ["H200", *([absent] if absent else [])],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 class Clocked:
@@ -208,7 +209,7 @@ def kept_promise(
     on_traced, pace, kept = _gauged(cell, setups, family, traced, seed)
     on_unseen, unseen_pace, _ = _gauged(cell, setups, family, unseen, seed)
     return {
-        "policy": cell.policy.label,
+        "policy": name_of(cell.policy.code, cell.drafter),
         "predicted": {name: promise.tokens_per_s for name, promise in promised.items()},
         "tokens_per_round": {"predicted": cell.prediction.tokens_per_round, "measured": kept},
         "traced_error": {name: _error(promised[name], on_traced[name] / pace[name]) for name in setups},
@@ -226,7 +227,7 @@ def one_cell(cell: PlanCell, kept: list[dict[str, Any]], family: Family, fresh: 
     beside = _raced(ours, family, fresh, cell.batch, len(kept), _transformers(cell.batch, fresh))
     return {
         "batch": cell.batch,
-        "policy": cell.policy.label,
+        "policy": name_of(cell.policy.code, cell.drafter),
         "predicted": _middle([one["predicted"] for one in kept]),
         "bandwidth_limit_tokens_per_s": _limit(cell),
         "host_overhead": _middle([_overheads(ours, family, fresh, cell.batch) for _ in kept]),

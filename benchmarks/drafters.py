@@ -39,6 +39,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import CachebackPolicy, PlainPolicy, TextPolicy
+from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
@@ -55,6 +56,7 @@ from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.request import Models
 
 from sweep import DTYPE, FINE_TURNS, Raced, Way, learned, profiled_prompts, raced, requests, speed_of  # isort: skip
+from result import print_result  # isort: skip
 
 BATCHES = (1, 8)
 LEARNED = ("eagle3", "medusa", "ctc", "specformer", "exit")
@@ -121,7 +123,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": [f"{name}: no such head beside the target" for name in HEADS if name not in models.drafters],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def with_heads(models: Models) -> Models:
@@ -158,7 +160,7 @@ def systems_of(cell: PlanCell, inputs: PlanInputs, table: FrozenTable) -> list[S
     best: dict[str, System] = {}
     for candidate in contest.priced:
         drafter = None if candidate.drafter not in {one.name for one in inputs.drafters} else candidate.drafter
-        name = name_of(candidate)
+        name = system_of(candidate)
         if name not in best or candidate.tokens_per_s > best[name].best.tokens_per_s:
             best[name] = System(name=name, drafter=drafter, best=candidate)
     if TABLE not in best:  # the planner saw without a replay that no tree of it is the fastest of its kind
@@ -167,7 +169,7 @@ def systems_of(cell: PlanCell, inputs: PlanInputs, table: FrozenTable) -> list[S
     return list(best.values())
 
 
-def name_of(candidate: Candidate) -> str:
+def system_of(candidate: Candidate) -> str:
     """Return which system a candidate belongs to."""
     policy = candidate.policy
     if isinstance(policy, PlainPolicy):
@@ -248,7 +250,7 @@ def row_of(system: System, run: list[Raced], planned: Way) -> dict[str, Any]:
     return {
         "system": system.name,
         "drafter": TABLE if system.name == TABLE else system.drafter,
-        "policy": system.best.policy.label,
+        "policy": name_of(system.best.policy.code, system.best.drafter),
         "draft_ms": system.best.draft_ms,
         "predicted_tokens_per_round": system.best.tokens_per_round,
         "measured_tokens_per_round": measured.tokens_per_round,

@@ -44,6 +44,7 @@ from spectune.runtime.models.loading import load_model
 from spectune.tuning.edge import EdgePlanner
 
 from sweep import DTYPE, Chapter, learned  # isort: skip
+from result import print_result  # isort: skip
 
 SERVER_CORE, DEVICE_CORE = 0, 1
 BATCHES = (1, 2, 4)
@@ -69,7 +70,7 @@ def main() -> None:
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
     result = {"bench": "edge", "device": chapter.inputs.device.label, "rows": rows, "checks": checks}
-    print(json.dumps({**result, "holds": all(checks.values())}))
+    print_result({**result, "holds": all(checks.values())})
 
 
 def one_scene(

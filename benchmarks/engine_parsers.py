@@ -37,6 +37,8 @@ from spectune.runtime.engines.table import ENGINES
 from spectune.tests.engine_policies import POLICIES, cell_with, chains_by_batch, plan_of_kind
 from spectune.tests.priced_cells import plan_with
 
+from result import stamped  # isort: skip
+
 MODELS = Path(__file__).resolve().parents[1] / "demo" / "models"
 CHILD = Path(__file__).with_name("engine_parser_child.py")
 FOLDERS: dict[DrafterForm, str] = {"model": "small", "eagle3": "eagle3"}
@@ -141,7 +143,7 @@ def main() -> None:
                 rows.append(row)
                 not_run += [f"{engine} {row['version']}: {name}: {said}" for name, said in row["needs_gpu"].items()]
     holds = all(not row["refused"] and not row["spoilt_but_taken"] for row in rows) if rows else None
-    told = json.dumps({"bench": "engine_parsers", "rows": rows, "holds": holds, "not_run": not_run})
+    told = json.dumps(stamped({"bench": "engine_parsers", "rows": rows, "holds": holds, "not_run": not_run}))
     print(told.replace(str(MODELS), "demo/models"))
 
 

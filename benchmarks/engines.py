@@ -26,7 +26,6 @@ object.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
@@ -45,6 +44,7 @@ from spectune.errors import RequestError
 from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
+from spectune.planner.policies.labels import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.measured import Load, MeasuredEngine
@@ -57,6 +57,7 @@ from spectune.tuning.engines.profile import EngineRequest, profile_engine
 from spectune.tuning.engines.turns import Key, Turn, by_key, speed, stable
 
 from sweep import profiled_prompts  # isort: skip
+from result import print_result  # isort: skip
 
 LENGTHS = range(1, 9)
 PROFILE_PROMPTS, NEW_TOKENS = 32, 96
@@ -110,7 +111,7 @@ def main() -> None:
         "holds": all(checks.values()) if checks else None,
         "not_run": not_run,
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def _engine(name: str, dtype: str, folder: Path) -> MeasuredEngine:
@@ -199,7 +200,7 @@ def _promise(engine: MeasuredEngine, cell: PlanCell, timed: Sequence[TimedSettin
     rate = cell.prediction.tokens_per_s
     own_rate = rate / (1.0 - cell.prediction.errors.optimism)  # on the very texts of the choice nothing is taken off
     found = {
-        "plan": cell.policy.label if cell.drafter is None else f"{cell.policy.label} by {cell.drafter}",
+        "plan": name_of(cell.policy.code, cell.drafter),
         "predicted_tokens_per_s": rate,
         "interval": [cell.prediction.low, cell.prediction.high],
         "measured_on_profiled_prompts": promised[own],

@@ -38,6 +38,8 @@ from spectune.profiler.roofline import roofline_ms, shape_of
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
 
+from result import print_result  # isort: skip
+
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
 BATCHES, CONTEXTS, TOKENS = (1, 2, 4, 8), (64, 1024), (1, 2, 4, 8, 12, 16, 24, 32, 48, 60)
 HALVES = ((1, 4), (2, 8))
@@ -66,7 +68,7 @@ def main() -> None:
     holds = bound["least"] >= 1.0
     result = {"bench": "estimate", "device": device.label, "rounds": wanted.rounds, "dtype": DTYPE}
     result |= {"errors": errors, "measured_over_bound": bound, "efficiency": whole}
-    print(json.dumps({**result, "holds": holds, "not_run": ["from one GPU to another", "H200"]}))
+    print_result({**result, "holds": holds, "not_run": ["from one GPU to another", "H200"]})
 
 
 def measured(device: Device, rounds: int) -> tuple[Family, Ceilings]:

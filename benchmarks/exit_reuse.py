@@ -14,7 +14,6 @@ It measures and judges nothing: `holds` is null. The last line is one JSON objec
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -31,6 +30,8 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.tapped import require_lean
 from spectune.runtime.shapes import ForwardShapes, ResumedShapes
+
+from result import print_result  # isort: skip
 
 LENGTHS, EXITS, BATCHES, CONTEXT, WARM_UP = (2, 4, 8), (2, 4), (1, 4), 100, 3
 
@@ -61,7 +62,7 @@ def main() -> None:
                 saved = f"{row['saved_share']:6.1%} of a round saved, read twice {row['twice_ms']:5.2f} ms"
                 print(f"exit {exit_layer}  batch {batch}  chain {length}  {told}: {saved}", flush=True)
     result = {"bench": "exit_reuse", "device": device.label, "dtype": device.native_dtype, "torch": torch.__version__}
-    print(json.dumps(result | {"rows": rows, "holds": None}))
+    print_result(result | {"rows": rows, "holds": None})
 
 
 def row_of(took: dict[tuple[str, int], float], length: int) -> dict[str, float]:

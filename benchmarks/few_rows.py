@@ -13,7 +13,6 @@ nothing is claimed of it. Last comes one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from unittest.mock import patch
@@ -28,6 +27,8 @@ from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
+
+from result import print_result  # isort: skip
 
 TOKENS, CONTEXT, WARM_UP = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 512), 100, 3
 OURS, BFLOAT16 = "float32", "bfloat16"
@@ -70,7 +71,7 @@ def main() -> int:
         "holds": all(checks.values()),
         "not_run": [],
     }
-    print(json.dumps(result))
+    print_result(result)
     return 0 if result["holds"] else 1
 
 

@@ -30,6 +30,8 @@ from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
 from spectune.tests.local_cluster import LocalCluster, local_cluster
 
+from result import print_result  # isort: skip
+
 TIMING = re.compile(r"\(node (\w+)\): timing forwards, (\d+)%")  # what the command says of a node
 SPENT = 20  # percent of its budget that a node has spent when it is lost
 
@@ -55,7 +57,7 @@ def main() -> None:
         result = measured(asked.store or str(Path(folder) / "store.db"), asked.budget)
     for name, holds in result["checks"].items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
-    print(json.dumps(result | {"holds": all(result["checks"].values()), "not_run": ["several machines", "GPUs"]}))
+    print_result(result | {"holds": all(result["checks"].values()), "not_run": ["several machines", "GPUs"]})
 
 
 def measured(store: str, budget_s: float) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
+from spectune.planner.policies.labels import name_of
 from spectune.profiler.bandwidth import memory_bandwidth
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
@@ -75,6 +76,8 @@ from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.recording.traces import record_workloads, workloads_of
 from spectune.tuning.request import PlanRequest, ProfileRequest
 from spectune.tuning.validate import entrant
+
+from result import print_result, stamped  # isort: skip
 
 DTYPE, REGIME = "bfloat16", "cuda-graph"
 PARTS = ("plain", "planned", "kernels")
@@ -139,7 +142,7 @@ def main() -> int:
 
     def keep() -> None:
         if asked.results is not None:
-            asked.results.write_text(json.dumps(result()))
+            asked.results.write_text(json.dumps(stamped(result())))
 
     for part in asked.parts.split(","):
         if part == "plain":
@@ -155,7 +158,7 @@ def main() -> int:
         keep()
     for name, holds in result()["checks"].items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
-    print(json.dumps(result()))
+    print_result(result())
     return 0 if all(result()["checks"].values()) else 1
 
 
@@ -348,7 +351,9 @@ def planned_rows(here: Device, asked: argparse.Namespace, told: Json) -> Iterato
     plan = solve_plan(inputs, wanted)
     planned_s = time.monotonic() - started
     print(f"profiled in {profiled_s:.1f} s, planned in {planned_s:.1f} s", flush=True)
-    print(*(f"batch {cell.batch}: {cell.policy.label}" for cell in plan.cells), sep="\n", flush=True)
+    print(
+        *(f"batch {cell.batch}: {name_of(cell.policy.code, cell.drafter)}" for cell in plan.cells), sep="\n", flush=True
+    )
     fresh = evaluation(models.target)
     told |= {"large": asked.large, "profile_s": profiled_s, "plan_s": planned_s}
     told["verify_ms"] = [
@@ -492,7 +497,7 @@ def raced_rows(
             "part": "planned",
             "batch": cell.batch,
             "decoder": name,
-            "policy": cell.policy.label if name == "plan" else name,
+            "policy": name_of(cell.policy.code, cell.drafter) if name == "plan" else name,
             "drafter": setups[name].drafter,
             "tokens_per_s": statistics.median(speeds[name]),
             "round_ms": statistics.median(times[name]),

@@ -15,7 +15,6 @@ prompt by itself, and no near-tie is excused.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -56,6 +55,8 @@ from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.measuring.decoding import Family, Run, decode_timed, room_for
 from spectune.tuning.measuring.exact import Judgement, judge
+
+from result import print_result  # isort: skip
 
 Judging = Callable[[Sequence[Request], Sequence[Sequence[int]]], Judgement]
 
@@ -142,7 +143,7 @@ def main() -> int:
         "dtype": asked.dtype,
         "rows": [asdict(row) for row in rows],
     }
-    print(json.dumps({**result, "checks": checks, "holds": all(checks.values()), "not_run": ["H200"]}))
+    print_result({**result, "checks": checks, "holds": all(checks.values()), "not_run": ["H200"]})
     return 0 if all(checks.values()) else 1
 
 

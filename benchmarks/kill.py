@@ -34,6 +34,8 @@ from typing import Any
 from spectune.db import open_store
 from spectune.profiler.device import detect
 
+from result import print_result  # isort: skip
+
 FAMILY = Path(str(files("spectune.demo.models")))
 DRAFTERS = ("small", "medium")
 PROMPTS, NEW_TOKENS, BUDGET_S = 8, 32, 20.0
@@ -206,7 +208,7 @@ def main() -> None:
         "visits": sum(len(store.seen) for store in stores),
         "not_run": ["H200"],
     }
-    print(json.dumps(result | {"checks": checks, "faults": faults, "holds": all(checks.values())}))
+    print_result(result | {"checks": checks, "faults": faults, "holds": all(checks.values())})
 
 
 def planned_kills(seed: int) -> deque[Kill]:

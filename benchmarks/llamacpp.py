@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import statistics
 import tempfile
 import time
@@ -53,6 +52,7 @@ from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 
 from llama_server import LENGTHS, PLAIN_NAME, Answer, Way, server, ways  # isort: skip
+from result import print_result  # isort: skip
 
 TURNS = 8
 OURS = "ours plain"
@@ -195,7 +195,7 @@ def main() -> None:
     asked = parser.parse_args()
     if reason := missing():
         print(reason)
-        print(json.dumps({"bench": "llamacpp", "rows": [], "holds": None, "not_run": [reason]}))
+        print_result({"bench": "llamacpp", "rows": [], "holds": None, "not_run": [reason]})
         return
     batches = [int(batch) for batch in asked.batches.split(",")]
     rows = [row for batch in batches for row in raced(asked, batch)]
@@ -211,7 +211,7 @@ def main() -> None:
         "holds": all(row["same_texts"] == row["texts"] for row in plain) if exact else None,
         "not_run": [] if exact else ["texts are compared in float32 only"],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def raced(asked: argparse.Namespace, batch: int) -> list[dict[str, Any]]:  # Any: JSON

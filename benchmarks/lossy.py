@@ -60,6 +60,8 @@ from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 
+from result import print_result  # isort: skip
+
 PUBLISHED = FlyRule()
 CHAIN = ChainPolicy(length=10)
 COPYING = StackPolicy(drafters=("small", "lookup"), lengths=(10, 6), max_ngram=4)
@@ -199,7 +201,7 @@ def row(way: TreePolicy, right: list[bool], own: list[bool], outcome: Outcome, r
     loss, least, most = accuracy_loss(own, right)
     emitted = sum(map(len, outcome.texts))
     return {
-        "policy": way.label,
+        "policy": way.code,
         "accuracy": sum(right) / count,
         "accuracy_95": [low, high],
         "loss": loss,
@@ -265,7 +267,7 @@ def main() -> None:
         print(f"{each['way']:28}{accuracy:>26}{loss:>28}{rate}")
     for what, is_so in found["checks"].items():
         print(f"{what}: {'yes' if is_so else 'NO'}")
-    print(json.dumps({"bench": "lossy", "machine": platform.machine(), "torch": torch.__version__, **found}))
+    print_result({"bench": "lossy", "machine": platform.machine(), "torch": torch.__version__, **found})
 
 
 if __name__ == "__main__":

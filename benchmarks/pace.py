@@ -13,7 +13,6 @@ The last line is one JSON object; it makes no claim that could fail.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,8 @@ from spectune.profiler.repeats import SETTLED
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.family import load_family
+
+from result import print_result  # isort: skip
 
 SHAPES = {"1 token": (1, 1), "8 x 8 tokens": (8, 8)}  # (batch, tokens per sequence)
 CONTEXT = 100
@@ -71,7 +72,7 @@ def main() -> None:
         "apart": apart,
         "holds": True,
     }
-    print(json.dumps(told))
+    print_result(told)
 
 
 def prepared(target: CausalModel, batch: int, tokens: int) -> Call:

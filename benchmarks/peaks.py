@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -43,6 +42,7 @@ from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.measuring.decoding import Family, decode_timed
 
 from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
+from result import print_result  # isort: skip
 
 BATCHES = (1, 8)
 CONTEXT, NEW_TOKENS = 128, 32
@@ -89,7 +89,7 @@ def main() -> int:
     rows = [{**asdict(peak), "error": peak.error} for peak in peaks]
     not_run = [] if torch.cuda.is_available() else ["H200"]
     result = {"bench": "peaks", "device": here.label, "rows": rows, "holds": holds, "not_run": not_run}
-    print(json.dumps(result))
+    print_result(result)
     return 0 if holds else 1
 
 

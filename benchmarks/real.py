@@ -30,7 +30,6 @@ import os
 import re
 import resource
 import statistics
-import subprocess
 import sys
 import time
 import traceback
@@ -58,6 +57,7 @@ from real_cells import (  # isort: skip
     transformers_cell,
 )
 from real_sets import SETS, Json, Options, profiled  # isort: skip
+from result import commit, print_result  # isort: skip
 
 FULL = {"prompts": 32, "tokens": 128, "rule_prompts": 8, "rule_tokens": 96, "long_prompts": 8, "long_tokens": 2048}
 FULL |= {"few": 4, "swept": 12, "profiles": 3}
@@ -226,7 +226,7 @@ def measure(cell: Measured, kept: Kept, options: Options, *, again: bool) -> boo
         "cell": cell.name,
         "quick": options.quick,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "device": detect("cpu").label,
         "command": f"python benchmarks/real.py --models FOLDER --only {cell.name}{flags}",
         "pair": list(options.pair),
@@ -270,7 +270,7 @@ def summarise(records: Records, names: Sequence[str], failed: Sequence[str], *, 
         "failed": list(failed),
         "not_run": [*missing, *NOT_HERE],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def claims_of(name: str, record: Json) -> Iterator[Claim]:
@@ -318,11 +318,6 @@ def _middle(record: Json, place: int, what: str) -> float:
 
 def _off(ratio: float | None) -> float | None:
     return None if ratio is None else abs(ratio - 1.0)
-
-
-def _commit() -> str:
-    told = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(told, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _race(name: str, of: str, batch: int) -> Measured:

@@ -30,6 +30,7 @@ from spectune.planner.policies import (
     SuffixTreePolicy,
     TreePolicy,
 )
+from spectune.planner.policies.labels import name_of
 from spectune.planner.policies.stack import stack_name
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
@@ -254,7 +255,7 @@ def identity_cell(which: ModelSet, options: Options) -> Json:
         "prompts": len(requests),
         "tokens": options.tokens,
         "compared_tokens": sum(map(len, texts)),
-        "plan": setup.policy.label,
+        "plan": name_of(setup.policy.code, setup.drafter),
         "batch": EXACT_BATCH,
         "ties": sum(gap <= MOST_GAP for gap in gaps),
         "faults": sum(gap > MOST_GAP for gap in gaps) + missing,
@@ -278,7 +279,12 @@ def distribution_cell(options: Options) -> Json:
     gc.collect()
     judged = judge(load_pretrained(str(found.models.target), dtype=EXACT_DTYPE), requests, texts)
     tokens = sum(map(len, texts))
-    return {"tokens": tokens, "plan": setup.policy.label, "near_ties": judged.near_ties, "faults": judged.wrong}
+    return {
+        "tokens": tokens,
+        "plan": name_of(setup.policy.code, setup.drafter),
+        "near_ties": judged.near_ties,
+        "faults": judged.wrong,
+    }
 
 
 def differing(

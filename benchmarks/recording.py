@@ -15,7 +15,6 @@ than 8 bytes.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import sys
@@ -46,6 +45,8 @@ from spectune.tuning.recording.growth_rules import Beam, BestFirst, OptTree, Tal
 from spectune.tuning.recording.recipe import MOST_CHILDREN, Recipe, Rule, recipe_of
 from spectune.tuning.recording.record import record_prompts
 from spectune.tuning.request import Models, ProfileRequest
+
+from result import print_result  # isort: skip
 
 FAMILY = Path(__file__).resolve().parents[1] / "demo" / "models"
 BYTES_BAR, CENSORED_BAR = 8.0, 0.005  # near-ties may fall differently in two recordings
@@ -107,9 +108,7 @@ def main() -> int:
         "holds": all(keeps_its_promise(name, found[name]) for name in PROMISED),
         "not_run": [],
     }
-    if asked.output:
-        asked.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    print_result(result, asked.output)
     return 0 if result["holds"] else 1
 
 

@@ -16,7 +16,6 @@ the ratio within a race; the ratio of the plan's two decoders says how much of a
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from typing import Any
 
@@ -47,6 +46,7 @@ from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 
 from sweep import DTYPE, FINE_TURNS, LOOKUP, PROMPTS, Raced, Way, learned, raced, requests, speed_of, speeds_of  # isort: skip
+from result import print_result  # isort: skip
 
 OCCURRENCES: tuple[Occurrence, ...] = ("first", "last")
 FINALISTS = 5  # of the sweep, measured again
@@ -89,7 +89,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": ["H200"],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def configurations(drafters: list[str]) -> list[Way]:

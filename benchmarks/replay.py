@@ -46,6 +46,8 @@ from spectune.planner.replay.replay import replay_cast
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 
+from result import print_result  # isort: skip
+
 STATELESS_BAR, COUPLED_BAR = 300_000.0, 100_000.0
 CHILDREN, DEPTH, NODES = 10, 8, 60
 HITS_BY_RANK = (0.68, 0.10, 0.045, 0.03, 0.02, 0.02, 0.01, 0.005, 0.004, 0.004)
@@ -122,9 +124,7 @@ def main() -> int:
         and all(by_name[name].per_s >= bar and not by_name[name].censored_share for name, bar in bars.items()),
         "not_run": not_run,
     }
-    if asked.output:
-        asked.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    print_result(result, asked.output)
     return 0 if result["holds"] else 1
 
 

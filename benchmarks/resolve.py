@@ -47,6 +47,7 @@ from full_store import Contents, fill, setups_of  # isort: skip
 from http_load import NOT_MODIFIED, OK, Orders, run_soon, summary  # isort: skip
 from mixed_load import Mixed, Outcome, last_rows, resolve_path, unlike  # isort: skip
 from service_process import Memory, Service, served  # isort: skip
+from result import print_result  # isort: skip
 
 BAR_PER_S, BAR_P99_MS, MOST_GROWTH = 1500.0, 50.0, 0.05
 FULL_MEASUREMENTS, FULL_PLANS, FULL_MINUTES, CORES = 1_000_000, 10_000, 10.0, 2
@@ -106,7 +107,7 @@ def main() -> int:
         "holds": all(checks.values()),
         "not_run": [name for name in FULL_SIZE if not checks[name]],
     }
-    print(json.dumps(result))
+    print_result(result)
     return 0 if result["holds"] else 1
 
 

@@ -12,7 +12,6 @@ surface and trace. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.gauge import Gauge, typical_nodes
 
+from result import print_result  # isort: skip
 from sweep import (  # isort: skip
     DTYPE,
     FINE_TURNS,
@@ -83,7 +83,7 @@ def main() -> None:
         "holds": all(checks.values()),
         "not_run": ["H200"],
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

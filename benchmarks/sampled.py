@@ -15,7 +15,6 @@ one that drafts a chain at most 1.25. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +41,7 @@ from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family
 
 from sweep import DTYPE, requests  # isort: skip
+from result import print_result  # isort: skip
 
 BATCHES, DRAFTER = (1, 8), "small"
 UNTIMED, TIMED = 4, 8  # rounds of a turn
@@ -104,7 +104,7 @@ def main() -> None:
         "checks": checks,
         "holds": all(checks.values()),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def decoded(family: Family, batch: int, turns: int) -> list[Json]:

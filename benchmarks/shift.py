@@ -15,7 +15,6 @@ of the best way.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import tempfile
@@ -30,12 +29,14 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
+from spectune.planner.policies.labels import name_of
 from spectune.runtime.generator import Generator
 from spectune.runtime.setup import RoundSetup, plain_setup
 from spectune.runtime.watch.options import WatchOptions
 from spectune.runtime.watch.watch import Watch
 
 from sweep import learned, profiled_prompts  # isort: skip
+from result import print_result  # isort: skip
 
 NEVER = 1e-9  # a share of rounds
 TRACED = 48  # prompts of the profile
@@ -95,7 +96,7 @@ def main() -> None:
         "checks": checks,
         "holds": all(checks.values()),
     }
-    print(json.dumps(result))
+    print_result(result)
 
 
 def traffic(plan: Plan, asked: argparse.Namespace, temperature: float) -> list[Entrant]:
@@ -149,7 +150,7 @@ def run_by(setup: RoundSetup, cell: PlanCell) -> PlanCell:
 
 def named(setup: RoundSetup) -> str:
     """Return a name for people."""
-    return setup.policy.label if setup.drafter is None else f"{setup.policy.label} by {setup.drafter}"
+    return name_of(setup.policy.code, setup.drafter)
 
 
 def events_of(generator: Generator) -> list[str]:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -57,6 +56,7 @@ from spectune.tuning.measuring.exact import Judgement, judge
 from crowd import NAN, SAMPLED, Crowd, Emitted, Flawed, FlawedReader, NeverWorks, Prompts, ScoresNaN, ShortOfMemory  # isort: skip
 from identity import PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from peaks import Counted, counted_family, models_of  # isort: skip
+from result import print_result  # isort: skip
 
 ROUNDS, FAULT_ROUNDS = 10_000, 600
 SLOTS, NEW_TOKENS, TURN = 8, 64, 8
@@ -103,7 +103,7 @@ def main() -> int:
         "holds": all(checks.values()),
         "not_run": [] if asked.device != "cpu" else ["H200"],
     }
-    print(json.dumps(result))
+    print_result(result)
     return 0 if result["holds"] else 1
 
 

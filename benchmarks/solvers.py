@@ -19,7 +19,6 @@ The last line is one JSON object; `holds` is true where every part is exact and 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import sys
@@ -43,6 +42,8 @@ from spectune.tests.best_trees import best_tree_values, values_of
 from spectune.tests.cost_curves import KINDS, random_costs, random_utilities
 from spectune.tests.hierarchy_oracles import Play, booked_ms_per_token, every_hierarchy, random_family, random_setup
 from spectune.tests.ordered_trees import ordered_trees, tree_value
+
+from result import print_result  # isort: skip
 
 INSTANCES, ROUNDS, BAR_ERRORS, LONGER = 40, 60_000, 3.0, 10
 MOST_BEYOND, MOST_SQUARES = 2, 73.4  # chance exceeds each less than once in 1,000 times
@@ -76,9 +77,7 @@ def main() -> int:
         "holds": all(part["holds"] for part in parts.values()),
         "not_run": [],
     }
-    if asked.output:
-        asked.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    print_result(result, asked.output)
     return 0 if result["holds"] else 1
 
 

@@ -12,7 +12,6 @@ temperature 0.8. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -35,6 +34,8 @@ from spectune.tuning.prompts import requests_of
 from spectune.tuning.recording.continuations import continuations
 from spectune.tuning.request import ProfileRequest
 
+from result import print_result  # isort: skip
+
 LOOPING = 0.8  # share of the corpus's distinct 4-grams below which greedy text counts as looping
 SAMPLED = 0.8  # temperature of the second part
 
@@ -53,7 +54,7 @@ def main() -> None:
         result["sampled"] = asdict(measured(replace(size, temperature=SAMPLED, repeats=1)))
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
-    print(json.dumps({**result, "checks": checks, "holds": all(checks.values()), "not_run": ["H200"]}))
+    print_result({**result, "checks": checks, "holds": all(checks.values()), "not_run": ["H200"]})
 
 
 def measured(size: DemoSize) -> DemoOutcome:

@@ -9,13 +9,14 @@ waits for it. The three are timed in turn, so that a slow moment of the machine 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from result import print_result  # isort: skip
 
 IMPORT_LIMIT_MS = 50.0
 HELP_LIMIT_MS = 400.0
@@ -63,7 +64,7 @@ def main() -> None:
         "samples_ms": samples,
         "holds": import_ms <= IMPORT_LIMIT_MS and median_ms["help"] <= HELP_LIMIT_MS,
     }
-    print(json.dumps(verdict))
+    print_result(verdict)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ from spectune.db.tables import MeasurementTable
 from spectune.db.url import resolve_url
 from spectune.profiler.device import detect
 
+from result import print_result  # isort: skip
+
 LIMIT_S = 1800.0  # for all writers of one store
 ROWS_BEFORE_A_RESTART = 20  # since the fault before
 LONGEST_DELAY_S = 0.5  # from a writer's first row to its kill
@@ -188,7 +190,7 @@ def main() -> None:
         results["postgresql"] = faulty_run(server.url, Path(folder), trial, server)
     result = {"bench": "store_faults", "machine": detect("cpu").label, "writers": trial.writers, "rows": trial.rows}
     holds = all(all(found["checks"].values()) for found in results.values())
-    print(json.dumps(result | {"seed": trial.seed, "stores": results, "not_run": [], "holds": holds}))
+    print_result(result | {"seed": trial.seed, "stores": results, "not_run": [], "holds": holds})
 
 
 def faulty_run(url: str, folder: Path, trial: Trial, server: Server | None) -> dict[str, Any]:

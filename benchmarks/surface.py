@@ -12,7 +12,6 @@ where the session of 60 s keeps the bars, and every session without load its bud
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import platform
@@ -40,6 +39,8 @@ from spectune.profiler.tally import Cell, Tally
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tests.memory_journal import MemoryJournal
+
+from result import print_result  # isort: skip
 
 FAMILY = Path(__file__).resolve().parents[1] / "demo" / "models"
 MODELS = (("target", "verify", 64), ("small", "draft", 16), ("medium", "draft", 16))
@@ -266,9 +267,7 @@ def main() -> int:
         and all(found.spent_s <= 1.1 * found.budget_s for found in curve),
         "not_run": ["the H200 bars: no GPU on this machine"] if not torch.cuda.is_available() else [],
     }
-    if asked.output:
-        asked.output.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result))
+    print_result(result, asked.output)
     return 0 if result["holds"] else 1
 
 

@@ -16,6 +16,7 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.policies import TreePolicy
+from spectune.planner.policies.labels import name_of
 from spectune.planner.text.frozen import FrozenTable
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
@@ -53,7 +54,7 @@ class Way:
     @property
     def name(self) -> str:
         """Name for people."""
-        return self.policy.label if self.drafter is None else f"{self.policy.label} by {self.drafter}"
+        return name_of(self.policy.code, self.drafter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ batch 1. The last line is one JSON object.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,8 @@ from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
 from spectune.runtime.openmp import let_workers_go
 from spectune.runtime.serving import Session
+
+from result import print_result  # isort: skip
 
 BATCHES, NEW_TOKENS = (1, 8), 256
 WAYS = ("loading", "another", "another beside idle workers")
@@ -44,7 +45,7 @@ def main() -> None:
     for name, holds in checks.items():
         print(f"{'ok  ' if holds else 'MISS'} {name}")
     told = {"bench": "threads", "device": detect("cpu").label, "rows": rows, "checks": checks}
-    print(json.dumps({**told, "holds": all(checks.values())}))
+    print_result({**told, "holds": all(checks.values())})
 
 
 def row_of(session: Session, pool: ThreadPoolExecutor, batch: int, repeats: int) -> dict[str, float]:

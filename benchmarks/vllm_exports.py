@@ -49,6 +49,7 @@ from spectune.tuning.measuring.decoding import LOOKUP, Family
 
 from engine_parsers import MODELS, recorded_for  # isort: skip
 from vllm_export_models import write_eagle, write_named, write_padded  # isort: skip
+from result import stamped  # isort: skip
 from vllm_export_runs import (
     ALL,
     CHILD,
@@ -107,7 +108,7 @@ def main() -> int:
         "exported_for": recorded,
     }
     result |= {"prompts": PROMPTS, "tokens": TOKENS, "rows": rows, "told": told, "holds": holds, "not_run": not_run}
-    print(json.dumps(result).replace(str(MODELS), "demo/models"))
+    print(json.dumps(stamped(result)).replace(str(MODELS), "demo/models"))
     return 0 if holds else 1
 
 

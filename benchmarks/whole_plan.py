@@ -11,7 +11,6 @@ minute: memory-bound, with a tile step every 8 rows, dearer with batch and conte
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ from dataclasses import replace
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import DrafterInputs, PlanInputs
+from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
@@ -38,6 +38,8 @@ from spectune.tuning.recording.record import record_prompts
 from spectune.tuning.recording.traces import trace_of
 from spectune.tuning.request import ProfileRequest
 from spectune.tuning.spread import Spread, cores_available
+
+from result import print_result  # isort: skip
 
 MOST_S = 60.0
 BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32), (256, 1024, 4096)
@@ -69,7 +71,7 @@ def main() -> int:
     seconds = time.perf_counter() - started
     origin = plan.provenance
     for cell in plan.cells:
-        print(f"batch {cell.batch:2}, context {cell.context:4}: {cell.policy.label} by {cell.drafter}")
+        print(f"batch {cell.batch:2}, context {cell.context:4}: {name_of(cell.policy.code, cell.drafter)}")
     print(f"{origin.candidates} priced, {origin.pruned} pruned, {seconds:.1f} s in {asked.jobs} processes")
     result = {
         "benchmark": "whole plan",
@@ -84,7 +86,7 @@ def main() -> int:
         "holds": seconds <= MOST_S,
         "not_run": [],
     }
-    print(json.dumps(result))
+    print_result(result)
     return 0 if result["holds"] else 1
 
 

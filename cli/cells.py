@@ -17,8 +17,8 @@ NOT_SLOWER = 0.98  # of plain decoding's speed: what is measured below is no noi
 
 def plan_table(plan: Plan) -> Table:
     """Return what a plan chose for each cell and what that promises."""
+    from ..planner.policies.labels import name_of
     from ..planner.reasons.facts import heading
-    from ..planner.reasons.sentences import name_of
 
     rows = []
     for cell in plan.cells:
@@ -28,8 +28,7 @@ def plan_table(plan: Plan) -> Table:
             (
                 cell.batch,
                 cell.context if cell.priced_at is None else f"{cell.context} (as {cell.priced_at})",
-                cell.policy.label,
-                cell.drafter,
+                name_of(cell.policy.code, cell.drafter),
                 promise.tokens_per_s,
                 _interval(promise.low, promise.high),
                 promise.speedup_over_plain,
@@ -38,8 +37,22 @@ def plan_table(plan: Plan) -> Table:
             )
         )
     bound = () if plan.bound is None else (str(plan.bound),)
-    columns = ("batch", "context", "policy", "drafter", "tokens/s", "90 %", "x plain", *bound, "runner-up")
-    return Table(title=heading(plan), columns=columns, rows=rows)
+    columns = ("batch", "context", "how to decode", "tokens/s", "90 %", "x plain", *bound, "runner-up")
+    return Table(
+        title=f"the fastest way to decode, predicted tokens/s of all sequences: {heading(plan)}",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def settings_table(plan: Plan) -> Table:
+    """Return all settings of what a plan chose, a line for each cell."""
+    rows = [
+        (cell.batch, cell.context, cell.policy.code, cell.policy.draft_forwards, cell.policy.max_verify_tokens)
+        for cell in plan.cells
+    ]
+    columns = ("batch", "context", "settings", "most draft forwards", "most tokens verified")
+    return Table(title="settings of each cell, of one sequence and round", columns=columns, rows=rows)
 
 
 def published_table(plan: Plan) -> Table:
@@ -56,14 +69,25 @@ def published_table(plan: Plan) -> Table:
 
 def validation_table(done: Validation) -> Table:
     """Return predicted and measured tokens/s of each cell, and by how much what made it faster or slower."""
-    shared = ("batch", "context", "policy", "drafter")
-    columns = (*shared, "predicted", "90 %", "measured", "error", "texts", "machine", "rounds", "plain", "x plain")
+    from ..planner.policies.labels import name_of
+
+    columns = (
+        *("batch", "context", "how to decode"),
+        "predicted",
+        "90 %",
+        "measured",
+        "error",
+        "texts",
+        "machine",
+        "rounds",
+        "plain",
+        "x plain",
+    )
     rows = [
         (
             row.batch,
             row.context,
-            row.policy,
-            row.drafter,
+            name_of(row.policy, row.drafter),
             row.predicted_tokens_per_s,
             _interval(*row.interval),
             row.measured_tokens_per_s,
@@ -77,7 +101,7 @@ def validation_table(done: Validation) -> Table:
         for row in done.rows
     ]
     number = "" if done.plan_id is None else f" {done.plan_id}"
-    return Table(title=f"plan{number} validated, tokens/s of all sequences", columns=columns, rows=rows)
+    return Table(title=f"plan{number}, predicted and measured tokens/s of all sequences", columns=columns, rows=rows)
 
 
 def validation_facts(row: ValidationRow) -> dict[str, Any]:

@@ -33,11 +33,13 @@ def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool
 
 def counted_table(observations: Sequence[Observation]) -> Table:
     """Return what was imported of a plan: its acceptance, and where that is from."""
+    from ..planner.policies.labels import name_of
+
     rows = [
         (
             cell.batch,
             cell.context,
-            cell.policy,
+            name_of(cell.policy, cell.drafter),
             cell.rounds,
             cell.tokens / cell.rounds,
             " ".join(f"{100.0 * count / cell.rounds:.1f}" for count in cell.accepted_at_least),
@@ -46,7 +48,7 @@ def counted_table(observations: Sequence[Observation]) -> Table:
         for seen in observations
         for cell in seen.cells
     ]
-    columns = ("batch", "context", "policy", "rounds", "tokens a round", "unconditional % by position", "from")
+    columns = ("batch", "context", "how to decode", "rounds", "tokens a round", "unconditional % by position", "from")
     return Table(title="what engines counted", columns=columns, rows=rows)
 
 

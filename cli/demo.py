@@ -47,7 +47,7 @@ def demo(
     """Try everything on small real models.
 
     Profiles a 14 M target and two drafters on this device, and plans. Then it measures the plan beside plain
-    decoding, two published defaults and transformers. Three to four minutes on two cores.
+    decoding, two published defaults and transformers. Two to three minutes on two cores.
 
     \b
         spectune demo
@@ -63,10 +63,13 @@ def demo(
         raise click.UsageError("-o belongs to --train")
     started = time.monotonic()
     from ..demo.story import compare, learn
+    from ..demo.warm import warm
 
     tell = _quiet if settings.quiet else _Telling()
     models, size = _models(settings, real, tell)
-    tell("loading; what a first start compiles takes a minute", 0.0)
+    tell("loading", 0.0)
+    if real is None:
+        warm(models, tell)
     with _opened(store) as opened:
         chapter = learn(opened, models, size, tell)
         if not as_json:
@@ -98,19 +101,19 @@ def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Model
 
 
 def _print_chapter(chapter: Chapter) -> None:
-    from ..demo.pages import acceptance_page, device_page, latency_page, plan_page
+    from ..demo.pages import plan_page, profile_page
 
     console = _console()
-    has_drafters = bool(chapter.profile.identities.drafters)
-    for page in (device_page, latency_page, *([acceptance_page] if has_drafters else [])):
-        console.print(page(chapter.profile))
+    console.print(profile_page(chapter.profile))
     console.print(plan_page(chapter.plan))
 
 
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(width=max(110, Console().width), highlight=False)
+    from ..demo.pages import WIDTH
+
+    return Console(width=max(WIDTH, Console().width), highlight=False)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..db.store import Store
     from ..planner.inputs import PlanInputs
     from ..planner.plans.plan import Plan
-    from ..runtime.engines.exported import Exported
+    from ..runtime.engines.exported import Dropped, Exported
 
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
 
@@ -183,17 +183,27 @@ def print_exported(found: Exported, *, are_files_shown: bool) -> None:
 
 
 def _dropped_table(found: Exported) -> Table:
+    from ..planner.policies.labels import name_of
+
     return Table(
         title=f"what {found.engine} {found.version} cannot carry",
-        columns=("batch", "context", "planned", "by", "gets", "of", "loses %", "because"),
+        columns=("batch", "context", "planned", "gets", "loses %", "because"),
         rows=[
             (
-                *(one.batch, one.context, one.wanted, one.wanted_drafter, one.gets, one.gets_drafter),
+                *(one.batch, one.context, name_of(one.wanted, one.wanted_drafter), _gets(one)),
                 *(None if one.loss is None else 100.0 * one.loss, one.reason),
             )
             for one in found.dropped
         ],
     )
+
+
+def _gets(one: Dropped) -> str:
+    """Return what a cell gets instead; what an engine does in a way of its own has the price of the nearest."""
+    from ..planner.policies.labels import name_of
+
+    own, like, code = one.gets.rpartition(", priced as ")
+    return own + like + name_of(code, one.gets_drafter)
 
 
 def _verdict(found: Exported) -> str:

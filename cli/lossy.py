@@ -246,7 +246,7 @@ def _draft(read: re.Match[str], drafter: str) -> LossyDraft:
 
 def _facts(run: LossyRun) -> dict[str, Any]:
     return {
-        "policy": run.policy.label,
+        "policy": run.policy.code,
         "drafter": run.drafter,
         "batch": run.batch,
         "tokens_per_round": run.tokens_per_round,
@@ -259,7 +259,7 @@ def _table(runs: Sequence[LossyRun]) -> Table:
     rows = [
         (
             run.batch,
-            run.policy.label,
+            run.policy.code,
             f"{run.tokens_per_round:.2f}",
             f"{run.quality.lossy:.4g}",
             f"{run.quality.target:.4g}",

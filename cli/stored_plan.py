@@ -17,7 +17,7 @@ from ..planner.reasons.verdict import verdict_lines
 from ..profiler.records.wire import readable
 from ..report.plan import plan_figure
 from ..tuning.engines.counted import imported_observations
-from .cells import plan_table, published_table, validation_table
+from .cells import plan_table, published_table, settings_table, validation_table
 from .counters import counted_table
 from .plan_name import document_of, is_number, number_in
 from .report import Table, facts_of
@@ -76,6 +76,7 @@ def _of_store(store: Store, row: PlanRow) -> Stored:
             *_tables(plan),
             *(validation_table(each) for each in validations),
             *([counted_table(counted)] if counted else []),
+            settings_table(plan),
             facts_table(f"plan {row.id}", shown),
         ),
         draw=lambda: plan_figure(plan),
@@ -97,7 +98,7 @@ def _of_file(document: str, name: str) -> Stored:
             "imported": [],
         },
         verdict=tuple(verdict_lines(plan)),
-        tables=(*_tables(plan), facts_table(f"plan of {name}", _fingerprints_last(about))),
+        tables=(*_tables(plan), settings_table(plan), facts_table(f"plan of {name}", _fingerprints_last(about))),
         draw=lambda: plan_figure(plan),
     )
 

@@ -20,6 +20,7 @@ from ..planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from ..planner.policies.labels import name_of
 from ..planner.pricing.cells import Cell
 from ..planner.published.rules import SUFFIX_DECODING, TRANSFORMERS_LOOKUP
 from ..planner.replay.recorded import Text
@@ -38,6 +39,7 @@ from ..tuning.request import Identities, ProfileRequest
 from ..tuning.validate import entrant
 from .records import CellOutcome, Row
 
+GENERATED = 8  # requests that `transformers.generate` decodes, or twice a batch
 SLOTS = 32  # sequences decoded at once where they do not influence each other
 GROWN = ConfidentChainPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy  # need more than roots
 DEFAULT_CHAIN = ChainPolicy(length=4)
@@ -48,11 +50,11 @@ PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """One way of decoding in one cell, and what the planner promised for it."""
+    """One way of decoding in one cell, and what the planner promised for it; None where it cannot tell."""
 
     name: str
     setup: RoundSetup
-    predicted_tokens_per_s: float
+    predicted_tokens_per_s: float | None
 
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
@@ -65,12 +67,32 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
     defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
-    for name, policy in defaults:
-        priced = price(inputs, place, policy, drafter)
-        setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
-        found.append(Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s))
+    found += [_default(name, policy, drafter, inputs, place) for name, policy in defaults]
     promise = cell.prediction.tokens_per_s
     return [*found, Contestant(name=PLAN, setup=setup_of(cell), predicted_tokens_per_s=promise)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """What a race gave, by name.
+
+    Attributes:
+        tokens_per_s: `transformers.generate` among them.
+        tokens_per_round: of a sequence, of those that decode in rounds.
+    """
+
+    tokens_per_s: dict[str, float]
+    tokens_per_round: dict[str, float]
+
+
+def _default(name: str, policy: TreePolicy, drafter: str, inputs: PlanInputs, place: Cell) -> Contestant:
+    """Return a default; one whose trees were not recorded, as on a busy machine, runs without a prediction."""
+    try:
+        priced = price(inputs, place, policy, drafter)
+    except PlanError:
+        return Contestant(name=name, setup=RoundSetup(policy=policy, drafter=drafter), predicted_tokens_per_s=None)
+    setup = RoundSetup(policy=policy, drafter=drafter, run_tokens=priced.run_tokens)
+    return Contestant(name=name, setup=setup, predicted_tokens_per_s=priced.tokens_per_s)
 
 
 def measure_speeds(
@@ -81,12 +103,16 @@ def measure_speeds(
     batch: int,
     *,
     seed: int = 0,
-) -> dict[str, float]:
-    """Return tokens/s by name, `transformers.generate` among them; all decode the same requests in turns."""
-    field: list[Entrant] = [entrant(c.name, c.setup, family, requests, batch) for c in found]
-    field.append(GenerateEntrant(GENERATE, baseline, requests, batch))
+) -> Raced:
+    """Let all decode the same requests in turns; `transformers.generate`, as fast on any text, the first few."""
+    ours = [entrant(c.name, c.setup, family, requests, batch) for c in found]
+    few = requests[: max(GENERATED, 2 * batch)]
+    field: list[Entrant] = [*ours, GenerateEntrant(GENERATE, baseline, few, batch)]
     race(field, turns=len(requests) // max(batch, 2), seed=seed)
-    return {e.name: e.tokens_per_s for e in field}
+    return Raced(
+        tokens_per_s={e.name: e.tokens_per_s for e in field},
+        tokens_per_round={e.name: e.run.tokens_per_round for e in ours},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +235,7 @@ def rows_of_cell(
         Row(
             batch=batch,
             name=c.name,
-            policy=c.setup.policy.label,
+            policy=name_of(c.setup.policy.code, c.setup.drafter),
             drafters=() if c.setup.drafter is None else (c.setup.drafter,),
             predicted_tokens_per_s=c.predicted_tokens_per_s,
             measured_tokens_per_s=speeds[c.name],
@@ -238,7 +264,8 @@ def outcome_of_cell(cell: PlanCell, speeds: dict[str, float], tokens_per_round: 
     measured, promise = speeds[PLAN], cell.prediction
     return CellOutcome(
         batch=cell.batch,
-        chosen=f"{cell.policy.label}{'' if cell.drafter is None else f' by {cell.drafter}'}",
+        chosen=name_of(cell.policy.code, cell.drafter),
+        measured_tokens_per_s=measured,
         speedup_over_plain=measured / speeds[PLAIN],
         speedup_over_generate=measured / speeds[GENERATE],
         prediction_error=abs(promise.tokens_per_s / measured - 1.0),

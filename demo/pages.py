@@ -1,121 +1,106 @@
-"""The demo's pages for people: tables of what was measured, chosen and delivered."""
+"""The demo's page for people, one screen: what was measured, chosen and delivered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..planner.plans.plan import Plan
-from ..planner.reasons.explain import explain_plan
-from ..profiler.records.acceptance import AcceptanceTrace
-from ..profiler.records.measurement import Measurement
+from ..planner.policies.labels import name_of
 from ..profiler.records.surface import LatencySurface
 from ..tuning.profile import Profile
 from .contest import PLAN
 from .records import CellOutcome, DemoOutcome, Row
 
-BAR = 24  # characters of the longest latency bar
-RANKS = 4  # shown of each drafter
+WIDTH = 100  # columns
 DASH = "-"
 
 
-def device_page(profile: Profile) -> RenderableType:
-    """Return where it ran."""
-    device = profile.device
-    libraries = ", ".join(f"{name} {version}" for name, version in device.libraries)
-    return Group(_title("Device"), Text(f"  {device.label}\n  {libraries}"))
-
-
-def latency_page(profile: Profile) -> RenderableType:
-    """Return what one forward costs by tokens fed, target and drafters side by side."""
-    surfaces = {"target": profile.verify, **profile.drafts}
-    pages: list[RenderableType] = [_title("One forward, in milliseconds")]
-    for batch in profile.verify.batches:
-        pages.append(_latencies(surfaces, batch))
-    return Group(*pages)
-
-
-def acceptance_page(profile: Profile) -> RenderableType:
-    """Return how often the target's next token is a drafter's first, second, ... choice."""
-    table = Table("drafter", "parameters", *(f"rank {rank + 1}" for rank in range(RANKS)), "positions", box=None)
+def profile_page(profile: Profile) -> RenderableType:
+    """Return where it ran, what a forward costs, and how often each drafter is right."""
+    libraries = ", ".join(f"{name} {version}" for name, version in profile.device.libraries if name == "torch")
+    lines = [("device", f"{profile.device.label}, {libraries}")]
+    lines.append(
+        ("target", f"{profile.identities.target.parameters / 1e6:.1f} M parameters, {_forwards(profile.verify)}")
+    )
     for trace in profile.traces:
-        table.add_row(*_acceptance(trace, profile.identities.drafters[trace.drafter_name].parameters))
-    return Group(_title("The target's next token among each drafter's best"), table)
+        size = profile.identities.drafters[trace.drafter_name].parameters / 1e6
+        right = f"first choice right at {trace.rank_acceptance()[0]:.0%} of {trace.positions:,} places"
+        forwards = _forwards(profile.drafts[trace.drafter_name])
+        lines.append((trace.drafter_name, f"{size:.1f} M parameters, {forwards}, {right}"))
+    return _facts(lines)
 
 
 def plan_page(plan: Plan) -> RenderableType:
-    """Return what was chosen and why."""
-    return Group(_title("Plan"), Text("\n".join(f"  {line}" for line in explain_plan(plan))))
+    """Return what was chosen."""
+    lines = []
+    for cell in plan.cells:
+        promise = cell.prediction
+        times = f"{promise.speedup_over_plain:.2f} x plain ({promise.speedup_low:.2f} to {promise.speedup_high:.2f})"
+        said = "" if cell.drafter is None else f", predicted {times}"
+        lines.append((f"plan, batch {cell.batch}", f"{name_of(cell.policy.code, cell.drafter)}{said}"))
+    return _facts(lines)
 
 
 def outcome_page(outcome: DemoOutcome) -> RenderableType:
     """Return predicted against measured, row by row, and how the plan fared."""
-    pages: list[RenderableType] = [_title("Measured side by side, on prompts the plan has not seen (tokens/s)")]
-    for cell in outcome.cells:
-        pages.append(_rows(cell, [row for row in outcome.rows if row.batch == cell.batch]))
     verdict = "yes" if outcome.greedy_identical else "NO"
     ties = sum(row.near_ties or 0 for row in outcome.rows)
-    pages.append(Text(f"  output is the target's own in fp32: {verdict}; near-ties counted: {ties}"))
-    pages.append(Text(f"  {outcome.seconds:.0f} s in all"))
-    return Group(*pages)
+    own = f"output is the target's own in fp32: {verdict} ({ties} near-ties); {outcome.seconds:.0f} s in all"
+    title = "Tokens/s of all sequences, measured in turns on prompts the plan has not seen"
+    return Group(Text(f"\n{title}", style="bold"), _rows(outcome), Text(""), *map(_verdict, outcome.cells), Text(own))
 
 
-def _title(text: str) -> Text:
-    return Text(f"\n{text}", style="bold")
+def _facts(lines: list[tuple[str, str]]) -> RenderableType:
+    return Text("\n".join(f"{name:<14}{said}" for name, said in lines))
 
 
-def _latencies(surfaces: dict[str, LatencySurface], batch: int) -> RenderableType:
-    context = surfaces["target"].contexts(batch)[-1]
-    cells = {
-        name: {m.tokens: m.median_ms for m in surface.measurements if _is_at(m, batch, context)}
-        for name, surface in surfaces.items()
-    }
-    longest = max(cells["target"].values())
-    table = Table("tokens", *surfaces, "", box=None, title=f"batch {batch}, context {context}", title_justify="left")
-    for tokens, ms in sorted(cells["target"].items()):
-        others = [f"{cells[name][tokens]:.2f}" if tokens in cells[name] else DASH for name in list(surfaces)[1:]]
-        table.add_row(str(tokens), f"{ms:.2f}", *others, "█" * max(1, round(BAR * ms / longest)))
+def _forwards(surface: LatencySurface) -> str:
+    """Say what a forward of one token takes at each batch, at the longest context measured."""
+    return ", ".join(_forward(surface, batch) for batch in surface.batches) + " ms a forward"
+
+
+def _forward(surface: LatencySurface, batch: int) -> str:
+    context = surface.contexts(batch)[-1]
+    fed = [m for m in surface.measurements if (m.batch, m.context_tokens, m.failure) == (batch, context, None)]
+    return f"{min(fed, key=lambda m: m.tokens).median_ms:.2f}" + (f" (batch {batch})" if batch > 1 else "")
+
+
+def _rows(outcome: DemoOutcome) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("batch", justify="right")
+    for name, justify in (("", "left"), ("how to decode", "left")):
+        table.add_column(name, justify="left" if justify == "left" else "right")
+    for name in ("predicted", "measured", "x plain", "a round"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in outcome.cells:
+        for row in (row for row in outcome.rows if row.batch == cell.batch):
+            table.add_row(*_row(row, cell), style="bold green" if row.name == PLAN else None)
     return table
 
 
-def _is_at(measurement: Measurement, batch: int, context: int) -> bool:
-    return (measurement.batch, measurement.context_tokens, measurement.failure) == (batch, context, None)
+def _row(row: Row, cell: CellOutcome) -> Iterator[str]:
+    plain = cell.measured_tokens_per_s / cell.speedup_over_plain
+    yield str(row.batch)
+    yield row.name
+    yield DASH if row.policy in (None, row.name) else row.policy
+    yield _number(row.predicted_tokens_per_s, 0)
+    yield _number(row.measured_tokens_per_s, 0)
+    yield _number(row.measured_tokens_per_s / plain, 2)
+    yield _number(row.tokens_per_round, 2)
 
 
-def _acceptance(trace: AcceptanceTrace, parameters: int) -> Iterable[str]:
-    shares = trace.rank_acceptance()
-    ranks = (f"{share:.1%}" for share in shares[:RANKS])
-    return [trace.drafter_name, f"{parameters / 1e6:.1f} M", *ranks, str(trace.positions)]
-
-
-def _rows(cell: CellOutcome, rows: list[Row]) -> RenderableType:
-    columns = ("", "policy", "drafter", "predicted", "measured", "per round", "replayed")
-    table = Table(*columns, box=None, title=f"batch {cell.batch}", title_justify="left")
-    for row in rows:
-        style = "bold green" if row.name == PLAN else None
-        table.add_row(
-            row.name,
-            row.policy or DASH,
-            ", ".join(row.drafters) or DASH,
-            _number(row.predicted_tokens_per_s, 0),
-            _number(row.measured_tokens_per_s, 0),
-            _number(row.tokens_per_round, 3),
-            _number(row.replayed_tokens_per_round, 3),
-            style=style,
-        )
+def _verdict(cell: CellOutcome) -> RenderableType:
     covered = "inside" if cell.is_covered else "outside"
-    summary = (
-        f"  the plan: {cell.speedup_over_plain:.2f}x plain decoding, {cell.speedup_over_generate:.2f}x transformers; "
-        f"prediction off by {cell.prediction_error:.1%}, {covered} its 90 % interval "
-        f"[{cell.interval[0]:.0f}, {cell.interval[1]:.0f}]\n"
-        f"  its rounds keep {cell.tokens_per_round:.2f} tokens of these prompts, "
-        f"{cell.predicted_tokens_per_round:.2f} were predicted\n"
+    interval = f"{cell.interval[0]:,.0f} to {cell.interval[1]:,.0f}"
+    return Text(
+        f"batch {cell.batch}: {cell.speedup_over_plain:.2f} x plain, {cell.speedup_over_generate:.2f} x transformers; "
+        f"prediction off by {cell.prediction_error:.1%}, {covered} {interval}"
     )
-    return Group(table, Text(summary))
 
 
 def _number(value: float | None, digits: int) -> str:
-    return DASH if value is None else f"{value:.{digits}f}"
+    return DASH if value is None else f"{value:,.{digits}f}"

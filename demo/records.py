@@ -26,6 +26,7 @@ class CellOutcome:
 
     batch: int
     chosen: str
+    measured_tokens_per_s: float
     speedup_over_plain: float
     speedup_over_generate: float
     prediction_error: float  # |predicted / measured - 1| of the chosen row

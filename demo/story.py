@@ -36,10 +36,16 @@ BATCHES = (1, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSize:
-    """How much the demo measures; the defaults take three to four minutes on two cores."""
+    """How much the demo measures; the defaults take two to three minutes on two cores.
+
+    Attributes:
+        evaluation_prompts: raced; of 24, too few, tokens a round are a tenth off those of 64.
+        counted_prompts: the first of these are decoded again in fp32, judged and replayed.
+    """
 
     calibration_prompts: int = 24
-    evaluation_prompts: int = 32
+    evaluation_prompts: int = 64
+    counted_prompts: int = 16
     new_tokens: int = 128  # of both: the longer these models write, the more they repeat
     budget_s: float = 15.0  # for the latency cells
     repeats: int = 1  # of the side-by-side measurement; medians count
@@ -94,7 +100,7 @@ def compare(chapter: Chapter, models: Models, size: DemoSize, progress: Progress
     requests = requests_of(_evaluation(models, size), load_tokenizer(str(models.target)))
     device = torch_device(chapter.profile.device)
     found = {cell.batch: contestants(chapter.plan, cell, chapter.inputs) for cell in chapter.plan.cells}
-    speeds = {}
+    speeds, kept = {}, {}
     regime = decoding_regime(chapter.plan.regime, chapter.profile.device.kind)
     family = load_family(models, dtype=chapter.inputs.dtype, device=device, regime=regime)
     baseline = load_pretrained(str(models.target), dtype=chapter.inputs.dtype, device=device)
@@ -104,23 +110,26 @@ def compare(chapter: Chapter, models: Models, size: DemoSize, progress: Progress
             measure_speeds(found[cell.batch], family, baseline, requests, cell.batch, seed=seed)
             for seed in range(size.repeats)
         ]
-        speeds[cell.batch] = {name: median(run[name] for run in repeated) for name in repeated[0]}
+        names = repeated[0].tokens_per_s
+        speeds[cell.batch] = {name: median(run.tokens_per_s[name] for run in repeated) for name in names}
+        kept[cell.batch] = median(run.tokens_per_round[PLAN] for run in repeated)
     exact = load_family(models, dtype=EXACT_DTYPE, device=device)
     judge_model = load_pretrained(str(models.target), dtype=EXACT_DTYPE, device=device)
-    counter = Counter(exact, judge_model, requests)
+    counter = Counter(exact, judge_model, requests[: size.counted_prompts])
     for cell in chapter.plan.cells:
         progress(f"counting in fp32, batch {cell.batch}", 0.0)
         for contestant in found[cell.batch]:
             counter.run(contestant.setup, cell.batch)
     progress("replaying the measured prompts", 0.0)
-    traced = counter.traced(chapter.inputs, _evaluation(models, size))
+    counted = replace(size, evaluation_prompts=min(size.counted_prompts, size.evaluation_prompts))
+    traced = counter.traced(chapter.inputs, _evaluation(models, counted))
     rows: list[Row] = []
     cells: list[CellOutcome] = []
     is_identical = True
     for cell in chapter.plan.cells:
         counts = {c.name: counter.count(c.setup, cell, traced) for c in found[cell.batch]}
         rows.extend(rows_of_cell(found[cell.batch], speeds[cell.batch], counts, cell.batch))
-        cells.append(outcome_of_cell(cell, speeds[cell.batch], counts[PLAN].tokens_per_round))
+        cells.append(outcome_of_cell(cell, speeds[cell.batch], kept[cell.batch]))
         is_identical &= all(count.judgement.is_identical for count in counts.values())
     return DemoOutcome(
         device=chapter.profile.device.label,

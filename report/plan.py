@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ..planner.plans.plan import Plan, PlanCell
+from ..planner.policies.labels import name_by, name_of
 from ..planner.reasons.facts import heading
-from ..planner.reasons.sentences import name_of
 from .axis import Axis, axis_of_doublings, axis_of_times, number
 from .figure import Figure, Grid, Line, Mark, Panel, Stroke, Symbol
 from .tree import DrawnTrees, drawn_trees, tree_panel, tree_rows
@@ -24,9 +24,16 @@ class Said:
 
     cell: PlanCell
     what: str  # PLAN, RUNNER_UP or what a published default is called
-    policy: str
+    policy: str  # its code, or what a published default is called
     drafter: str | None
     tokens_per_s: float
+
+    @property
+    def name(self) -> str:
+        """Who drafts how."""
+        if self.what in (PLAN, RUNNER_UP):
+            return name_of(self.policy, self.drafter)
+        return name_by(self.policy, self.drafter)
 
     @property
     def speedup(self) -> float:
@@ -53,7 +60,7 @@ def _all(plan: Plan) -> Iterator[Said]:
     for cell in plan.cells:
         promise = cell.prediction
         yield Said(
-            cell=cell, what=PLAN, policy=cell.policy.label, drafter=cell.drafter, tokens_per_s=promise.tokens_per_s
+            cell=cell, what=PLAN, policy=cell.policy.code, drafter=cell.drafter, tokens_per_s=promise.tokens_per_s
         )
         if cell.runner_up is not None:
             other = cell.runner_up
@@ -131,7 +138,7 @@ def _strokes(own: Sequence[Said], batches: Sequence[int]) -> Iterator[Stroke]:
 
 
 def _mark(said: Said, size: float) -> Mark:
-    cell, name = said.cell, name_of(said.policy, said.drafter)
+    cell, name = said.cell, said.name
     interval = (cell.prediction.speedup_low, cell.prediction.speedup_high) if said.what == PLAN else (None, None)
     what = f"{said.what}: {name}" if said.what in (PLAN, RUNNER_UP) else name
     return Mark(
@@ -159,7 +166,7 @@ def _row(said: Said) -> tuple[str, ...]:
     interval = (f"{promise.speedup_low:.2f}", f"{promise.speedup_high:.2f}") if said.what == PLAN else ("", "")
     place = (f"{said.cell.batch:,}", f"{said.cell.context:,}")
     speeds = (f"{said.tokens_per_s:,.1f}", f"{said.speedup:.2f}")
-    policy = said.policy if said.what in (PLAN, RUNNER_UP) else ""
+    policy = said.name if said.what in (PLAN, RUNNER_UP) else ""
     return (*place, said.what, policy, said.drafter or "", *speeds, *interval, "", "")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..planner.growth.extent import fixed_tree
 from ..planner.growth.tree import TokenTree
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.reasons.sentences import name_of
+from ..planner.policies.labels import name_of
 from .axis import Axis, axis_of_steps
 from .figure import Dot, Line, Mark, Note, Panel, Side
 
@@ -67,7 +67,7 @@ def tree_rows(tree: DrawnTree) -> Iterator[tuple[str, ...]]:
     shape, cell = tree.cell.shape, tree.cell
     if shape is None:
         return
-    about = (cell.policy.label, cell.drafter or "", "", "", "", "")
+    about = (name_of(cell.policy.code, cell.drafter), cell.drafter or "", "", "", "", "")
     for depth, (verified, reached) in enumerate(zip(shape.verified, shape.reached, strict=True), start=1):
         place = (f"{cell.batch:,}", f"{cell.context:,}", f"tree, depth {depth}")
         yield (*place, *about, f"{verified:.2f}", f"{reached:.1%}")
@@ -79,7 +79,7 @@ def _is_same(one: PlanCell, other: PlanCell) -> bool:
 
 def _panel(tree: DrawnTree, what: str, depth: int, y: Span, lines: Sequence[Line], notes: Iterable[Note]) -> Panel:
     return Panel(
-        title=name_of(tree.cell.policy.label, tree.cell.drafter),
+        title=name_of(tree.cell.policy.code, tree.cell.drafter),
         x=axis_of_steps("depth", 0, depth),
         y=Axis(title=f"{what}; {_where(tree.places)}", low=y[0], high=y[1], ticks=()),
         lines=tuple(lines),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
+from ..planner.policies.labels import name_of
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
@@ -54,7 +55,7 @@ def substituted(plan: Plan, choice: Choice) -> list[str]:
     """Return each cell of a plan that is run another way, and that way, in words."""
     ways = dict(choice.substitutes)
     return [
-        f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of {cell.policy.label}"
+        f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of {name_of(cell.policy.code, cell.drafter)}"
         for cell in plan.cells
         if (way := ways.get((cell.batch, cell.context))) is not None
     ]
@@ -121,4 +122,4 @@ def _drafts(plan: Plan, choice: Choice) -> bool:
 
 
 def _named(way: RoundSetup) -> str:
-    return way.policy.label if way.drafter is None else f"{way.policy.label} ({way.drafter})"
+    return name_of(way.policy.code, way.drafter)

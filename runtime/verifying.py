@@ -9,6 +9,7 @@ from ..planner.growth.draft import DraftBatch
 from ..planner.growth.room import deepest
 from ..planner.kernels.arrays import Ints
 from ..planner.policies import LossyPolicy, ResumedPolicy
+from ..planner.policies.labels import name_of
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
@@ -100,7 +101,7 @@ class Verifying:
         try:
             return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
         except Exception as error:  # whatever is wrong with an exit, the target reads its drafts by itself
-            reason = f"{setup.policy.label} is verified by all layers: {reason_of(error)}"
+            reason = f"{name_of(setup.policy.code, setup.drafter)} is verified by all layers: {reason_of(error)}"
             self._faults.append(Fault(drafter=setup.drafter, reason=reason, is_memory=is_out_of_memory(error)))
         return None
 

@@ -68,7 +68,7 @@ def _told(kept: KeptCell) -> CellDrift:
     return CellDrift(
         batch=cell.batch,
         context=cell.context,
-        policy=cell.policy.label,
+        policy=cell.policy.code,
         drafter=cell.drafter,
         predicted_tokens_per_s=promise.tokens_per_s,
         low=promise.low,

@@ -94,7 +94,7 @@ def cell_with(
         run_tokens=tuple(range(policy.max_verify_tokens + 1)),
         prediction=promise,
         alternatives=tuple(
-            Alternative(label=other.label, policy=other, drafter=by, tokens_per_s=rate)
+            Alternative(label=other.code, policy=other, drafter=by, tokens_per_s=rate)
             for (other, by), rate in (others or {}).items()
         ),
     )

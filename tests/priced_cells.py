@@ -77,7 +77,7 @@ def cell_of(
     others = sorted(
         (
             Alternative(
-                label=each.policy.label, policy=each.policy, drafter=each.drafter, tokens_per_s=speed(each, batch)
+                label=each.policy.code, policy=each.policy, drafter=each.drafter, tokens_per_s=speed(each, batch)
             )
             for place, each in enumerate(candidates)
             if place != chosen

@@ -126,7 +126,7 @@ def validation(plan_id: int, plan: Plan) -> Validation:
     row = ValidationRow(
         batch=cell.batch,
         context=cell.context,
-        policy=cell.policy.label,
+        policy=cell.policy.code,
         drafter=cell.drafter,
         predicted_tokens_per_s=promise.tokens_per_s,
         interval=(promise.low, promise.high),
@@ -145,7 +145,7 @@ def observation(plan_id: int, plan: Plan, hour: int) -> Observation:
             batch=cell.batch,
             context=cell.context,
             is_planned=is_planned,
-            policy=cell.policy.label if is_planned else "plain",
+            policy=cell.policy.code if is_planned else "plain",
             drafter=cell.drafter if is_planned else None,
             rounds=100,
             tokens=1000,

@@ -134,7 +134,7 @@ def test_a_cell_has_a_row_per_contestant_and_one_for_transformers_without_what_i
     count = Count(tokens_per_round=1.5, replayed_tokens_per_round=1.25, judgement=Judgement(near_ties=2, wrong=0))
     rows = rows_of_cell(field(), SPEEDS, dict.fromkeys(SPEEDS, count), 8)
     assert {row.name: row.measured_tokens_per_s for row in rows} == SPEEDS
-    assert rows[1].drafters == ("small",) and rows[1].policy == "chain of 4" and rows[1].near_ties == 2
+    assert rows[1].drafters == ("small",) and rows[1].policy == "chain of 4 by small" and rows[1].near_ties == 2
     assert (rows[1].tokens_per_round, rows[1].replayed_tokens_per_round) == (1.5, 1.25)
     last = asdict(rows[-1])
     missing = {name for name, value in last.items() if value is None}

@@ -201,5 +201,11 @@ def test_a_model_of_yours_is_not_fetched(gguf: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(real, "SIZE", replace(SIZE, calibration_prompts=8, evaluation_prompts=8))
     result = CliRunner().invoke(main, ["demo", "--real", str(gguf)], catch_exceptions=False)
     assert "fetching" not in result.stderr
-    for words in ("One forward", "Plan", "prompt lookup", "SuffixDecoding", "output is the target's own in fp32: yes"):
+    for words in (
+        "ms a forward",
+        "plan, batch 1",
+        "prompt lookup",
+        "SuffixDecoding",
+        "output is the target's own in fp32: yes",
+    ):
         assert words in result.stdout

@@ -15,11 +15,12 @@ from rich.console import Console
 
 from spectune.db import Store, open_store
 from spectune.demo.contest import CHAIN, GENERATE, PLAIN, PLAN, TREE
-from spectune.demo.pages import acceptance_page, device_page, latency_page, outcome_page, plan_page
+from spectune.demo.pages import WIDTH, outcome_page, plan_page, profile_page
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, family_models, learn
 from spectune.planner.plans.document import plan_from_json
+from spectune.planner.policies.labels import name_of
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.request import PlanRequest
 
@@ -29,6 +30,7 @@ from .tiny_models import perturbed, tiny_llama
 
 __all__ = ["timed_coarsely"]
 
+SCREEN = 26  # lines
 SIZE = DemoSize(calibration_prompts=8, evaluation_prompts=10, new_tokens=12, budget_s=BUDGET_S)
 
 
@@ -93,14 +95,14 @@ def test_every_batch_has_a_row_of_each_way_of_decoding_and_a_cell(told: Told) ->
 def test_rows_predict_what_the_plan_promised(told: Told) -> None:
     rows = {(row.batch, row.name): row for row in told.outcome.rows}
     for cell in told.chapter.plan.cells:
-        assert rows[cell.batch, PLAN].policy == cell.policy.label
+        assert rows[cell.batch, PLAN].policy == name_of(cell.policy.code, cell.drafter)
         assert rows[cell.batch, PLAN].predicted_tokens_per_s == cell.prediction.tokens_per_s
         assert rows[cell.batch, PLAIN].predicted_tokens_per_s == cell.plain.tokens_per_s
 
 
 def test_the_hand_set_defaults_are_a_chain_of_four_and_eagle2s_published_tree(told: Told) -> None:
     policies = {row.name: row.policy for row in told.outcome.rows}
-    assert (policies[CHAIN], policies[TREE]) == ("chain of 4", "EAGLE-2 60/7/10")
+    assert (policies[CHAIN], policies[TREE]) == ("chain of 4 by small", "tree of 60 nodes by small (EAGLE-2)")
 
 
 def test_a_cells_figures_are_those_of_its_rows(told: Told) -> None:
@@ -145,10 +147,9 @@ def test_the_store_gives_the_planner_what_the_profile_measured(told: Told) -> No
 
 
 def test_the_pages_name_the_device_every_drafter_the_choice_and_every_row(told: Told) -> None:
-    screen = Console(file=io.StringIO(), width=200)
+    screen = Console(file=io.StringIO(), width=WIDTH)
     chapter = told.chapter
-    for page in (device_page, latency_page, acceptance_page):
-        screen.print(page(chapter.profile))
+    screen.print(profile_page(chapter.profile))
     screen.print(plan_page(chapter.plan))
     screen.print(outcome_page(told.outcome))
     assert isinstance(screen.file, io.StringIO)
@@ -156,3 +157,5 @@ def test_the_pages_name_the_device_every_drafter_the_choice_and_every_row(told: 
     for word in (chapter.profile.device.label, "small", "medium", PLAIN, CHAIN, TREE, PLAN, GENERATE):
         assert word in shown
     assert "output is the target's own in fp32: yes" in shown
+    assert all(name_of(cell.policy.code, cell.drafter)[:20] in shown for cell in chapter.plan.cells)
+    assert len(shown.splitlines()) <= SCREEN

@@ -30,6 +30,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from spectune.planner.policies.labels import name_of
 
 from .synthetic import model
 
@@ -65,8 +66,11 @@ POLICIES: tuple[TreePolicy, ...] = (
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
-def test_a_label_is_read_as_the_policy_writes_it(policy: TreePolicy) -> None:
-    assert f"\n| `{policy.label}` |" in WORDS
+def test_a_label_and_its_settings_are_read_as_the_policy_writes_them(policy: TreePolicy) -> None:
+    drafter = None if isinstance(policy, PlainPolicy | StackPolicy) else "small"
+    if isinstance(policy, ResumedPolicy):
+        drafter = "exit"
+    assert f"\n| {name_of(policy.code, drafter)} | `{policy.code}` |" in WORDS
 
 
 def test_every_kind_of_policy_is_read() -> None:

@@ -205,7 +205,7 @@ def test_an_older_reader_refuses_it_by_its_version_before_it_reads_on(lossy: Pla
 
 
 def test_labels_say_lossy(lossy: Plan) -> None:
-    assert lossy.cells[0].policy.label.startswith("LOSSY chain of 4 by FLy, gate 0.2 nats of the best 3, window 2")
+    assert lossy.cells[0].policy.code.startswith("LOSSY chain of 4 by FLy, gate 0.2 nats of the best 3, window 2")
     assert any("LOSSY" in line for line in explain_plan(lossy))
     assert policy_from_json(policy_to_json(WAY)) == WAY
 

@@ -131,7 +131,7 @@ def test_a_tree_is_no_draft_for_the_rule() -> None:
 
 
 def test_the_policy_says_lossy_and_comes_back_with_its_classifier() -> None:
-    assert WAY.label.startswith("LOSSY chain of 4 by PAD, pivots from 0.4, floor 0.0001, classifier pivots")
+    assert WAY.code.startswith("LOSSY chain of 4 by PAD, pivots from 0.4, floor 0.0001, classifier pivots")
     assert policy_from_json(policy_to_json(WAY)) == WAY
     assert drafting(WAY) == WAY.draft
 

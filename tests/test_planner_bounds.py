@@ -166,7 +166,7 @@ def test_what_takes_too_much_memory_is_left_out_with_the_reason() -> None:
     ((policy, results),) = lookup_results(found.texts, 2, 1, [2])
     assert contest.enter(policy, LOOKUP, replay_results(results, rows, 3)) is None
     (gone,) = contest.left_out()
-    assert gone.label == LookupPolicy(length=2, max_ngram=2).label
+    assert gone.label == LookupPolicy(length=2, max_ngram=2).code
     assert gone.reason == "it takes 3.00 GiB of memory, at most 1.00 GiB are allowed"
 
 

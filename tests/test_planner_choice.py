@@ -174,7 +174,7 @@ def test_a_bound_is_kept_by_what_is_left_when_optimism_is_taken_off(others_ms: f
     bound = LatencyBound(metric="p90_itl", most_ms=97.0)
     contest = contest_of(*field, bound=bound, latencies_ms=latencies)
     ballot = ballot_of(contest, resampling_weights(TEXTS, seed=0))
-    assert {field[place].policy.label for place in ballot.near} == {taken}
+    assert {field[place].policy.code for place in ballot.near} == {taken}
     assert latencies[ballot.near[0]] / (1.0 - ballot.flattery) <= 97.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from spectune.planner.policies import (
     TalonPolicy,
     TreePolicy,
 )
+from spectune.planner.policies.labels import name_of
 from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan, out_of_reach
 from spectune.planner.reasons.facts import published_shares
 from spectune.planner.reasons.outlook import Outlook
@@ -93,7 +95,11 @@ def test_neighbours_say_what_they_gain_and_what_that_costs() -> None:
 
 def test_one_policy_in_two_directions_is_one_line() -> None:
     both, smaller = (priced(Eagle2Policy(verify_tokens=6, depth=depth, top_k=3), 2.5 - depth / 4) for depth in (1, 2))
-    lines = [line for line in text(both, smaller, own=priced(EAGLE, 2.5)).splitlines() if "EAGLE-2 6/1/3" in line]
+    lines = [
+        line
+        for line in text(both, smaller, own=priced(EAGLE, 2.5)).splitlines()
+        if "tree of 6 nodes by small (EAGLE-2)" in line
+    ]
     assert [line.split(":")[0].strip() for line in lines] == ["runner-up", "shallower and smaller"]
 
 
@@ -103,7 +109,7 @@ def test_a_faster_neighbour_is_within_noise() -> None:
 
 def test_without_an_outlook_the_alternatives_are_told() -> None:
     cell = replace(cell_of([PLAIN, OWN, priced(LONGER, 2.4), priced(EAGLE, 2.0)]), outlook=None)
-    assert "    EAGLE-2 8/2/3 by small, 20.0% slower" in explain_cell(cell)
+    assert "    tree of 8 nodes by small (EAGLE-2), 20.0% slower" in explain_cell(cell)
 
 
 def test_every_kind_says_how_many_drafts_it_may_lose() -> None:
@@ -243,15 +249,19 @@ def ladder(*speeds: float) -> list[PlanCell]:
 
 def test_a_table_of_all_cells_comes_first() -> None:
     lines = explain_plan(plan_with(*ladder(3.4, 1.2)))
-    assert lines[2].split() == ["batch", "context", "policy", "drafter", "tokens/s", "x", "plain", "limited", "by"]
-    assert lines[3].split() == ["1", "100", "chain", "of", "3", "small", "272.0", "2.31", "verify"]
-    assert lines[4].split() == ["2", "100", "plain", "-", "235.3", "1.00", "-"]
+    assert cells_of(lines[2]) == ["batch", "context", "how to decode", "tokens/s", "x plain", "limited by"]
+    assert cells_of(lines[3]) == ["1", "100", "chain of 3 by small", "272.0", "2.31", "verify"]
+    assert cells_of(lines[4]) == ["2", "100", "plain decoding", "235.3", "1.00", "-"]
+
+
+def cells_of(line: str) -> list[str]:
+    return re.split(r"  +", line.strip())
 
 
 def test_columns_of_the_table_stand_below_each_other() -> None:
     lines = explain_plan(plan_with(*ladder(3.4, 1.2)))[2:5]
-    assert len({line.index(word) for line, word in zip(lines[1:], ("small", "-"), strict=True)}) == 1
-    assert lines[0].index("drafter") == lines[1].index("small")
+    assert len({line.index(word) for line, word in zip(lines[1:], ("chain", "plain"), strict=True)}) == 1
+    assert lines[0].index("how to decode") == lines[1].index("chain")
 
 
 def test_speculation_ends_where_the_interpolated_speedup_is_one() -> None:
@@ -331,7 +341,7 @@ def test_the_bound_is_named_and_who_breaks_it_is_marked() -> None:
     ids=lambda policy: policy.kind,
 )
 def test_every_policy_is_explained(policy: TreePolicy) -> None:
-    assert policy.label in text(own=priced(policy, 2.2))
+    assert name_of(policy.code, "small") in text(own=priced(policy, 2.2))
 
 
 def test_cells_that_keep_a_bound_are_named_beside_those_that_do_not() -> None:

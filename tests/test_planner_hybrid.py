@@ -87,7 +87,7 @@ def slow_copies(text: Sequence[int], policy: SuffixPolicy | SuffixTreePolicy) ->
     return [copied[: length + 1] for length in range(len(copied))]
 
 
-@pytest.mark.parametrize("policy", [HYBRIDS[0], HYBRIDS[3]], ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", [HYBRIDS[0], HYBRIDS[3]], ids=lambda policy: policy.code)
 def test_rounds_are_those_of_decoding_text_by_text(policy: HybridPolicy) -> None:
     pairs, recording = recorded()
     texts = text_results(policy.text, recording.texts)
@@ -109,7 +109,7 @@ def test_the_text_drafts_where_the_match_is_long_enough_and_only_there() -> None
         assert results.widths[now - 1].tolist() == ([0, 0, 0] if has_match else [1, 1, 1])
 
 
-@pytest.mark.parametrize("policy", HYBRIDS, ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", HYBRIDS, ids=lambda policy: policy.code)
 def test_a_hybrid_comes_back_from_json_bit_for_bit(policy: TreePolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 

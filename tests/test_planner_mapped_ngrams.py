@@ -128,7 +128,7 @@ def test_nothing_is_looked_for_or_copied_by_no_tokens(ngram: int, length: int) -
 
 def test_only_its_engine_decodes_so() -> None:
     policy = LookupPolicy(length=4, max_ngram=2, min_ngram=2, occurrence="mapped")
-    assert policy.label == "lookup of 4 after 2..2-grams (mapped)"
+    assert policy.code == "lookup of 4 after 2..2-grams (mapped)"
     assert source_of((policy, LOOKUP)) == "lookup:2-2-mapped"
     with pytest.raises(PlanError, match=r"llama.cpp's own search"):
         TextState().draft([1, 2, 1, 2], policy)

@@ -14,6 +14,7 @@ from spectune.errors import PlanError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.reasons.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
 from spectune.planner.search.search import solve
@@ -162,12 +163,10 @@ def test_only_plain_decoding_has_no_drafter() -> None:
 def test_an_explanation_names_the_choice_and_its_runner_up() -> None:
     cell = made().cells[0]
     lines = explain_cell(cell)
-    assert cell.policy.label in lines[0]
+    assert name_of(cell.policy.code, cell.drafter) in lines[0]
     assert cell.runner_up is not None
-    assert any(
-        line.strip().startswith("runner-up of another kind or drafter: ") and cell.runner_up.label in line
-        for line in lines
-    )
+    other = name_of(cell.runner_up.label, cell.runner_up.drafter)
+    assert any(line.strip().startswith(f"runner-up of another kind or drafter: {other}") for line in lines)
 
 
 def test_a_plan_explains_every_cell() -> None:

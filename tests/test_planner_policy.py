@@ -61,14 +61,14 @@ CURVE = SurvivalCurve(log_probs=(-3.0, -0.5), survivals=(0.1, 0.8), nodes=70)
 @pytest.mark.parametrize(
     "policy",
     [*EVERY, cast(survival=(CURVE, CURVE)), TalonPolicy(nodes=9, gate=0.25, top_k=2, children=4, max_depth=3)],
-    ids=lambda policy: policy.label,
+    ids=lambda policy: policy.code,
 )
 def test_json_gives_back_the_same_policy(policy: TreePolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 
 
 def test_labels_and_kinds_tell_the_policies_apart() -> None:
-    assert len({policy.label for policy in EVERY}) == len({policy.kind for policy in EVERY}) == len(EVERY)
+    assert len({policy.code for policy in EVERY}) == len({policy.kind for policy in EVERY}) == len(EVERY)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_forwards_and_tokens_count_root_pass_and_root(policy: TreePolicy, forwar
     assert (policy.draft_forwards, policy.max_verify_tokens) == (forwards, tokens)
 
 
-def test_labels_tell_a_calibrated_cast_and_a_talon_whose_depth_is_cut() -> None:
-    assert cast(survival=(CURVE,)).label == "CAST 4/3/2.5, calibrated, at most 4"
-    assert TalonPolicy().label == "TALON 60/0.03/10"
-    assert TalonPolicy(max_depth=6).label == "TALON 60/0.03/10, at most 6 deep"
+def test_codes_tell_a_calibrated_cast_and_a_talon_whose_depth_is_cut() -> None:
+    assert cast(survival=(CURVE,)).code == "CAST 4/3/2.5, calibrated, at most 4"
+    assert TalonPolicy().code == "TALON 60/0.03/10"
+    assert TalonPolicy(max_depth=6).code == "TALON 60/0.03/10, at most 6 deep"
 
 
 def test_only_cast_couples_the_sequences_of_a_batch() -> None:

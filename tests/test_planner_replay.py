@@ -117,7 +117,7 @@ def assert_same_rounds(replay: Replay, log: Log) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("policy", INDEPENDENT, ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", INDEPENDENT, ids=lambda policy: policy.code)
 def test_replay_equals_decoding_token_by_token(policy: TreePolicy, seed: int, batch: int) -> None:
     drafter, pairs, recording = recorded(seed)
     replay = replay_results(results(policy, recording), recording.rows, batch)

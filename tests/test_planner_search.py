@@ -116,7 +116,7 @@ def test_the_unit_of_time_leaves_the_choice(unit: float) -> None:
         host_ms=0.1 * unit,
     )
     cells = [solved(found).cells[0] for found in (inputs(trace), scaled)]
-    assert cells[0].policy.label.split(",")[0] == cells[1].policy.label.split(",")[0]
+    assert cells[0].policy.code.split(",")[0] == cells[1].policy.code.split(",")[0]
     assert cells[1].prediction.tokens_per_s * unit == pytest.approx(cells[0].prediction.tokens_per_s)
 
 

@@ -54,7 +54,7 @@ def test_a_dearer_part_scales_its_share_of_every_round(change: str, factor: floa
     more = [1.0 + (factor - 1.0) * share for share in PARTS[change]]
     own, plain = 2.0 / np.dot([2.0, 10.0, 0.5], more), 1.0 / np.dot([0.0, 8.0, 0.5], more)
     assert found.speedup == pytest.approx(own / plain)
-    assert (found.label, found.loss) == (CHAIN.label, 0.0)
+    assert (found.label, found.loss) == (CHAIN.code, 0.0)
 
 
 def test_more_accepted_drafts_are_added_to_the_target_s_own_token() -> None:
@@ -69,15 +69,15 @@ def test_nothing_accepts_more_drafts_than_it_is_deep() -> None:
 
 def test_a_saturated_policy_loses_to_one_that_has_room() -> None:
     found = outlook(priced(CHAIN, 2.95), priced(LONGER, 3.2, draft=3.5))
-    assert scenario(found, "acceptance", 0.9).label == CHAIN.label
+    assert scenario(found, "acceptance", 0.9).label == CHAIN.code
     better = scenario(found, "acceptance", 1.1)
-    assert better.label == LONGER.label
+    assert better.label == LONGER.code
     assert better.loss == pytest.approx(1.0 - (3.0 / 12.5) / (3.42 / 14.0))
 
 
 def test_dearer_drafting_favours_who_drafts_less() -> None:
     found = scenario(outlook(priced(LONGER, 3.0, draft=4.0), priced(CHAIN, 2.58)), "draft", 1.1)
-    assert found.label == CHAIN.label
+    assert found.label == CHAIN.code
     assert found.loss == pytest.approx(1.0 - (3.0 / 14.9) / (2.58 / 12.7))
 
 
@@ -113,14 +113,14 @@ def test_plain_decoding_names_who_lacks_least() -> None:
     found = outlook(priced(CHAIN, 1.2), priced(LONGER, 1.4, draft=3.0), chosen=0)
     assert found.needed is not None
     assert found.break_even is None
-    assert (found.needed.label, found.needed.drafter) == (LONGER.label, "small")
+    assert (found.needed.label, found.needed.drafter) == (LONGER.code, "small")
     assert found.needed.factor == pytest.approx((13.5 / 8.5 - 1.0) / 0.4)
 
 
 def test_who_would_need_more_than_all_its_drafts_is_passed_over() -> None:
     near = priced(ChainPolicy(length=1), 1.9, verify=20.0)  # needs 2.65 tokens and can yield 2
     found = outlook(near, priced(LONGER, 1.3, draft=3.0), chosen=0)
-    assert found.needed is not None and found.needed.label == LONGER.label
+    assert found.needed is not None and found.needed.label == LONGER.code
 
 
 def test_where_nothing_can_pay_nobody_is_named() -> None:
@@ -242,8 +242,8 @@ def test_neighbours_of_other_kinds_have_the_same_drafter_and_other_drafters_any_
     rivals = [priced(FORK, 2.4), priced(FORK, 2.9, by="medium"), priced(CHAIN, 2.8, by="medium")]
     found = outlook(priced(CHAIN, 2.5), *rivals).neighbours
     assert [(each.step, each.label, each.drafter) for each in found] == [
-        ("drafter", FORK.label, "medium"),
-        ("kind", FORK.label, "small"),
+        ("drafter", FORK.code, "medium"),
+        ("kind", FORK.code, "small"),
     ]
     assert found[1].tokens_per_s == pytest.approx(1000.0 * BATCH * 2.4 / 12.5)
     assert found[1].round_ms == pytest.approx(12.5)
@@ -252,8 +252,8 @@ def test_neighbours_of_other_kinds_have_the_same_drafter_and_other_drafters_any_
 def test_plain_decoding_is_beside_the_best_of_every_drafter() -> None:
     found = outlook(priced(CHAIN, 1.1), priced(FORK, 1.2), priced(FORK, 1.0, by="medium"), chosen=0).neighbours
     assert [(each.step, each.label, each.drafter) for each in found] == [
-        ("drafter", FORK.label, "medium"),
-        ("drafter", FORK.label, "small"),
+        ("drafter", FORK.code, "medium"),
+        ("drafter", FORK.code, "small"),
     ]
 
 

@@ -25,14 +25,14 @@ THREE = StackPolicy(drafters=("medium", "small"), lengths=(4, 2))
 LOOKED_UP = StackPolicy(drafters=("medium", "small", "lookup"), lengths=(6, 3, 2), max_ngram=4, min_ngram=2, siblings=2)
 
 
-@pytest.mark.parametrize("policy", [THREE, LOOKED_UP], ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", [THREE, LOOKED_UP], ids=lambda policy: policy.code)
 def test_json_gives_back_the_same_stack(policy: StackPolicy) -> None:
     assert policy_from_json(policy_to_json(policy)) == policy
 
 
-def test_a_label_tells_levels_ngrams_and_siblings() -> None:
-    assert THREE.label == "stack of medium 4 over small 2"
-    assert LOOKED_UP.label == "stack of medium 6 over small 3 over lookup 2 after 4..2-grams, 2 siblings"
+def test_a_code_tells_levels_ngrams_and_siblings() -> None:
+    assert THREE.code == "stack of medium 4 over small 2"
+    assert LOOKED_UP.code == "stack of medium 6 over small 3 over lookup 2 after 4..2-grams, 2 siblings"
 
 
 def test_a_stack_is_called_by_its_drafters_whatever_their_lengths() -> None:

@@ -50,7 +50,7 @@ POLICIES: list[TextPolicy] = [
     TABLE,
     calibrated(TABLE, TEXTS, np.ones(5, dtype=np.bool_)),
 ]
-by_label = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.label)
+by_label = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.code)
 
 
 @by_label
@@ -101,7 +101,7 @@ def test_a_policy_comes_back_from_json_bit_for_bit(policy: TextPolicy) -> None:
 
 def test_labels_of_the_grid_are_all_different_but_for_calibration() -> None:
     found = [policy for policy, _, half in text_drafted(TEXTS, 33) if half < 1]
-    assert len({policy.label for policy in found}) == len(found)
+    assert len({policy.code for policy in found}) == len(found)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import pytest
 
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.policies import ChainPolicy
-from spectune.planner.reasons.sentences import name_of
+from spectune.planner.policies.labels import name_of
 from spectune.planner.reasons.verdict import verdict_lines
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 
 CHAIN = priced(ChainPolicy(length=3), 2.5)
 LOSING = priced(ChainPolicy(length=3), 1.2)  # of 12.5 ms a round, plain decoding takes 8.5
-NAME = name_of(ChainPolicy(length=3).label, "small")
+NAME = name_of(ChainPolicy(length=3).code, "small")
 
 
 def drafted(batch: int, context: int = 100) -> PlanCell:

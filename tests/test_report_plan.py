@@ -86,7 +86,7 @@ def test_plain_decoding_is_a_dashed_line_at_one(figure: Figure) -> None:
 def test_the_runner_up_is_named_under_its_marks(figure: Figure) -> None:
     mark = line(figure.panels[0], "runner-up").marks[0]
     assert mark.y == pytest.approx(2.2 / 12.5 * 8.5)
-    assert "runner-up: EAGLE-2 8/2/3 by small" in mark.text
+    assert "runner-up: tree of 8 nodes by small (EAGLE-2)" in mark.text
     assert "0.88 of the plan's speed" in mark.text
 
 
@@ -123,7 +123,7 @@ def test_a_plan_of_one_cell_is_drawn() -> None:
 def test_the_table_has_a_row_per_speed_and_per_depth(figure: Figure) -> None:
     speeds = sum(1 for each in PLAN.cells for price in each.published if price.tokens_per_s) + 2 * len(PLAN.cells)
     assert len(figure.grid.rows) == speeds + 3
-    assert figure.grid.rows[0][:5] == ("1", "50", "the plan", "chain of 3", "small")
+    assert figure.grid.rows[0][:5] == ("1", "50", "the plan", "chain of 3 by small", "small")
     assert figure.grid.rows[-1][-2:] == ("1.00", "20.0%")
 
 

@@ -56,7 +56,7 @@ def drafted(policy: ConfidentChainPolicy) -> list[Prompt]:
     return [tuple(draft.tokens[row, 1:size].tolist()) for row, size in enumerate(draft.sizes.tolist())]
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.code)
 def test_a_confident_chain_is_what_assisted_generation_proposes(policy: ConfidentChainPolicy) -> None:
     assert drafted(policy) == [proposed_by_transformers(prompt, policy) for prompt in PROMPTS]
 

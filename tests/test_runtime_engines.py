@@ -119,8 +119,8 @@ def carried(engine: str, kind: str, form: DrafterForm, version: str) -> str:
         assert (found.basis, found.kept) == ("as planned", 1.0)
         return "exactly"
     (one,) = found.dropped
-    assert one.wanted == WAYS[kind].label and one.wanted_drafter == drafter_of(WAYS[kind].kind) and one.reason
-    return "nearly" if one.gets.endswith(f"priced as {WAYS[kind].label}") else ""
+    assert one.wanted == WAYS[kind].code and one.wanted_drafter == drafter_of(WAYS[kind].kind) and one.reason
+    return "nearly" if one.gets.endswith(f"priced as {WAYS[kind].code}") else ""
 
 
 def span(engine: str, versions: Sequence[str]) -> str:
@@ -422,7 +422,7 @@ class TestTransformers:
         assert (nearly.kept, nearly.dropped[0].gets_tokens_per_s) == (1.0, 200.0)
         known = Rates(known=rates | {(first, "lookup"): {(1, 100): 150.0}}, is_complete=True)
         exact = exported("transformers", plan, rates=known)
-        assert exact.dropped[0].gets == first.label
+        assert exact.dropped[0].gets == first.code
         assert exact.kept == pytest.approx(0.75) and not any("occurrence" in note for note in exact.notes)
 
     def test_larger_batches_are_decoded_plainly(self) -> None:

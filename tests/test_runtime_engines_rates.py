@@ -43,7 +43,7 @@ def lookup(most: int, least: int = 1, **more: str) -> LookupPolicy:
 def test_a_trie_without_sizes_has_the_price_of_the_widest_lookup() -> None:
     prices = {lookup(1): 300.0, lookup(2, 2): 290.0, lookup(4, 3): 280.0, lookup(4): 150.0, lookup(3): 250.0}
     (dropped,) = exported("sglang", prices).dropped
-    assert dropped.gets == f"NGRAM, priced as {lookup(4).label}"
+    assert dropped.gets == f"NGRAM, priced as {lookup(4).code}"
     assert (dropped.wanted_tokens_per_s, dropped.gets_tokens_per_s) == (300.0, 150.0)
     assert "its trie covers all requests" in dropped.reason
 
@@ -55,14 +55,14 @@ def test_a_trie_that_is_no_better_by_that_price_is_not_taken() -> None:
 
 def test_of_lookups_that_are_as_near_the_slowest_counts() -> None:
     (dropped,) = exported("sglang", {lookup(3): 300.0, lookup(4, 2): 200.0}).dropped
-    assert (dropped.gets_tokens_per_s, dropped.gets) == (200.0, f"NGRAM, priced as {lookup(4, 2).label}")
+    assert (dropped.gets_tokens_per_s, dropped.gets) == (200.0, f"NGRAM, priced as {lookup(4, 2).code}")
 
 
 @pytest.mark.parametrize("engine", ["openvino", "transformers", "vllm"])
 def test_the_first_occurrence_has_the_price_where_the_engine_copies_behind_it(engine: str) -> None:
     last, first = lookup(3, occurrence="last"), lookup(3, occurrence="first")
     (dropped,) = exported(engine, {last: 300.0, first: 200.0}).dropped
-    assert (dropped.gets_tokens_per_s, dropped.wanted) == (200.0, last.label)
+    assert (dropped.gets_tokens_per_s, dropped.wanted) == (200.0, last.code)
 
 
 def test_a_threshold_without_a_length_has_the_price_of_the_longest_chain() -> None:
@@ -86,7 +86,7 @@ def test_where_prices_are_missing_every_cell_has_that_of_the_nearest_one_known_t
     }
     rates = Rates(known=known, is_complete=False)
     found = export_plan(plan_with(*cells), ENGINES["sglang"], {}, target="large", version=None, rates=rates)
-    assert {one.gets for one in found.dropped} == {f"NGRAM, priced as {near.label}"}
+    assert {one.gets for one in found.dropped} == {f"NGRAM, priced as {near.code}"}
     assert [one.gets_tokens_per_s for one in found.dropped] == [300.0, 290.0, 290.0]
 
 

@@ -81,7 +81,7 @@ def ways(generator: Generator) -> list[tuple[str, str | None]]:
     """Return how the cells of its plan are run."""
     choice = generator.choice
     setups = [choice.setup(cell) for cell in choice.plan.cells] if choice.plan else []
-    return [(setup.policy.label, setup.drafter) for setup in setups]
+    return [(setup.policy.code, setup.drafter) for setup in setups]
 
 
 def test_a_sound_plan_is_followed(family: Family) -> None:

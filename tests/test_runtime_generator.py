@@ -93,7 +93,7 @@ def test_a_session_that_is_to_read_every_prompt_does() -> None:
     assert [event.completion.cached_tokens for event in session.events() if event.completion is not None] == [0, 0]
 
 
-@pytest.mark.parametrize("policy", WIDE, ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", WIDE, ids=lambda policy: policy.code)
 def test_every_policy_of_a_plan_finds_room_and_changes_no_text(policy: TreePolicy) -> None:
     assert generated(policy) == generated(None)
 
@@ -299,7 +299,7 @@ class Watcher:
 
 
 def planned_generator(policy: TreePolicy, drafters: dict[str, CausalModel], watcher: Watcher) -> Generator:
-    name = next(iter(drafters)) if not isinstance(policy, StackPolicy) else policy.label
+    name = next(iter(drafters)) if not isinstance(policy, StackPolicy) else policy.code
     plan = plan_of([(1, 10)])
     run_tokens = tuple(range(policy.max_verify_tokens + 1))
     cells = tuple(replace(cell, policy=policy, drafter=name, run_tokens=run_tokens) for cell in plan.cells)

@@ -183,18 +183,18 @@ def rivals(choice: Choice, longest: int = LONGEST) -> list[list[tuple[str, str |
     """Return label and drafter of every cell's rivals."""
     found = with_rivals(choice, longest)
     assert found.plan is not None
-    return [[(one.policy.label, one.drafter) for one in found.rivals_of(cell)] for cell in found.plan.cells]
+    return [[(one.policy.code, one.drafter) for one in found.rivals_of(cell)] for cell in found.plan.cells]
 
 
 def test_the_rival_of_a_model_is_what_copies_from_the_text_and_not_another_model() -> None:
-    assert rivals(choice_of(drafting_plan())) == [[(COPY.label, "lookup")]]
+    assert rivals(choice_of(drafting_plan())) == [[(COPY.code, "lookup")]]
 
 
 def test_the_rival_of_copies_is_a_model_that_a_smaller_cell_drafts_with_and_no_other() -> None:
     copying = replace(drafting_cell(4, 100), policy=COPY, drafter="lookup", run_tokens=(0, 2, 2, 4))
     chain = ("chain of 2", "small")
-    assert rivals(cells_of(drafting_cell(1, 100), copying)) == [[(COPY.label, "lookup")], [chain]]
-    assert rivals(cells_of(replace(copying, batch=1), drafting_cell(4, 100))) == [[], [(COPY.label, "lookup")]]
+    assert rivals(cells_of(drafting_cell(1, 100), copying)) == [[(COPY.code, "lookup")], [chain]]
+    assert rivals(cells_of(replace(copying, batch=1), drafting_cell(4, 100))) == [[], [(COPY.code, "lookup")]]
     assert rivals(cells_of(copying)) == [[]]  # nobody holds the model
 
 
@@ -204,7 +204,7 @@ def test_a_model_that_is_slower_than_plain_decoding_is_nobody_s_rival_and_copies
     copying = replace(drafting_cell(4, 100), policy=COPY, drafter="lookup", alternatives=(slow,))
     plain = replace(plain_cell(8, 100), alternatives=(slow, copies))
     found = rivals(cells_of(drafting_cell(1, 100), copying, plain))
-    assert found[1:] == [[], [(COPY.label, "lookup")]]
+    assert found[1:] == [[], [(COPY.code, "lookup")]]
 
 
 def test_where_whole_requests_chose_the_plan_no_model_reads_prompts_for_a_rival_s_sake() -> None:
@@ -212,7 +212,7 @@ def test_where_whole_requests_chose_the_plan_no_model_reads_prompts_for_a_rival_
     choice = cells_of(drafting_cell(1, 100), copying)
     assert choice.plan is not None
     of_requests = replace(choice, plan=replace(choice.plan, new_tokens=64))
-    assert rivals(of_requests) == [[(COPY.label, "lookup")], []]
+    assert rivals(of_requests) == [[(COPY.code, "lookup")], []]
 
 
 def test_one_rival_of_each_sort_and_the_fastest_of_it() -> None:
@@ -222,7 +222,7 @@ def test_one_rival_of_each_sort_and_the_fastest_of_it() -> None:
         Alternative(label="hybrid", policy=HYBRID, drafter="other", tokens_per_s=98.0),
         *cell.alternatives,
     )
-    assert rivals(cells_of(replace(cell, alternatives=others))) == [[(HYBRID.label, "small"), (COPY.label, "lookup")]]
+    assert rivals(cells_of(replace(cell, alternatives=others))) == [[(HYBRID.code, "small"), (COPY.code, "lookup")]]
 
 
 def test_no_rival_changes_the_output_or_needs_more_room_than_there_is() -> None:
@@ -230,7 +230,7 @@ def test_no_rival_changes_the_output_or_needs_more_room_than_there_is() -> None:
     cell = drafting_cell(1, 100)
     loses = Alternative(label="lossy", policy=lossy, drafter="lookup", tokens_per_s=200.0)
     with_loss = replace(cell, alternatives=(loses, *cell.alternatives))
-    assert rivals(choice_of(replace(drafting_plan(), cells=(with_loss,), version=0))) == [[(COPY.label, "lookup")]]
+    assert rivals(choice_of(replace(drafting_plan(), cells=(with_loss,), version=0))) == [[(COPY.code, "lookup")]]
     assert rivals(choice_of(drafting_plan()), longest=3) == [[]]
     assert with_rivals(choice_of(None), LONGEST) == choice_of(None)
 
@@ -259,8 +259,8 @@ def test_a_rival_that_wins_takes_over_and_it_is_said() -> None:
     watch = Watch(with_rivals(choice_of(drafting_plan()), LONGEST), QUICK)
     driven(watch, 5000, copies_win)
     (event,) = [one for one in watch.events if one.kind == "switch"]
-    assert f"{COPY.label} by lookup was faster than chain of 3 by small in " in event.message
-    assert f"it decodes by {COPY.label} by lookup now" in event.message
+    assert f"{COPY.label} was faster than chain of 3 by small in " in event.message
+    assert f"it decodes by {COPY.label} now" in event.message
     told = watch.prometheus()
     assert 'spectune_is_planned{batch="1",context="100"} 0.0' in told and 'way="rival",policy="lookup' in told
 
@@ -279,7 +279,7 @@ def test_a_plan_of_plain_decoding_is_left_for_copies_where_these_are_faster() ->
     watch = Watch(with_rivals(choice_of(plan), LONGEST), QUICK)
     driven(watch, 1500, lambda setup: 20.0)
     (event,) = [one for one in watch.events if one.kind == "switch"]
-    assert f"{COPY.label} by lookup was faster than plain decoding" in event.message
+    assert f"{COPY.label} was faster than plain decoding" in event.message
     bursts = [0]
     for _ in range(500):
         is_plain = isinstance(watch.schedule(1, 100).policy, PlainPolicy)

@@ -21,7 +21,7 @@ def substitute(planned: TreePolicy, *others: TreePolicy) -> RoundSetup:
     """Return how a cell is run, padded to 2 or 4 tokens, whose own drafter is missing."""
     plan = drafting_plan()
     ways = tuple(
-        Alternative(label=other.label, policy=other, drafter="other", tokens_per_s=90.0 - place)
+        Alternative(label=other.code, policy=other, drafter="other", tokens_per_s=90.0 - place)
         for place, other in enumerate(others)
     )
     cells = (replace(plan.cells[0], policy=planned, drafter="small", alternatives=ways),)

@@ -68,7 +68,7 @@ def trace_of(prompts: tuple[PromptTrace, ...], temperature: float = 0.0) -> Acce
         Eagle2Policy(verify_tokens=12, depth=3, top_k=4),
         Eagle2Policy(verify_tokens=9, depth=4, top_k=2),
     ],
-    ids=lambda policy: policy.label,
+    ids=lambda policy: policy.code,
 )
 def test_a_recorded_policy_draws_the_tree_the_drafter_draws(policy: TreePolicy, temperature: float) -> None:
     for (request, _), prompt in zip(

@@ -167,7 +167,7 @@ def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.label)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.code)
 def test_replay_runs_the_very_rounds_the_decoder_runs(policy: TreePolicy, batch: int) -> None:
     replay, rounds = replayed(policy, recorded()[2], batch), decoded(policy, batch)
     assert replay.censored == 0

@@ -92,7 +92,7 @@ def planned(folder: Path) -> Plan:
 def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     (row,) = bench.validated().rows
     cell = bench.plan.cell(1, 10)
-    assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.label, cell.drafter)
+    assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.code, cell.drafter)
     assert row.predicted_tokens_per_s == cell.prediction.tokens_per_s
     assert row.interval == (cell.prediction.low, cell.prediction.high)
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
@@ -188,7 +188,7 @@ def test_a_setup_without_a_plan_is_refused(bench: Bench) -> None:
 def test_a_plan_may_be_named_whatever_it_is_for_and_is_measured_as_it_was_made(bench: Bench) -> None:
     named = bench.validated(plan="1", workload="chat", temperature=0.7)
     assert named.plan_id == 1 and len(bench.store.validations(1)) == 1
-    assert [row.policy for row in named.rows] == [bench.plan.cell(1, 10).policy.label]
+    assert [row.policy for row in named.rows] == [bench.plan.cell(1, 10).policy.code]
 
 
 def test_a_plan_of_a_file_or_of_another_device_is_measured_and_kept_nowhere(bench: Bench) -> None:

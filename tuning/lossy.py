@@ -133,7 +133,7 @@ def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tupl
     found: list[LossyRun] = []
     wanted = [(policy, batch) for policy in request.policies for batch in request.batches]
     for place, (policy, batch) in enumerate(wanted):
-        progress(f"batch {batch}: {policy.label}", place / len(wanted))
+        progress(f"batch {batch}: {policy.code}", place / len(wanted))
         run = decode_lossy(family, requests, setup_for(policy, request.drafter), batch)
         found.append(_kept(request, identities, dtype, policy, requests, run, judge.quality(run)))
     return tuple(found)

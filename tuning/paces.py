@@ -82,11 +82,11 @@ def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
 
 def _plain_paces(cells: Iterable[CellObservation], plan: Plan) -> list[float]:
     """Return the speeds of blocks of plain rounds over those promised."""
-    label, promised = PlainPolicy().label, {(cell.batch, cell.context): cell.plain.tokens_per_s for cell in plan.cells}
+    code, promised = PlainPolicy().code, {(cell.batch, cell.context): cell.plain.tokens_per_s for cell in plan.cells}
     return [
         speed / promised[cell.batch, cell.context]
         for cell in cells
-        if cell.policy == label and (cell.batch, cell.context) in promised
+        if cell.policy == code and (cell.batch, cell.context) in promised
         for speed in cell.block_tokens_per_s
         if speed > 0.0
     ]

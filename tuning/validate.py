@@ -215,7 +215,7 @@ def _measured(
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
-        policy=cell.policy.label,
+        policy=cell.policy.code,
         drafter=cell.drafter,
         predicted_tokens_per_s=cell.prediction.tokens_per_s,
         interval=(cell.prediction.low, cell.prediction.high),

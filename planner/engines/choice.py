@@ -20,6 +20,7 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ..plans.plan import Alternative, PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts, Prediction
 from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ..policies.labels import name_of
 from ..policies.stack import LOOKUP
 from ..pricing.pace import APART
 from ..replay.acceptance import plain_results, rank_results
@@ -205,7 +206,7 @@ def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) 
             shape = shape_of(inputs, timed.way, walks[timed.way])
             samples.append(RoundSample(shape=shape, ms=timed.ms, error=timed.error))
         elif not isinstance(policy, LookupPolicy):
-            raise PlanError(f"{policy.label} by {drafter} was timed and has no trace; record its drafter")
+            raise PlanError(f"{name_of(policy.code, drafter)} was timed and has no trace; record its drafter")
     return fit_costs(samples)
 
 
@@ -260,7 +261,7 @@ def _cell(offers: Sequence[Offer], inputs: EngineInputs, seed: int) -> PlanCell:
 
 def _alternative(offer: Offer) -> Alternative:
     policy, drafter = offer.way
-    return Alternative(label=policy.label, policy=policy, drafter=drafter, tokens_per_s=offer.tokens_per_s)
+    return Alternative(label=policy.code, policy=policy, drafter=drafter, tokens_per_s=offer.tokens_per_s)
 
 
 def _optimism(offers: Sequence[Offer], final: int, seed: int) -> float:

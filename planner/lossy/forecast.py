@@ -84,7 +84,7 @@ def forecast_notes(runs: Sequence[LossyRun], costs: CellCosts, layers: Mapping[s
     for run in runs:
         said = expected_tokens(run, round(float(run.nodes.mean())) - 1, run.policy.rule)
         yield (
-            f"{where}: {run.policy.label} kept {run.tokens_per_round:.2f} tokens per round, "
+            f"{where}: {run.policy.code} kept {run.tokens_per_round:.2f} tokens per round, "
             f"the recurrence says {said:.2f}; {run.quality.label}"
         )
     ran = {(run.drafter, run.policy) for run in runs}
@@ -97,7 +97,7 @@ def forecast_notes(runs: Sequence[LossyRun], costs: CellCosts, layers: Mapping[s
     if others:
         best, run = max(others, key=lambda pair: pair[0].tokens_per_s)
         yield (
-            f"{where}: not run, so not chosen: the recurrence expects most of {best.policy.label} ({run.drafter}), "
+            f"{where}: not run, so not chosen: the recurrence expects most of {best.policy.code} ({run.drafter}), "
             f"{best.tokens_per_s:,.1f} tokens/s; its quality is not known"
         )
 

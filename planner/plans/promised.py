@@ -16,4 +16,4 @@ def own_observations(plan: Plan, observations: Iterable[Observation]) -> list[Ob
 
 def is_promised(part: CellObservation, cell: PlanCell) -> bool:
     """Return whether rounds of a cell ran the way that it promises something about."""
-    return part.is_planned and (part.policy, part.drafter) == (cell.policy.label, cell.drafter)
+    return part.is_planned and (part.policy, part.drafter) == (cell.policy.code, cell.drafter)

@@ -1,8 +1,9 @@
 """What to draft each round: one frozen record per way of growing a tree.
 
-Every policy has a `kind` that names it in JSON, a `label` for people, the most drafter forwards
-of one round (`draft_forwards`), the most tokens one verify feeds per sequence, root included
-(`max_verify_tokens`), and says whether sequences of a batch influence each other (`is_coupled`).
+Every policy has a `kind` that names it in JSON, a `label` for people, a `code` that says every setting in one line and
+by which documents name it, the most drafter forwards of one round (`draft_forwards`), the most tokens one verify feeds
+per sequence, root included (`max_verify_tokens`), and says whether sequences of a batch influence each other
+(`is_coupled`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from typing import Literal
 
 from ...errors import PlanError
 from ..text.lookup import AnyOccurrence, Occurrence
+from .labels import LabelledPolicy
 
 
-class IndependentPolicy:
+class IndependentPolicy(LabelledPolicy):
     """A policy whose tree for one sequence never depends on the others of the batch."""
 
     __slots__ = ()
@@ -32,8 +33,8 @@ class PlainPolicy(IndependentPolicy):
     kind: Literal["plain"] = "plain"
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         return "plain"
 
     @property
@@ -58,8 +59,8 @@ class ChainPolicy(IndependentPolicy):
         require_at_least("chain length", self.length, 1)
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         return f"chain of {self.length}"
 
     @property
@@ -100,8 +101,8 @@ class ConfidentChainPolicy(IndependentPolicy):
             raise PlanError(f"a chain's confidence is a probability, got {self.confidence}; pass 0 never to stop early")
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         return f"chain of up to {self.length} while surer than {self.confidence:.3g}"
 
     @property
@@ -142,8 +143,8 @@ class LookupPolicy(IndependentPolicy):
         require_at_least("lookup max_ngram", self.max_ngram, self.min_ngram)
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         which = "" if self.occurrence == "last" else f" ({self.occurrence})"
         return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams{which}"
 

@@ -25,6 +25,6 @@ class FlyPolicy(LossyPolicy):
     kind: Literal["lossy-fly"] = "lossy-fly"
 
     @property
-    def label(self) -> str:
-        """Name for people; says that it is lossy."""
-        return f"LOSSY {self.draft.label} by {self.rule.label}"
+    def code(self) -> str:
+        """Every setting in one line; says that it is lossy."""
+        return f"LOSSY {self.draft.code} by {self.rule.label}"

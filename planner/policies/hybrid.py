@@ -32,9 +32,9 @@ class HybridPolicy(IndependentPolicy):
     kind: Literal["hybrid"] = "hybrid"
 
     @property
-    def label(self) -> str:
-        """Name for people."""
-        return f"{self.text.label}, else {self.model.label}"
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"{self.text.code}, else {self.model.code}"
 
     @property
     def draft_forwards(self) -> int:

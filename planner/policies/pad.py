@@ -29,9 +29,9 @@ class PadPolicy(LossyPolicy):
     kind: Literal["lossy-pad"] = "lossy-pad"
 
     @property
-    def label(self) -> str:
-        """Name for people; says that it is lossy."""
-        return f"LOSSY {self.draft.label} by {self.rule.label}, classifier {self.classifier.name}"
+    def code(self) -> str:
+        """Every setting in one line; says that it is lossy."""
+        return f"LOSSY {self.draft.code} by {self.rule.label}, classifier {self.classifier.name}"
 
 
 def classifiers_of(policies: Iterable[object]) -> tuple[tuple[str, ModelIdentity], ...]:

@@ -27,9 +27,9 @@ class ResumedPolicy(IndependentPolicy):
     kind: Literal["resumed"] = "resumed"
 
     @property
-    def label(self) -> str:
-        """Name for people."""
-        return f"{self.draft.label} verified from the exit"
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"{self.draft.code} verified from the exit"
 
     @property
     def draft_forwards(self) -> int:

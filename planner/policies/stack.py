@@ -8,9 +8,9 @@ from typing import Literal
 
 from ...errors import PlanError
 from .chain import IndependentPolicy, LookupPolicy, require_at_least
+from .labels import LOOKUP as LOOKUP  # the text itself as the lowest drafter
 
 STACK = "stack"  # the kind
-LOOKUP = "lookup"  # the text itself as the lowest drafter
 JOINT = "+"  # between the names of a stack's drafters
 
 
@@ -69,8 +69,8 @@ class StackPolicy(IndependentPolicy):
         return LookupPolicy(length=self.lengths[-1], max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         levels = " over ".join(f"{name} {length}" for name, length in zip(self.drafters, self.lengths, strict=True))
         ngrams = f" after {self.max_ngram}..{self.min_ngram}-grams" if self.has_lookup else ""
         return f"stack of {levels}{ngrams}{f', {self.siblings} siblings' if self.siblings else ''}"

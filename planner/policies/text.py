@@ -49,8 +49,8 @@ class SuffixPolicy(IndependentPolicy):
         require_at_least("suffix min_match", self.min_match, 1)
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         bound = f"{self.factor}m+{self.offset} up to {self.length}"
         return f"suffix of m >= {self.min_match} ({self.occurrence}), {bound}"
 
@@ -104,8 +104,8 @@ class SuffixTreePolicy(IndependentPolicy):
             raise PlanError(f"suffix tree least_score must be a number of at least 0, got {self.least_score}")
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         ends = f", m >= {self.min_match}" if self.min_match > 1 else ""
         score = f", score {self.least_score:.3g}" if self.least_score else ""
         bound = f"{self.factor}m+{self.offset}, chance {self.least_chance:.3g}"
@@ -182,8 +182,8 @@ class CachebackPolicy(IndependentPolicy):
         return self.followers + (self.frozen.followers if self.frozen else 0), self.follower_tokens
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         shape = f"{self.leader_tokens}+{self.follower_tokens}, {self.followers} followers"
         learned = "calibrated" if self.chances else "by recency"
         frozen = f", frozen {self.frozen.leaders} x {self.frozen.followers}" if self.frozen else ""

@@ -11,6 +11,7 @@ from ...errors import PlanError
 from ...profiler.records.calibration import SurvivalCurve
 from ..growth.tree import TokenTree
 from .chain import IndependentPolicy, require_at_least
+from .labels import LabelledPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +25,8 @@ class StaticPolicy(IndependentPolicy):
         require_at_least("static tree size", self.tree.size, 2)
 
     @property
-    def label(self) -> str:
-        """Name for people."""
+    def code(self) -> str:
+        """Every setting in one line."""
         return f"static tree of {self.tree.size}, depth {self.tree.depth}"
 
     @property
@@ -57,8 +58,8 @@ class Eagle2Policy(IndependentPolicy):
         require_at_least("EAGLE-2 top_k", self.top_k, 1)
 
     @property
-    def label(self) -> str:
-        """Name for people: verified tokens / depth / top k."""
+    def code(self) -> str:
+        """Every setting in one line: verified tokens / depth / top k."""
         return f"EAGLE-2 {self.verify_tokens}/{self.depth}/{self.top_k}"
 
     @property
@@ -106,8 +107,8 @@ class TalonPolicy(IndependentPolicy):
             raise PlanError(f"TALON's gate must be in (0, 1], got {self.gate}; 1 keeps only a layer's best")
 
     @property
-    def label(self) -> str:
-        """Name for people: budget / gate / top k, and the depth cap where it bites."""
+    def code(self) -> str:
+        """Every setting in one line: budget / gate / top k, and the depth cap where it bites."""
         depth = f", at most {self.max_depth} deep" if self.max_depth < self._deepest else ""
         return f"TALON {self.nodes}/{self.gate:.3g}/{self.top_k}{depth}"
 
@@ -156,8 +157,8 @@ class OptTreePolicy(IndependentPolicy):
             raise PlanError(f"OPT-Tree's least gain must be finite, got {self.least_gain}; the published one is 0.5")
 
     @property
-    def label(self) -> str:
-        """Name for people: nodes / least gain / depth."""
+    def code(self) -> str:
+        """Every setting in one line: nodes / least gain / depth."""
         return f"OPT-Tree {self.nodes}/{self.least_gain:.3g}/{self.max_depth}"
 
     @property
@@ -172,7 +173,7 @@ class OptTreePolicy(IndependentPolicy):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CastPolicy:
+class CastPolicy(LabelledPolicy):
     """Choose width, depth and size of the tree from confidence and measured cost.
 
     Attributes:
@@ -214,8 +215,8 @@ class CastPolicy:
         _require_costs("verify_cost_ms", self.verify_cost_ms, self.max_verify_tokens)
 
     @property
-    def label(self) -> str:
-        """Name for people: the three thresholds and the size cap."""
+    def code(self) -> str:
+        """Every setting in one line: the three thresholds and the size cap."""
         calibrated = "calibrated, " if self.survival else ""
         thresholds = f"{self.breadth:.3g}/{self.depth:.3g}/{self.rerank:.3g}"
         return f"CAST {thresholds}, {calibrated}at most {self.max_verify_tokens}"

@@ -13,8 +13,8 @@ from .sentences import cell_lines
 
 __all__ = ["CellFacts", "Limit", "cell_facts", "chain_acceptance", "explain_cell", "explain_plan", "out_of_reach"]
 
-COLUMNS = ("batch", "context", "policy", "drafter", "tokens/s", "x plain", "limited by")
-WORDS = (2, 3, 6)  # columns of words, aligned left
+COLUMNS = ("batch", "context", "how to decode", "tokens/s", "x plain", "limited by")
+WORDS = (2, 5)  # columns of words, aligned left
 
 
 def explain_plan(plan: Plan) -> list[str]:
@@ -83,7 +83,6 @@ def _row(facts: CellFacts, cell: PlanCell) -> tuple[str, ...]:
         str(facts.batch),
         str(facts.context),
         facts.label,
-        facts.drafter or "-",
         f"{cell.prediction.tokens_per_s:,.1f}",
         f"{cell.prediction.speedup_over_plain:.2f}",
         ("-" if facts.drafter is None else facts.limited_by) + missed,

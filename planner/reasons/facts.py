@@ -11,6 +11,7 @@ from ..growth.extent import Extent, extent_of
 from ..plans.plan import Plan, PlanCell
 from ..plans.prediction import Prediction
 from ..policies import ChainPolicy, PlainPolicy, ResumedPolicy
+from ..policies.labels import name_of
 
 Limit = Literal["verify", "draft", "host", "acceptance"]
 
@@ -56,6 +57,7 @@ class CellFacts:
     """What explains a cell, as numbers.
 
     Attributes:
+        label: the way of decoding as people say it; settings: all of it in one line.
         depth: most drafted tokens on one path; width: most nodes of one drafter forward.
         verify_tokens: most tokens of a tree, root included; fed_tokens: what is fed for so many.
         share_*: of the round's time.
@@ -73,6 +75,7 @@ class CellFacts:
     batch: int
     context: int
     label: str
+    settings: str
     drafter: str | None
     depth: int
     width: int
@@ -99,7 +102,8 @@ def cell_facts(cell: PlanCell) -> CellFacts:
     return CellFacts(
         batch=cell.batch,
         context=cell.context,
-        label=policy.label,
+        label=name_of(policy.code, cell.drafter),
+        settings=policy.code,
         drafter=cell.drafter,
         depth=extent.depth,
         width=extent.width,

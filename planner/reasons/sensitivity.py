@@ -142,7 +142,7 @@ class _Field:
         return Scenario(
             change=change,
             factor=factor,
-            label=self.candidates[fastest].policy.label,
+            label=self.candidates[fastest].policy.code,
             drafter=self.candidates[fastest].drafter,
             loss=float(max(1.0 - own / rate, 0.0)),
             speedup=float(own * (1.0 - optimism) / then.rates[plain]),
@@ -164,7 +164,7 @@ class _Field:
             place = int(places[nearest])
             found = self.candidates[place]
             if needed[place] <= extent_of(found.policy).depth:
-                return Challenger(label=found.policy.label, drafter=found.drafter, factor=float(factors[nearest]))
+                return Challenger(label=found.policy.code, drafter=found.drafter, factor=float(factors[nearest]))
         return None
 
     def worth_per_percent(self, chosen: int) -> float:
@@ -202,7 +202,7 @@ class _Field:
         found, rounds = self.candidates[place], self.rounds
         return Neighbour(
             step=step,
-            label=found.policy.label,
+            label=found.policy.code,
             drafter=found.drafter,
             tokens_per_s=float(1000.0 * self.batch * rounds.rates[place]),
             tokens_per_round=found.tokens_per_round,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..plans.plan import PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
 from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
-from ..policies.stack import LOOKUP
+from ..policies.labels import name_by, name_of
 from ..search.objective import LatencyBound
 from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
@@ -33,6 +33,7 @@ def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) ->
     far = "" if cell.priced_at is None else f" (beyond what was measured, priced as context {cell.priced_at})"
     yield f"batch {cell.batch}, context {cell.context}{far}: {_choice(facts)}"
     lines = [
+        *_settings(facts),
         *_promise(cell),
         *_requests(cell),
         *_round(cell, facts),
@@ -41,14 +42,9 @@ def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) ->
         *_break_even(facts),
     ]
     if cell.outlook is not None:
-        lines += [*_drafter(cell, cell.outlook), *_scenarios(cell.outlook)]
+        lines += [*_drafter(cell, cell.outlook), *_scenarios(cell.outlook, cell)]
     lines += [*published_lines(facts), *_stack(cell), *_memory(cell, memory_bytes), *_kept(cell, facts, bound)]
     yield from (f"  {line}" for line in lines)
-
-
-def name_of(label: str, drafter: str | None) -> str:
-    """Return a policy and who drafts for it, as people say it."""
-    return label if drafter in (None, LOOKUP) else f"{label} by {drafter}"
 
 
 def published_lines(facts: CellFacts) -> Iterator[str]:
@@ -60,7 +56,19 @@ def published_lines(facts: CellFacts) -> Iterator[str]:
 
 
 def _choice(facts: CellFacts) -> str:
-    return "plain decoding; do not speculate" if facts.drafter is None else name_of(facts.label, facts.drafter)
+    return "plain decoding; do not speculate" if facts.drafter is None else facts.label
+
+
+def _settings(facts: CellFacts) -> Iterator[str]:
+    """Yield all settings where the label leaves some out."""
+    if name_of(facts.settings, facts.drafter) != name_by(facts.settings, facts.drafter) and facts.drafter is not None:
+        yield f"settings: {facts.settings}"
+
+
+def _other(code: str, drafter: str | None, cell: PlanCell) -> str:
+    """Return another way's label, and all its settings where the label is the plan's own."""
+    label = name_of(code, drafter)
+    return f"{label}, {code}" if label == name_of(cell.policy.code, cell.drafter) else label
 
 
 def _promise(cell: PlanCell) -> Iterator[str]:
@@ -140,7 +148,7 @@ def _better_than(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
         rival, ahead = cell.runner_up, _distance(facts.lead_over_runner_up)
         is_alike = (rival.policy.kind, rival.drafter) == (cell.policy.kind, cell.drafter)
         who = "runner-up" if is_alike else "runner-up of another kind or drafter"
-        yield f"{who}: {name_of(rival.label, rival.drafter)}, {ahead}"
+        yield f"{who}: {_other(rival.label, rival.drafter, cell)}, {ahead}"
     if cell.outlook is not None and cell.outlook.neighbours:
         yield "the fastest with something else changed:"
         yield from (f"  {_neighbour(steps, other, cell)}" for steps, other in _merged(cell.outlook.neighbours))
@@ -148,7 +156,7 @@ def _better_than(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
         yield "the fastest of every other kind and drafter:"
         for other in cell.alternatives[1:]:
             behind = _distance(replayed_speed(cell) / other.tokens_per_s - 1.0)
-            yield f"  {name_of(other.label, other.drafter)}, {behind}"
+            yield f"  {_other(other.label, other.drafter, cell)}, {behind}"
 
 
 def _merged(neighbours: Sequence[Neighbour]) -> Iterator[tuple[str, Neighbour]]:
@@ -170,7 +178,7 @@ def _neighbour(steps: str, other: Neighbour, cell: PlanCell) -> str:
         "host": other.host_ms - promise.host_ms,
     }
     part = max(changes, key=lambda part: abs(changes[part]))
-    name = name_of(other.label, other.drafter)
+    name = _other(other.label, other.drafter, cell)
     return f"{steps}: {name}, {behind}; {yields}, {part} {changes[part]:+.2f} ms"
 
 
@@ -208,21 +216,21 @@ def _drafter(cell: PlanCell, outlook: Outlook) -> Iterator[str]:
         yield "no policy that was priced would pay even if all its drafts were accepted"
 
 
-def _scenarios(outlook: Outlook) -> Iterator[str]:
+def _scenarios(outlook: Outlook, cell: PlanCell) -> Iterator[str]:
     told = [scenario for scenario in outlook.scenarios if scenario.loss > TOLD]
     for scenario in sorted(told, key=lambda scenario: -scenario.loss):
-        yield _scenario(scenario)
+        yield _scenario(scenario, cell)
     if outlook.scenarios and not told:
         yield f"it stays within {TOLD:.0%} of the fastest if verification, drafting, host or acceptance is 10% off"
 
 
-def _scenario(scenario: Scenario) -> str:
+def _scenario(scenario: Scenario, cell: PlanCell) -> str:
     change = f"{abs(scenario.factor - 1.0):.0%} {'more' if scenario.factor > 1.0 else 'less'}"
     if scenario.change == "acceptance":
         condition = f"with {change.replace('less', 'fewer')} accepted drafts"
     else:
         condition = f"if {PARTS[scenario.change]} cost {change}"
-    fastest = "plain decoding" if scenario.drafter is None else name_of(scenario.label, scenario.drafter)
+    fastest = _other(scenario.label, scenario.drafter, cell)
     return f"{condition}, {fastest} would be fastest and the plan {scenario.loss:.1%} behind"
 
 
@@ -236,7 +244,7 @@ def _alike(published: Sequence[PublishedFacts]) -> Iterator[list[PublishedFacts]
 
 def _published(same: Sequence[PublishedFacts]) -> str:
     first = same[0]
-    name = name_of(", ".join(each.name for each in same), first.drafter)
+    name = name_by(", ".join(each.name for each in same), first.drafter)
     if first.ratio is None or first.speedup is None:
         return f"{name}: not priced, {first.reason}"
     slower = ", slower than plain decoding" if first.speedup < 1.0 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..plans.crossing import Crossing, crossings
 from ..plans.plan import Plan, PlanCell
-from .sentences import name_of
+from ..policies.labels import name_of
 
 
 def verdict_lines(plan: Plan) -> list[str]:
@@ -26,7 +26,7 @@ def _choice(cell: PlanCell) -> str:
     promise = cell.prediction
     interval = f"{promise.speedup_low:.2f} to {promise.speedup_high:.2f}"
     missed = "" if cell.keeps_bound else ", breaks the latency bound"
-    return f"{name_of(cell.policy.label, cell.drafter)}, {promise.speedup_over_plain:.2f} x ({interval}){missed}"
+    return f"{name_of(cell.policy.code, cell.drafter)}, {promise.speedup_over_plain:.2f} x ({interval}){missed}"
 
 
 def _ends(crossing: Crossing, planned: int) -> list[str]:

@@ -64,7 +64,7 @@ class Contest:
     _places: dict[Staged, int] = field(default_factory=dict)
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _least: dict[Rival, RoundCosts] = field(default_factory=dict)
-    _refused: dict[Rival, list[str]] = field(default_factory=dict)
+    _refused: dict[Rival, list[tuple[str, str]]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -171,7 +171,7 @@ class Contest:
 
     def refuse(self, policy: TreePolicy, drafter: str | None, reason: str) -> None:
         """Note a policy that cannot be priced."""
-        self._refused.setdefault((policy.kind, drafter), []).append(f"{policy.label}: {reason}")
+        self._refused.setdefault((policy.kind, drafter), []).append((policy.code, reason))
 
     def find(self, policy: TreePolicy, drafter: str | None) -> Candidate | None:
         """Return a candidate that was priced, None where this policy was not."""
@@ -206,9 +206,8 @@ class Contest:
 
     def reason(self, policy: TreePolicy, drafter: str | None) -> str:
         """Return why a policy has no price."""
-        own = f"{policy.label}: "
         reasons = self._refused.get((policy.kind, drafter), [])
-        return next(reason.removeprefix(own) for reason in reasons if reason.startswith(own))
+        return next(reason for code, reason in reasons if code == policy.code)
 
     def left_out(self) -> tuple[LeftOut, ...]:
         """Return what could not be priced, one line per kind and drafter, the first of each as its reason."""
@@ -218,8 +217,8 @@ class Contest:
                 batch=cell.batch,
                 context=cell.context,
                 drafter=drafter,
-                label=reasons[0].split(":")[0] if len(reasons) == 1 else f"{len(reasons)} of kind {kind}",
-                reason=reasons[0].split(": ", 1)[1] if len(reasons) == 1 else f"for example {reasons[0]}",
+                label=reasons[0][0] if len(reasons) == 1 else f"{len(reasons)} of kind {kind}",
+                reason=reasons[0][1] if len(reasons) == 1 else f"for example {': '.join(reasons[0])}",
             )
             for (kind, drafter), reasons in self._refused.items()
         )

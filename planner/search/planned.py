@@ -117,7 +117,7 @@ def alternatives(candidates: Sequence[Candidate], chosen: Candidate) -> tuple[Al
     fastest.pop((chosen.policy.kind, chosen.drafter))
     return tuple(
         Alternative(
-            label=candidate.policy.label,
+            label=candidate.policy.code,
             policy=candidate.policy,
             drafter=candidate.drafter,
             tokens_per_s=candidate.tokens_per_s,

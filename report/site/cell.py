@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...planner.plans.plan import Plan, PlanCell
+from ...planner.policies.labels import name_of
 from ...planner.reasons.explain import explain_cell
 from ...planner.reasons.facts import cell_facts
-from ...planner.reasons.sentences import name_of
 from .heat import place_of
 from .kept import KeptCell
 from .links import anchor
@@ -21,7 +21,7 @@ BAR = 100.0  # width of the bar, in its own units
 def cell_details(kept: KeptCell, plan: Plan, page: str) -> Html:
     """Return what explains a cell, folded under its choice."""
     cell = kept.cell
-    name = "plain decoding" if cell.drafter is None else name_of(cell.policy.label, cell.drafter)
+    name = name_of(cell.policy.code, cell.drafter)
     summary = tag(
         "summary",
         tag("span", f"batch {cell.batch:,}, context {cell.context:,}", class_="where"),

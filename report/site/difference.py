@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.reasons.sentences import name_of
+from ...planner.policies.labels import name_of
 from .change import CellChange, Kind, changes
 from .contents import Contents
 from .grid import number, table, words
@@ -116,7 +116,7 @@ def _policies(each: CellChange) -> Child:
 def _policy(cell: PlanCell | None) -> str:
     if cell is None:
         return NONE
-    return "plain decoding" if cell.drafter is None else name_of(cell.policy.label, cell.drafter)
+    return name_of(cell.policy.code, cell.drafter)
 
 
 def _speed(cell: PlanCell | None) -> Child:

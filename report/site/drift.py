@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ...planner.plans.observation import moment_of
-from ...planner.reasons.sentences import name_of
+from ...planner.policies.labels import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
 from .chart import charts
@@ -52,7 +52,7 @@ def _plan(contents: Contents, links: Links, each: Standing) -> Html:
         (
             f"{kept.cell.batch:,}",
             f"{kept.cell.context:,}",
-            name_of(kept.cell.policy.label, kept.cell.drafter),
+            name_of(kept.cell.policy.code, kept.cell.drafter),
             span(kept, scale),
             under(
                 speed(kept.cell.prediction.tokens_per_s), interval(kept.cell.prediction.low, kept.cell.prediction.high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...planner.reasons.sentences import name_of
+from ...planner.policies.labels import name_of
 from .kept import DRIFTED, VERDICT_SIGNS, KeptCell
 from .links import Links
 from .markup import Html, tag
@@ -61,7 +61,7 @@ def _cell(kept: KeptCell | None, links: Links, page: str, most: float) -> Html:
     if kept is None:
         return tag("td", tag("span", "not planned", class_="faint"))
     cell, promise = kept.cell, kept.cell.prediction
-    name = "plain decoding" if cell.drafter is None else name_of(cell.policy.label, cell.drafter)
+    name = name_of(cell.policy.code, cell.drafter)
     inside = [
         tag("b", times(promise.speedup_over_plain)),
         tag("span", name),

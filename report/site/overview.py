@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...planner.reasons.sentences import name_of
+from ...planner.policies.labels import name_of
 from .contents import Contents
 from .grid import number, table, words
 from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page
@@ -122,7 +122,7 @@ def _drift(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
             contents.device_name(each.setup.device),
             f"{kept.cell.batch:,}",
             f"{kept.cell.context:,}",
-            name_of(kept.cell.policy.label, kept.cell.drafter),
+            name_of(kept.cell.policy.code, kept.cell.drafter),
             verdict(kept.verdict),
         )
         for each in found

@@ -16,6 +16,7 @@ import torch
 
 from ...planner.growth.room import deepest
 from ...planner.policies import HybridPolicy, PlainPolicy
+from ...planner.policies.labels import name_of
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..drafters.protocol import DraftsAhead
@@ -221,6 +222,7 @@ class RoundsAhead:
         self._refused.append(key)
         self._rounds.pop(key, None)
         setup, batch, kind = key
-        what = f"{'rounds' if kind is None else 'sampled rounds'} of {setup.policy.label} over {batch} sequences"
-        reason = f"{what} do not run ahead of the host any more: {reason_of(error)}"
+        what = "rounds" if kind is None else "sampled rounds"
+        name = name_of(setup.policy.code, setup.drafter)
+        reason = f"{what} of {name} over {batch} sequences do not run ahead of the host any more: {reason_of(error)}"
         self._faults.append(Fault(drafter=None, reason=reason, is_memory=is_out_of_memory(error)))

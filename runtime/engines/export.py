@@ -205,9 +205,9 @@ def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped
     return Dropped(
         batch=cell.batch,
         context=cell.context,
-        wanted=cell.policy.label,
+        wanted=cell.policy.code,
         wanted_drafter=cell.drafter,
-        gets=_label(offer.policy, offer.setting),
+        gets=_label(offer.policy.code, offer.setting),
         gets_drafter=gets[1],
         reason=reason,
         wanted_tokens_per_s=rates.known.get((cell.policy, cell.drafter), {}).get(place),
@@ -215,9 +215,9 @@ def _dropped(cell: PlanCell, offer: Offer, reason: str, rates: Rates) -> Dropped
     )
 
 
-def _label(policy: TreePolicy, setting: Setting | None) -> str:
+def _label(code: str, setting: Setting | None) -> str:
     like = setting is not None and setting.differs
-    return f"{setting.method}, priced as {policy.label}" if like and setting is not None else policy.label
+    return f"{setting.method}, priced as {code}" if like and setting is not None else code
 
 
 def _basis(dropped: Sequence[Dropped], rates: Rates) -> Basis:

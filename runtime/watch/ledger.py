@@ -60,7 +60,7 @@ class Lane:
             batch=self.cell.batch if self.cell else 0,
             context=self.cell.context if self.cell else 0,
             is_planned=self.is_planned,
-            policy=self.setup.policy.label,
+            policy=self.setup.policy.code,
             drafter=self.setup.drafter,
             rounds=sum(tally.rounds for tally in tallies),
             tokens=sum(tally.tokens for tally in tallies),

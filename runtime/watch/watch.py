@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from ...planner.plans.plan import PlanCell
+from ...planner.policies.labels import name_of
 from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round
@@ -205,7 +206,7 @@ class Watch:
             self._tell_of(
                 lane,
                 "drift",
-                f"{lane.setup.policy.label} is {direction} than the plan's interval of {low:.1f} to {high:.1f} "
+                f"{_named(lane.setup)} is {direction} than the plan's interval of {low:.1f} to {high:.1f} "
                 f"tokens/s, {speed:.1f} at last: {_apart(block, lane.cell)}",
             )
 
@@ -269,7 +270,7 @@ def _switched(cell: WatchedCell, switch: Switch) -> WatchEvent:
 
 
 def _named(setup: RoundSetup) -> str:
-    return "plain decoding" if setup.drafter is None else f"{setup.policy.label} by {setup.drafter}"
+    return name_of(setup.policy.code, setup.drafter)
 
 
 def _write_rest(ledger: Ledger, writer: ObservationWriter) -> None:

@@ -116,7 +116,7 @@ def _observed(one: CountedAcceptance, cell: PlanCell) -> CellObservation:
         batch=cell.batch,
         context=cell.context,
         is_planned=is_planned,
-        policy=cell.policy.label if is_planned else f"an engine's drafts of {length}",
+        policy=cell.policy.code if is_planned else f"an engine's drafts of {length}",
         drafter=cell.drafter,
         rounds=one.drafts,
         tokens=sum(at_least),

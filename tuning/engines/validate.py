@@ -19,6 +19,7 @@ from ...planner.plans.document import plan_from_json
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.validation import Validation, ValidationRow
 from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ...planner.policies.labels import name_of
 from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
@@ -228,7 +229,7 @@ def _measured(
     row = ValidationRow(
         batch=cell.batch,
         context=cell.context,
-        policy=cell.policy.label,
+        policy=cell.policy.code,
         drafter=cell.drafter,
         predicted_tokens_per_s=promise.tokens_per_s,
         interval=(promise.low, promise.high),
@@ -242,7 +243,7 @@ def _measured(
         concurrency=cell.batch,
         drafted=counted.drafted,
         accepted=counted.accepted,
-        neighbour=beside[0].label if beside[1] is None else f"{beside[0].label} by {beside[1]}",
+        neighbour=name_of(beside[0].code, beside[1]),
         neighbour_tokens_per_s=speed(turns[other]),
     )
 

@@ -1,0 +1,33 @@
+"""What a benchmark leaves behind: one JSON object that says when and by which code it was measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ABOUT = ("bench", "benchmark", "device", "machine")  # stand first
+
+
+def stamped(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with `measured_at`, the present moment, and `commit`, the code that ran; JSON values."""
+    about = {name: result[name] for name in ABOUT if name in result}
+    stamp = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
+    return {**about, **stamp, **result}
+
+
+def print_result(result: Mapping[str, Any], output: Path | None = None) -> None:
+    """Print a stamped result as one line, the last of a benchmark; write it to a file, too, where one is named."""
+    whole = stamped(result)
+    if output is not None:
+        output.write_text(json.dumps(whole, indent=1) + "\n")
+    print(json.dumps(whole))
+
+
+def commit() -> str:
+    """Return the commit of this checkout, "-dirty" behind it where files differ; "" outside of a checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,0 +1,307 @@
+"""The tables of docs/results.md: which benchmark's files they show, and how a file becomes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from spectune.planner.policies.labels import name_of
+
+Json = dict[str, Any]
+Rows = Callable[[Json], Iterable[tuple[object, ...]]]
+
+OF_TRANSFORMERS = "transformers.generate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A table of the page.
+
+    Attributes:
+        kind: of the files that it shows.
+        rows: of one file, without machine, day and commit.
+    """
+
+    title: str
+    command: str
+    about: str
+    kind: str
+    columns: tuple[str, ...]
+    rows: Rows
+
+
+def way(text: str) -> str:
+    """Return a way of decoding as people say it; results name it by its code, and who drafts behind "by"."""
+    code, by, drafter = text.rpartition(" by ")
+    return name_of(code, drafter) if by else name_of(text)
+
+
+def _off(predicted: float, measured: float) -> str:
+    return f"{measured / predicted - 1.0:+.1%}".replace("%", " %")
+
+
+def _real(one: Json) -> Iterator[tuple[object, ...]]:
+    if "measured_tokens_per_s" not in one:
+        return
+    low, high = one["interval"]
+    measured = one["measured_tokens_per_s"]
+    rules = [rule for rule in one.get("with_rules", {}).get("rules", ()) if rule["way"] != "plain"]
+    best = min(rules, key=lambda rule: float(rule["ratio"]), default=None)
+    yield (
+        *(one["cell"], one["batch"], name_of(one["policy"], one["drafter"]), one["plain_tokens_per_s"], measured),
+        *(one["speedup"], _off(one["predicted_tokens_per_s"], measured), low <= measured <= high),
+        None if best is None else f"{best['ratio']:.2f} of {best['name']}",
+    )
+
+
+def _decode(one: Json) -> Iterator[tuple[object, ...]]:
+    for cell in one["cells"]:
+        speeds, plan = cell["speeds"], float(cell["speeds"]["plan"])
+        beside = {name: value for name, value in cell["beside_transformers"].items() if name not in ("plain", "plan")}
+        llama = max(cell.get("llamacpp", {}).values(), default=None)
+        predicted = cell["predicted"]["plan"]
+        yield (
+            *(cell["batch"], way(cell["policy"]), speeds["plain"], plan, plan / speeds["plain"]),
+            *(beside.get(OF_TRANSFORMERS), max(beside.values(), default=None), llama, predicted),
+        )
+
+
+def _rules(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        ratios = {rule["name"]: float(rule["ratio"]) for rule in row["rules"]}
+        plain = ratios.pop("plain decoding")
+        best = min(ratios, key=lambda name: ratios[name])
+        off = _off(row["predicted_tokens_per_s"], row["measured_tokens_per_s"])
+        yield row["batch"], way(row["plan"]), row["measured_tokens_per_s"], plain, ratios[best], best, len(ratios), off
+
+
+def _regret(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        off = _off(row["predicted_tokens_per_s"], row["measured_tokens_per_s"])
+        yield row["batch"], way(row["plan"]), len(row["sweep"]), row["ratio_to_best"], row["ratio_to_plain"], off
+
+
+def _drafters(one: Json) -> Iterator[tuple[object, ...]]:
+    for cell in one["cells"]:
+        off = _off(cell["predicted_tokens_per_s"], cell["measured_tokens_per_s"])
+        plan, best, model = way(cell["plan"]), cell["best"], cell["best_model"]
+        yield cell["batch"], plan, len(cell["systems"]), best, cell["plan_over_best"], model, off
+
+
+def _engines(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        plan = row["plans"][-1]
+        name = f"{row['engine']} {row['version']}"
+        yield (
+            *(name, row["concurrency"], way(plan["plan"]), row["plain_tokens_per_s"], plan["tokens_per_s"]),
+            *(
+                plan["of_plain"],
+                plan["of_best"],
+                row["settings"],
+                f"{plan['error_as_promised']:+.1%}".replace("%", " %"),
+            ),
+        )
+
+
+def _gpu(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        if row.get("decoder") in ("plain", "plan"):
+            predicted = row.get("predicted_tokens_per_s")
+            off = None if predicted is None else _off(predicted, row["tokens_per_s"])
+            limit = None if "of_the_limit" not in row else f"{row['of_the_limit']:.0%}".replace("%", " %")
+            how = name_of(row["policy"], row["drafter"]) if row.get("policy") else "plain decoding"
+            yield row.get("model", "demo's target, grown"), row["batch"], how, row["tokens_per_s"], limit, off
+
+
+def _identity(one: Json) -> Iterator[tuple[object, ...]]:
+    rows = one["rows"]
+    tokens, ties, wrong = (sum(row[name] for row in rows) for name in ("tokens", "near_ties", "wrong"))
+    yield one.get("dtype", "float32"), len(rows), tokens, ties, wrong
+
+
+def _sampled(one: Json) -> Iterator[tuple[object, ...]]:
+    ways = [row["way"] for row in one["rows"]]
+    for batch, decoder in dict.fromkeys((row["batch"], row["decoder"]) for row in one["rows"]):
+        times = {r["way"]: r["round_ms"] for r in one["rows"] if (r["batch"], r["decoder"]) == (batch, decoder)}
+        yield batch, decoder, *(times.get(each) for each in dict.fromkeys(ways))
+
+
+def _endpoint(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        yield tuple(row[name] for name in ("clients", "session", "whole", "streamed", "first_piece_ms", "same_texts"))
+
+
+def _chats(one: Json) -> Iterator[tuple[object, ...]]:
+    for what, rows in one["rows"].items():
+        last = rows[-1]
+        yield what, last["prompt"], last["cached"], last["anew_ms"], last.get("spare_ms", last["cached_ms"])
+
+
+def _lossy(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        yield tuple(row[name] for name in ("way", "accuracy", "loss", "tokens_per_round", "tokens_per_s"))
+
+
+def _shift(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        yield row["traffic"], way(row["decoder"]), row["settled_tokens_per_s"]
+
+
+def _edge(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        speeds = [row["ways"][name]["measured"] for name in ("planned", "usual", "chains of 8")]
+        off = _off(row["ways"]["planned"]["predicted"], speeds[0])
+        yield row["draft_ms"], row["rtt_ms"], row["devices"], row["server_alone_tokens_per_s"], *speeds, off
+
+
+def _few_rows(one: Json) -> Iterator[tuple[object, ...]]:
+    for row in one["rows"]:
+        if row["tokens"] in (1, 8, 64):
+            yield row["tokens"], *(row.get(each) for each in FORMATS)
+
+
+FORMATS = ("float32 by the library", "float32", "bfloat16 by the library", "bfloat16")
+HOW, OFF = "how to decode", "measured against predicted"
+SECTIONS = (
+    Section(
+        title="Real models",
+        command="python benchmarks/real.py --models FOLDER",
+        about="Qwen2.5 1.5B with the 0.5B as its draft model where the cell is called a pair; q4 is Q4_K_M.",
+        kind="real",
+        columns=(
+            "cell",
+            "batch",
+            HOW,
+            "plain",
+            "plan",
+            "x plain",
+            OFF,
+            "in the 90 % interval",
+            "plan over best default",
+        ),
+        rows=_real,
+    ),
+    Section(
+        title="Beside transformers and llama.cpp",
+        command="python benchmarks/decode.py",
+        about="the plan, plain decoding, and the best of what transformers and llama.cpp offer.",
+        kind="decode",
+        columns=(
+            "batch",
+            HOW,
+            "plain",
+            "plan",
+            "x plain",
+            OF_TRANSFORMERS,
+            "its best",
+            "llama.cpp's best",
+            "predicted",
+        ),
+        rows=_decode,
+    ),
+    Section(
+        title="Published rules",
+        command="python benchmarks/rules.py",
+        about="the plan raced against published defaults in one decoder; above 1 the plan is faster.",
+        kind="rules",
+        columns=("batch", HOW, "plan", "x plain", "x best rule", "best rule", "rules", OFF),
+        rows=_rules,
+    ),
+    Section(
+        title="Against a sweep",
+        command="python benchmarks/regret.py",
+        about="the plan raced against the five fastest settings of a sweep.",
+        kind="regret",
+        columns=("batch", HOW, "settings swept", "x best of them", "x plain", OFF),
+        rows=_regret,
+    ),
+    Section(
+        title="Drafters",
+        command="python benchmarks/drafters.py",
+        about="the plan raced against every drafter and way of drafting alone.",
+        kind="drafters",
+        columns=("batch", HOW, "systems", "best system", "x best", "best draft model", OFF),
+        rows=_drafters,
+    ),
+    Section(
+        title="Other engines",
+        command="python benchmarks/engines.py",
+        about="a plan measured in the engine itself, beside a sweep of the engine's settings.",
+        kind="engines",
+        columns=("engine", "sequences", HOW, "plain", "plan", "x plain", "x best of sweep", "settings swept", OFF),
+        rows=_engines,
+    ),
+    Section(
+        title="GPUs",
+        command="python benchmarks/gpu.py",
+        about="plain decoding against the bandwidth limit, plans against their prediction.",
+        kind="gpu",
+        columns=("model", "batch", HOW, "tokens/s", "of the limit", OFF),
+        rows=_gpu,
+    ),
+    Section(
+        title="Is the output unchanged?",
+        command="python benchmarks/identity.py",
+        about="200 prompts x 64 tokens in every way of drafting; wrong tokens are not the judge's first choice.",
+        kind="identity",
+        columns=("format", "ways", "tokens", "near-ties", "wrong"),
+        rows=_identity,
+    ),
+    Section(
+        title="Sampled rounds",
+        command="python benchmarks/sampled.py",
+        about="milliseconds a round.",
+        kind="sampled",
+        columns=("batch", "decoder", "greedy", "temperature 0.8", "and top-p 0.9", "and top-k 20"),
+        rows=_sampled,
+    ),
+    Section(
+        title="HTTP endpoint",
+        command="python benchmarks/endpoint.py",
+        about="tokens/s of a session in the process itself, and behind the endpoint.",
+        kind="endpoint",
+        columns=("clients", "session", "whole answers", "streamed", "ms to the first piece", "same texts"),
+        rows=_endpoint,
+    ),
+    Section(
+        title="Chats that go on",
+        command="python benchmarks/chats.py",
+        about="milliseconds to the first token of the longest prompt, read whole and read from where it is new.",
+        kind="chats",
+        columns=("chats", "prompt tokens", "of them known", "read whole", "read where new"),
+        rows=_chats,
+    ),
+    Section(
+        title="Lossy rules",
+        command="python benchmarks/lossy.py",
+        about="accuracy on 400 problems; these outputs are not the target's own.",
+        kind="lossy",
+        columns=("way", "accuracy", "lost", "tokens a round", "tokens/s"),
+        rows=_lossy,
+    ),
+    Section(
+        title="When the texts change",
+        command="python benchmarks/shift.py",
+        about="tokens/s on texts like the profiled ones and on others.",
+        kind="shift",
+        columns=("texts", "decoder", "tokens/s"),
+        rows=_shift,
+    ),
+    Section(
+        title="Edge devices",
+        command="python benchmarks/edge.py",
+        about="devices draft and a server verifies; tokens/s.",
+        kind="edge",
+        columns=("ms a draft token", "round trip ms", "devices", "server alone", "plan", "usual", "chains of 8", OFF),
+        rows=_edge,
+    ),
+    Section(
+        title="A forward on a CPU",
+        command="python benchmarks/few_rows.py",
+        about="milliseconds of one forward of the demo's target.",
+        kind="few_rows",
+        columns=("tokens", *FORMATS),
+        rows=_few_rows,
+    ),
+)
