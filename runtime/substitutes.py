@@ -55,7 +55,8 @@ def substituted(plan: Plan, choice: Choice) -> list[str]:
     """Return each cell of a plan that is run another way, and that way, in words."""
     ways = dict(choice.substitutes)
     return [
-        f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of {name_of(cell.policy.code, cell.drafter)}"
+        f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of "
+        f"{name_of(cell.policy.code, cell.drafter)}"
         for cell in plan.cells
         if (way := ways.get((cell.batch, cell.context))) is not None
     ]
