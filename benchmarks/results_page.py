@@ -27,6 +27,7 @@ MACHINES = {
     "amd-epyc-zen4-2-cores": "EPYC Zen 4, 2 cores",
     "amd-epyc-zen5-2-cores": "EPYC Zen 5, 2 cores",
     "intel-2-cores": "Xeon with AMX, 2 cores",
+    "intel-r-xeon-r-processor-cpu-2-cores-2-threads": "Xeon with AMX, 2 cores",
     "h100": "H100",
     "h200": "H200",
 }
