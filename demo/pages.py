@@ -28,7 +28,7 @@ def profile_page(profile: Profile) -> RenderableType:
     )
     for trace in profile.traces:
         size = profile.identities.drafters[trace.drafter_name].parameters / 1e6
-        right = f"first choice right at {trace.rank_acceptance()[0]:.0%} of {trace.positions:,} places"
+        right = f"first choice right in {trace.rank_acceptance()[0]:.0%}"
         forwards = _forwards(profile.drafts[trace.drafter_name])
         lines.append((trace.drafter_name, f"{size:.1f} M parameters, {forwards}, {right}"))
     return _facts(lines)
@@ -40,8 +40,9 @@ def plan_page(plan: Plan) -> RenderableType:
     for cell in plan.cells:
         promise = cell.prediction
         times = f"{promise.speedup_over_plain:.2f} x plain ({promise.speedup_low:.2f} to {promise.speedup_high:.2f})"
-        said = "" if cell.drafter is None else f", predicted {times}"
-        lines.append((f"plan, batch {cell.batch}", f"{name_of(cell.policy.code, cell.drafter)}{said}"))
+        lines.append((f"plan, batch {cell.batch}", name_of(cell.policy.code, cell.drafter)))
+        if cell.drafter is not None:
+            lines.append(("", f"predicted {times}"))
     return _facts(lines)
 
 
@@ -51,11 +52,11 @@ def outcome_page(outcome: DemoOutcome) -> RenderableType:
     ties = sum(row.near_ties or 0 for row in outcome.rows)
     own = f"output is the target's own in fp32: {verdict} ({ties} near-ties); {outcome.seconds:.0f} s in all"
     title = "Tokens/s of all sequences, measured in turns on prompts the plan has not seen"
-    return Group(Text(f"\n{title}", style="bold"), _rows(outcome), Text(""), *map(_verdict, outcome.cells), Text(own))
+    return Group(Text(f"\n{title}", style="bold"), _rows(outcome), *map(_verdict, outcome.cells), Text(own))
 
 
 def _facts(lines: list[tuple[str, str]]) -> RenderableType:
-    return Text("\n".join(f"{name:<14}{said}" for name, said in lines))
+    return Text("\n".join(f"{name:<15}{said}" for name, said in lines))
 
 
 def _forwards(surface: LatencySurface) -> str:
@@ -72,8 +73,7 @@ def _forward(surface: LatencySurface, batch: int) -> str:
 def _rows(outcome: DemoOutcome) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("batch", justify="right")
-    for name, justify in (("", "left"), ("how to decode", "left")):
-        table.add_column(name, justify="left" if justify == "left" else "right")
+    table.add_column("how to decode")
     for name in ("predicted", "measured", "x plain", "a round"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in outcome.cells:
@@ -85,8 +85,7 @@ def _rows(outcome: DemoOutcome) -> RenderableType:
 def _row(row: Row, cell: CellOutcome) -> Iterator[str]:
     plain = cell.measured_tokens_per_s / cell.speedup_over_plain
     yield str(row.batch)
-    yield row.name
-    yield DASH if row.policy in (None, row.name) else row.policy
+    yield row.name if row.policy is None or row.name == PLAN else row.policy  # the plan's is told above
     yield _number(row.predicted_tokens_per_s, 0)
     yield _number(row.measured_tokens_per_s, 0)
     yield _number(row.measured_tokens_per_s / plain, 2)
