@@ -27,6 +27,8 @@ def profile_page(profile: Profile) -> RenderableType:
         ("target", f"{profile.identities.target.parameters / 1e6:.1f} M parameters, {_forwards(profile.verify)}")
     )
     for trace in profile.traces:
+        if trace.drafter_name not in profile.drafts:  # it copies from the text
+            continue
         size = profile.identities.drafters[trace.drafter_name].parameters / 1e6
         right = f"first choice right in {trace.rank_acceptance()[0]:.0%}"
         forwards = _forwards(profile.drafts[trace.drafter_name])

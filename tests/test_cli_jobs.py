@@ -140,7 +140,7 @@ def test_ctrl_c_keeps_what_was_timed_and_exits_130(workshop: Workshop, tmp_path:
         process.send_signal(signal.SIGINT)
         last = process.stderr.read().splitlines()
     assert process.returncode == 130
-    assert re.fullmatch(r"stopped; what was done is kept in .*store\.db, and the same command goes on .*", last[0])
+    assert re.fullmatch(r"stopped; what was done is kept in .*store\.db, and the same command resumes there", last[0])
     assert timed_calls(tmp_path) > 10
 
 

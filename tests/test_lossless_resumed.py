@@ -232,8 +232,8 @@ def test_a_drafter_that_is_no_exit_is_verified_whole_and_said() -> None:
         found = decoded(drafter, may_fail=True)
         assert found.outputs == plain() and any(kept > 1 for done in found.rounds for kept in done.kept)
         assert faults_of(found) == {
-            "chain of 3 verified from the exit is verified by all layers: ModelError: the drafter is no exit of its "
-            "target; draft with one"
+            "chain of 3 by it, verified from the exit is verified by all layers: ModelError: the drafter is no exit of "
+            "its target; draft with one"
         }
 
 
@@ -244,8 +244,8 @@ def test_an_exit_of_another_target_of_the_same_shape_is_verified_whole_and_said(
     found = decoded(exit_drafter(tiny_exit(stranger, exit_weights(32), 2)), target, may_fail=True)
     assert found.outputs == plain()
     assert faults_of(found) == {
-        "chain of 3 verified from the exit is verified by all layers: ModelError: the 2 layers of the exit are not "
-        "this target's first; draft with an exit of this target"
+        "chain of 3 by it, verified from the exit is verified by all layers: ModelError: the 2 layers of the exit are "
+        "not this target's first; draft with an exit of this target"
     }
 
 

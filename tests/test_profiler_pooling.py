@@ -24,7 +24,8 @@ def true_ms(batch: int, context: int, tokens: int) -> float:
 
 
 def relative_errors(found: np.ndarray, shapes: list[tuple[int, int, int]] = GRID) -> np.ndarray:
-    return np.abs(found / np.array([true_ms(*shape) for shape in shapes]) - 1.0)
+    errors: np.ndarray = np.abs(found / np.array([true_ms(*shape) for shape in shapes]) - 1.0)
+    return errors
 
 
 def cells_of(noise: float, *, calls: int = 2, seed: int = 0, scale: float = 1.0) -> list[Measurement]:

@@ -252,7 +252,7 @@ def test_what_cannot_be_recorded_is_told_once_and_the_host_searches() -> None:
     captured.targets.fails = lambda recordings: next(tries) == 0
     done = captured.run(requests, always(setup_of("suffix")), {"text": LookupDrafter()}, may_fail=True)
     assert done.outputs == plainly(requests)
-    assert ["suffix" in fault.reason for one in done.rounds for fault in one.faults] == [True]
+    assert ["copy from the text" in fault.reason for one in done.rounds for fault in one.faults] == [True]
 
 
 @pytest.mark.parametrize("failing", [{1}, {1, 2}, {5}, {5, 6}])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.planner.plans.plan import Plan
 from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
@@ -33,7 +34,8 @@ REGIMES = {
     "vllm": "engine:vllm-0.32.0",
 }
 CHAIN = ChainPolicy(length=3)
-LLAMA = {"model_type": "llama", "hidden_act": "silu"}
+LLAMA = {"model_type": "llama", "hidden_act": "silu", "vocab_size": 16, "hidden_size": 32, "intermediate_size": 32}
+LLAMA |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 SPLIT = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 BYTE_LEVEL = {"model": {"type": "BPE"}, "pre_tokenizer": SPLIT}
 
@@ -263,7 +265,8 @@ def test_models_of_llama_cpp_s_own_need_no_conversion_and_others_say_how() -> No
 def test_who_converts_a_model_that_is_here_is_known(engine: str, theirs: str, tmp_path: Path) -> None:
     folder, plan = tmp_path / "large", own(engine, CHAIN, "small")
     for config, is_ours in ((LLAMA, True), ({**LLAMA, "model_type": "gemma2"}, False)):
-        folder.mkdir(exist_ok=True)
+        if is_ours:
+            LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(folder)
         (folder / "config.json").write_text(json.dumps(config))
         (folder / "tokenizer.json").write_text(json.dumps(BYTE_LEVEL))
         note = next(n for n in exported(engine, plan, path=str(tmp_path / "small")).notes if f" {folder};" in n)

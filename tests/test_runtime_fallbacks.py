@@ -97,7 +97,7 @@ def test_a_missing_drafter_is_replaced_by_the_next_alternative_that_is_there(fam
     assert ways(generator) == [("chain of 2", "other")] * 2
     assert said(generator) == family.text
     reason = generator.choice.reason
-    assert "batch 1, context 10 by chain of 2 (other) instead of chain of 3" in reason
+    assert "batch 1, context 10 by chain of 2 by other instead of chain of 3 by small" in reason
     assert "a drafter is missing: small: no model folder at nowhere" in reason
 
 
