@@ -103,8 +103,8 @@ def test_rows_predict_what_the_plan_promised(told: Told) -> None:
 
 def test_the_hand_set_defaults_are_a_chain_of_four_and_eagle2s_published_tree(told: Told) -> None:
     policies = {row.name: row.policy for row in told.outcome.rows}
-    assert re.fullmatch(r"chain of 4 by (small|medium)", policies[CHAIN])
-    assert re.fullmatch(r"tree of 60 nodes by (small|medium) \(EAGLE-2\)", policies[TREE])
+    assert re.fullmatch(r"chain of 4 by (small|medium)", str(policies[CHAIN]))
+    assert re.fullmatch(r"tree of 60 nodes by (small|medium) \(EAGLE-2\)", str(policies[TREE]))
 
 
 def test_a_cells_figures_are_those_of_its_rows(told: Told) -> None:

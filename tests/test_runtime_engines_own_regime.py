@@ -34,7 +34,13 @@ REGIMES = {
     "vllm": "engine:vllm-0.32.0",
 }
 CHAIN = ChainPolicy(length=3)
-LLAMA = {"model_type": "llama", "hidden_act": "silu", "vocab_size": 16, "hidden_size": 32, "intermediate_size": 32}
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "vocab_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+}
 LLAMA |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 SPLIT = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 BYTE_LEVEL = {"model": {"type": "BPE"}, "pre_tokenizer": SPLIT}
