@@ -39,6 +39,7 @@ WINDOWS = (3, 6, 12, 25)  # calls on either side that tell a moment's slowness
 EXPONENTS = (0.0, 1.0, 2.0)  # of sensitivities
 SWEEPS = 4  # of the median polish; it settles within a few
 LEAST_FELT = 1e-3  # sensitivity, so that what feels nothing can be divided by it
+MOST_MOOD = 3.0  # logarithm of the slowness of a moment, twentyfold, where costs are pooled
 FEWEST_CALLS = 12  # revisited calls a session needs; fewer cannot tell the device's drift from their own noise
 DISTURBED = 1.5  # slowness beyond which a moment is a disturbance, not a mood
 
@@ -126,6 +127,8 @@ def _fit(
         felt = _sensitivity(costs, cells, surfaces, exponent)
         mood = _around((logs - costs[cells]) / felt, felt * felt, window)
         mood -= np.median(mood)
+        if pool is not None:  # what hardly feels a moment says little of it, and may say anything
+            mood = np.clip(mood, -MOST_MOOD, MOST_MOOD)
     return mood, _unexplained(logs - felt * mood, cells, pool)
 
 

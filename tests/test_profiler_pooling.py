@@ -118,3 +118,18 @@ def _left(ms: np.ndarray, cells: np.ndarray, costs: np.ndarray, slowness: np.nda
     """Return how far the cells' costs are off, up to the machine's pace, once drift is taken out."""
     apart = group_medians(np.log(ms / slowness), cells) - np.log(costs)
     return float(np.abs(apart - np.median(apart)).mean())
+
+
+def test_costs_that_are_not_finite_are_left_alone() -> None:
+    ms = np.array([math.inf, *(true_ms(*shape) for shape in GRID[1:])])
+    assert pooled(Shapes.of(GRID), ms, np.full(len(GRID), 0.05)).tolist() == ms.tolist()
+
+
+def test_moments_that_a_call_hardly_feels_do_not_run_away() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(1, 64, 2**power) for power in range(14)]
+    costs = 4.0 ** np.arange(14)
+    cells = np.concatenate([rng.permutation(14) for _ in range(4)])
+    ms = 12.0 * costs[cells] * np.exp(rng.normal(0.0, 0.8, len(cells)))
+    found = fit_drift(ms, cells, pool=partial(_pool, shapes))
+    assert np.isfinite(found.slowness).all() and found.slowness.max() <= math.exp(3.0)

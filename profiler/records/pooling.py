@@ -56,7 +56,7 @@ def pooled(shapes: Shapes, ms: Floats, errors: Floats) -> Floats:
         errors: (cells,), relative standard errors of `ms`; an infinite one leaves a cell to the others.
     """
     known = np.isfinite(errors)
-    if known.sum() < 2:
+    if known.sum() < 2 or not np.isfinite(ms).all():
         return ms
     errors = np.maximum(errors, LEAST_ERROR)
     fitted = _fitted(shapes, ms, np.where(known, errors, np.inf))
