@@ -39,7 +39,7 @@ from ..tuning.request import Identities, ProfileRequest
 from ..tuning.validate import entrant
 from .records import CellOutcome, Row
 
-GENERATED = 8  # requests that `transformers.generate` decodes, or twice a batch
+GENERATED, OTHERS = 8, 16  # requests that `transformers.generate` and the defaults decode, or twice a batch
 SLOTS = 32  # sequences decoded at once where they do not influence each other
 GROWN = ConfidentChainPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy  # need more than roots
 DEFAULT_CHAIN = ChainPolicy(length=4)
@@ -104,8 +104,10 @@ def measure_speeds(
     *,
     seed: int = 0,
 ) -> Raced:
-    """Let all decode the same requests in turns; `transformers.generate`, as fast on any text, the first few."""
-    ours = [entrant(c.name, c.setup, family, requests, batch) for c in found]
+    """Let all decode the requests in turns; what the plan is not judged by decodes the first of them only."""
+    most = {PLAIN: len(requests), PLAN: len(requests)}
+    some = max(OTHERS, 2 * batch)
+    ours = [entrant(c.name, c.setup, family, requests[: most.get(c.name, some)], batch) for c in found]
     few = requests[: max(GENERATED, 2 * batch)]
     field: list[Entrant] = [*ours, GenerateEntrant(GENERATE, baseline, few, batch)]
     race(field, turns=len(requests) // max(batch, 2), seed=seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -42,9 +43,8 @@ def plan_page(plan: Plan) -> RenderableType:
     for cell in plan.cells:
         promise = cell.prediction
         times = f"{promise.speedup_over_plain:.2f} x plain ({promise.speedup_low:.2f} to {promise.speedup_high:.2f})"
-        lines.append((f"plan, batch {cell.batch}", name_of(cell.policy.code, cell.drafter)))
-        if cell.drafter is not None:
-            lines.append(("", f"predicted {times}"))
+        predicted = "" if cell.drafter is None else f": predicted {times}"
+        lines.append((f"plan, batch {cell.batch}", f"{name_of(cell.policy.code, cell.drafter)}{predicted}"))
     return _facts(lines)
 
 
@@ -58,7 +58,8 @@ def outcome_page(outcome: DemoOutcome) -> RenderableType:
 
 
 def _facts(lines: list[tuple[str, str]]) -> RenderableType:
-    return Text("\n".join(f"{name:<15}{said}" for name, said in lines))
+    said = (textwrap.fill(f"{name:<15}{words}", WIDTH, subsequent_indent=" " * 15) for name, words in lines)
+    return Text("\n".join(said))
 
 
 def _forwards(surface: LatencySurface) -> str:

@@ -39,7 +39,8 @@ class DemoSize:
     """How much the demo measures; the defaults take two to three minutes on two cores.
 
     Attributes:
-        evaluation_prompts: raced; of 24, too few, tokens a round are a tenth off those of 64.
+        evaluation_prompts: decoded by the plan and plain decoding, of the defaults the first 16; of 32, tokens a
+            round were a tenth off those of 64.
         counted_prompts: the first of these are decoded again in fp32, judged and replayed.
     """
 
