@@ -119,8 +119,10 @@ def validation_facts(row: ValidationRow) -> dict[str, Any]:
 
 def slower_than_plain(done: Validation) -> str:
     """Return where a plan was slower than plain decoding by more than noise, and by how much; "" if nowhere."""
+    from ..planner.policies.labels import name_of
+
     return "; ".join(
-        f"batch {row.batch}, context {row.context} ({row.policy}: {row.speedup:.2f} x plain)"
+        f"batch {row.batch}, context {row.context} ({name_of(row.policy, row.drafter)}: {row.speedup:.2f} x plain)"
         for row in done.rows
         if row.drafter is not None and row.speedup < NOT_SLOWER
     )

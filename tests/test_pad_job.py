@@ -206,7 +206,7 @@ def test_without_its_classifier_it_is_run_without_loss_and_that_is_said(family: 
     generator = load(family.target, device="cpu", plan=str(family.folder / "plan.json"), **options)
     assert not any(setup.is_lossy for setup in generator.choice.setups)
     assert "a classifier is missing: pivots" in generator.choice.reason and complaint in generator.choice.reason
-    assert "by chain of 2 by small instead of " in generator.choice.reason
+    assert "by chain of 2 by small instead of LOSSY chain of 5" in generator.choice.reason
     own = load(family.target, device="cpu", plan="none", dtype="float32").generate(PROMPT, max_new_tokens=24)
     assert generator.generate(PROMPT, max_new_tokens=24).tokens == own.tokens
 

@@ -306,7 +306,7 @@ def test_what_prompts_begin_with_is_moved_on_the_device_and_read_by_nobody(way: 
 # --- controls: each of these would go unseen on a CPU
 
 
-POISONED = (AssertionError, IndexError, OverflowError, ModelError)  # another text or none: no such token or number
+POISONED = (AssertionError, IndexError, OverflowError)  # another text, or none: no such token, no such number
 
 
 def decode_spoilt(way: str, regime: str = "eager") -> None:
@@ -323,7 +323,7 @@ def test_a_wait_in_a_round_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_reading_before_the_event_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "wait_for", lambda device: None)
-    with pytest.raises(POISONED):
+    with pytest.raises((*POISONED, ModelError)):  # logits that are read too early may be no numbers
         decode_spoilt("suffix")
 
 

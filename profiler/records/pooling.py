@@ -70,9 +70,11 @@ def pooled(shapes: Shapes, ms: Floats, errors: Floats) -> Floats:
 def pooled_cells(cells: Sequence[Measurement]) -> Floats:
     """Return (cells,): milliseconds of cells of one surface that ran; as timed where calls are short or agree."""
     ms = np.array([cell.median_ms for cell in cells], dtype=np.float64)
+    if float(ms.min(initial=np.inf)) < LONG_MS:
+        return ms
     own = [np.log(np.array(cell.steady_ms) / middle) for cell, middle in zip(cells, ms, strict=True)]
     several = [np.abs(calls) * np.sqrt(len(calls) / (len(calls) - 1)) for calls in own if len(calls) > 1]
-    if not several or float(ms.min()) < LONG_MS:
+    if not several:
         return ms
     noise = NORMAL_FROM_MAD * float(np.median(np.concatenate(several)))
     errors = MEDIAN_OVER_MEAN * noise / np.sqrt([len(calls) for calls in own])

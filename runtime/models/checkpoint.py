@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from ...errors import ModelError
 from ...profiler.identity import weight_files
+from .stored_tensors import Stored, stored_tensors
 
 PLAIN = ("F64", "F32", "F16", "BF16")  # safetensors' names of formats whose numbers are what they say
 WHOLE = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64")  # of masks and places, but of no weight
@@ -26,38 +25,12 @@ OF_QUANTISERS = re.compile(
 INSTEAD = "give the model in bfloat16 or float16, or as a GGUF file"
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """One tensor as the head of its file tells it."""
-
-    format: str  # as safetensors names it
-    shape: tuple[int, ...]
-
-
-def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return all tensors of a model folder by name; no weight is read.
-
-    Raises:
-        ModelError: there are none, or a file is damaged.
-    """
-    found: dict[str, StoredTensor] = {}
-    for path in weight_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - it is no mapping
-                    part = file.get_slice(name)
-                    found[name] = StoredTensor(part.get_dtype(), tuple(part.get_shape()))
-        except SafetensorError as error:
-            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
-    return found
-
-
 def require_computable(folder: Path, config: PreTrainedConfig) -> None:
     """Raise ModelError where a folder's weights would be read as other numbers than they stand for.
 
     That is an unknown method of quantisation, and float8 or whole numbers that no method is named for.
     """
-    tensors = stored_tensors(folder)
+    tensors = stored_tensors(folder, weight_files(folder))
     if _quantised_by(folder, config) is None:
         _require_plain(folder, tensors)
 
@@ -85,7 +58,7 @@ def require_all_read(location: str, unread: Collection[str]) -> None:
         )
 
 
-def strange_scales(tensors: Mapping[str, StoredTensor]) -> list[str]:
+def strange_scales(tensors: Mapping[str, Stored]) -> list[str]:
     """Return the names of tensors that quantised weights come with."""
     return [name for name in tensors if OF_QUANTISERS.search(name)]
 
@@ -116,12 +89,12 @@ def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:
     return method
 
 
-def _require_plain(folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+def _require_plain(folder: Path, tensors: Mapping[str, Stored]) -> None:
     """Raise ModelError where weights that no method of quantisation is named for are no plain numbers."""
-    odd = [name for name, tensor in tensors.items() if tensor.format not in PLAIN + WHOLE]
-    odd += [name for name, tensor in tensors.items() if tensor.format in WHOLE and name.endswith("weight")]
+    odd = [name for name, tensor in tensors.items() if tensor.dtype not in PLAIN + WHOLE]
+    odd += [name for name, tensor in tensors.items() if tensor.dtype in WHOLE and name.endswith("weight")]
     if odd:
-        formats = ", ".join(sorted({tensors[name].format for name in odd}))
+        formats = ", ".join(sorted({tensors[name].dtype for name in odd}))
         raise ModelError(
             f"{folder} stores {listed(sorted(odd))} as {formats}, and its config.json names no quantization_config "
             f"that reads them; {INSTEAD}"

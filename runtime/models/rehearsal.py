@@ -10,18 +10,17 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ...errors import ModelError
 from ...profiler.gguf_file import is_gguf
-from ...profiler.identity import require_no_adapter
+from ...profiler.identity import require_no_adapter, weight_files
 from .anatomy import FAMILIES
 from .checkpoint import (
-    StoredTensor,
     require_all_read,
     require_computable,
     require_present,
-    stored_tensors,
     strange_scales,
 )
 from .gguf_weights import require_places
 from .loading import first_line, load_config
+from .stored_tensors import Stored, stored_tensors
 from .support import require_supported
 from .vision import sees
 
@@ -42,13 +41,14 @@ def require_loadable(location: str) -> None:
         return
     require_no_adapter(folder)
     config = load_config(location)
-    tensors = stored_tensors(folder)
+    tensors = stored_tensors(folder, weight_files(folder))
     require_computable(folder, config)
     if sees(config) or getattr(config, "quantization_config", None) is not None:
         return
-    require_supported(_without_weights(config, location), location)
+    model = _without_weights(config, location)
+    require_supported(model, location)
     if config.model_type in FAMILIES:
-        _require_names(location, config, tensors)
+        _require_names(location, model, tensors)
     elif scales := strange_scales(tensors):
         require_all_read(location, scales)
 
@@ -63,17 +63,17 @@ def _without_weights(config: PreTrainedConfig, location: str) -> PreTrainedModel
     return model
 
 
-def _require_names(location: str, config: PreTrainedConfig, tensors: dict[str, StoredTensor]) -> None:
+def _require_names(location: str, model: PreTrainedModel, tensors: dict[str, Stored]) -> None:
     """Raise ModelError where transformers misses tensors of a model, or has no place for some.
 
     It is given one number for all of each tensor's, so that none takes memory.
     """
-    kind: Any = type(_without_weights(config, location))  # Any: transformers' options
+    kind: Any = type(model)  # Any: transformers' options
     nothing = torch.zeros((), dtype=torch.bfloat16)
     weights = {name: nothing.expand(tensor.shape) for name, tensor in tensors.items()}
     try:
         _, found = kind.from_pretrained(
-            None, config=config, state_dict=weights, dtype=torch.bfloat16, output_loading_info=True
+            None, config=model.config, state_dict=weights, dtype=torch.bfloat16, output_loading_info=True
         )
     except (ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error

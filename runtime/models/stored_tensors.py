@@ -1,8 +1,8 @@
-"""The tensors of a drafter's folder by their headers, and whether each of them is one that is computed with."""
+"""The tensors of a folder by their headers, and whether each of a drafter's is one that is computed with."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,14 +31,18 @@ class Stored:
     dtype: str  # as headers name it: "BF16", "F8_E4M3", ...
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
+def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored]:
     """Return the shape and number format of every tensor of a folder by name; reads headers only.
+
+    Args:
+        folder: of a model or a drafter.
+        files: those that are read of it; all its safetensors where empty.
 
     Raises:
         ModelError: a file cannot be read, or two files hold a tensor of one name.
     """
     found: dict[str, Stored] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in files or sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
                 slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
