@@ -15,11 +15,12 @@ STRETCH = 4  # estimates may be for a model stretched so far: the factor that Ya
 NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # of one field
 
 
-def longest_context(model: ModelIdentity) -> int:
-    """Return how many positions a model has; 0 where its configuration is gone or does not tell."""
-    if not model.location:
-        return 0
-    place = Path(model.location)
+def longest_context(place: Path) -> int:
+    """Return how many positions a model has; 0 where its configuration is gone or does not tell.
+
+    Args:
+        place: a folder, a GGUF file or a config.json.
+    """
     try:
         architecture = read_architecture(place)
         return architecture.longest_context or architecture.positions
@@ -33,7 +34,8 @@ def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stre
     Raises:
         RequestError: a context is beyond these.
     """
-    positions, longest = longest_context(model), max(contexts, default=0)
+    positions = longest_context(Path(model.location)) if model.location else 0
+    longest = max(contexts, default=0)
     if not positions or longest <= positions:
         return ()
     told = f"context {longest:,} is beyond the {positions:,} positions of {model.name}"
