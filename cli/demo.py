@@ -47,7 +47,7 @@ def demo(
     """Try everything on small real models.
 
     Profiles a 14 M target and two drafters on this device, and plans. Then it measures the plan beside plain
-    decoding, two published defaults and transformers. About three minutes on two cores.
+    decoding, two published defaults and transformers. Three minutes on two cores, five at the first start.
 
     \b
         spectune demo
