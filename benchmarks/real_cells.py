@@ -93,7 +93,8 @@ def race_cell(which: ModelSet, batch: int, options: Options) -> Json:
     with open_store(str(found.store)) as store:
         (row,) = validate_stored(asked, store, progress=telling()).rows
     cell, (low, high) = found.plan.cell(batch, row.context), row.interval
-    predicted, texts_margin = row.predicted_tokens_per_s, SDS_OF_90_PERCENT * cell.prediction.errors.acceptance
+    predicted, errors = row.predicted_tokens_per_s, cell.prediction.errors
+    texts_margin, at_pace = SDS_OF_90_PERCENT * errors.acceptance, replace(errors, drift=0.0).margin
     return {
         **asdict(row),
         "plan_s": found.plan_s,
@@ -105,6 +106,9 @@ def race_cell(which: ModelSet, batch: int, options: Options) -> Json:
         "texts_margin": texts_margin,
         "covers": low <= row.measured_tokens_per_s <= high,
         "width": [1.0 - low / predicted, high / predicted - 1.0],
+        "errors": asdict(errors),
+        "width_at_pace": at_pace,
+        "covers_at_pace": None if row.error_at_pace is None else abs(row.error_at_pace) <= at_pace,
         "raced": {"prompts": len(asked.prompts), "tokens": options.tokens, "rounds": 1},
         "with_rules": _with_rules(which, found, batch, options),
     }

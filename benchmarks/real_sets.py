@@ -20,16 +20,18 @@ from spectune.profiler.gguf_file import read_gguf
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, read_prompts
 from spectune.profiler.records.device import AUTO_DTYPE
-from spectune.profiler.records.surface import LatencySurface, quantile
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family
 from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.timing import runners_of
 from spectune.tuning.plan import solve_and_store
-from spectune.tuning.profile import profile
+from spectune.tuning.profile import Profile, profile
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, PlanRequest, ProfileRequest
+
+from real_judge import domain_of, judged  # isort: skip
 
 Json = dict[str, Any]
 SEED, RACE_SEED = 0, 1000
@@ -186,8 +188,7 @@ def profiled(which: ModelSet, options: Options) -> Json:
         place.unlink(missing_ok=True)
         with open_store(str(place)) as store:
             done = profile(request, store, fresh=True, progress=telling())
-        names = {model.key: name for name, model in done.identities.drafters.items()}
-        rows = [{"model": names.get(one.model, "target"), **_errors(one)} for one in done.surfaces]
+        rows = _judged(done, request) if which.is_repeated or which.is_packed else []
         runs.append({"seconds": done.seconds, "disturbances": list(done.disturbances), "surfaces": rows})
     return {"prompts": len(request.prompts), "batches": list(which.batches), "dtype": done.verify.dtype, "runs": runs}
 
@@ -229,17 +230,15 @@ def _dtype(which: ModelSet, options: Options) -> str:
     return read_gguf(which.models(options).target).format.lower() if which.is_packed else AUTO_DTYPE
 
 
-def _errors(surface: LatencySurface) -> Json:
-    """Return how far a surface is off at shapes that are no part of it, beside what repeated calls differ by."""
-    errors, noise = [held.error for held in surface.held_out()], surface.repeat_noise()
-    return {
-        "role": surface.role,
-        "held_out": len(errors),
-        "error_median": statistics.median(errors) if errors else None,
-        "error_p95": quantile(errors, 0.95) if errors else None,
-        "noise_median": statistics.median(noise) if noise else None,
-        "noise_p95": quantile(noise, 0.95) if noise else None,
-    }
+def _judged(done: Profile, request: ProfileRequest) -> list[Json]:
+    """Return how far a profile's surfaces are off at shapes that are no part of them."""
+    request = replace(request, dtype=done.verify.dtype, regime=done.verify.regime)
+    family = load_family(request.models, dtype=request.dtype, device="cpu")
+    surfaces = [done.verify, *done.drafts.values()]
+    domain = domain_of(done.verify)
+    runners = runners_of(request, family, done.identities, [domain] * len(surfaces))
+    rows = judged(runners, surfaces, done.device)
+    return [{"model": name, **row} for name, row in zip(("target", *done.drafts), rows, strict=True)]
 
 
 def _long_prompts(target: Path, options: Options) -> list[Prompt]:

@@ -10,11 +10,13 @@ from typing import Protocol
 from .domain import Domain, Shape, doublings
 from .options import CALLS_OF_A_NEW_CELL, Option, options_of
 from .protocols import CellValue
+from .records.pooling import LONG_MS
 from .records.rows import BatchRows
 from .slice import Slice
 from .tally import Cell, Tally
 
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session
+HELD_OUT_LONG_CALLS = 5  # likewise where a call is long
 DUE_SHARE = 0.4  # of a round's time that held-out cells may take: they judge a surface and improve nothing
 FIRST_VISIT = 2.0  # price of a cell's first visit, which warms it up, over that of another
 DECISIVE = 1.0  # share of all shapes that one counts for where the decision hangs on it
@@ -111,10 +113,15 @@ class AdaptiveDesign:
         return count // surfaces + (surface < count % surfaces)
 
     def _due(self, tally: Tally, spent_share: float) -> list[Cell]:
-        wanted = math.ceil(HELD_OUT_CALLS * min(1.0, spent_share + 0.05))
-        held_out = (cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None)
-        due = (cell for cell in held_out if cell.clean < wanted and cell.timed < PATIENCE * wanted)
-        return sorted(due, key=lambda cell: (cell.clean, _call_ms(tally, cell)))
+        held_out = [cell for cell in tally.cells if cell.purpose == "held-out" and cell.failure is None]
+        call_ms = {cell.number: _call_ms(tally, cell) for cell in held_out}
+        due = []
+        for cell in held_out:
+            calls = HELD_OUT_LONG_CALLS if call_ms[cell.number] >= LONG_MS else HELD_OUT_CALLS
+            wanted = math.ceil(calls * min(1.0, spent_share + 0.05))
+            if cell.clean < wanted and cell.timed < PATIENCE * wanted:
+                due.append(cell)
+        return sorted(due, key=lambda cell: (cell.clean, call_ms[cell.number]))
 
     def _too_few(self, tally: Tally, worth: Worth) -> Iterator[Cell]:
         """Yield cells of too few calls, those with fewest first, and of equally many those that matter most."""

@@ -27,6 +27,7 @@ class Domain:
     least_tokens: int = 1
     tile_rows: int = 0  # 0: no such unit, or its steps are not known
     limits: tuple[tuple[int, int], ...] = ()  # (batch, most tokens) of batches for which more would never pay
+    pools_rows: bool = False  # batches share their rows (`records/pooling.py`), so one of them is measured densely
 
     def __post_init__(self) -> None:
         for name, values, least in (("batches", self.batches, 1), ("contexts", self.contexts, 0)):
@@ -65,12 +66,19 @@ class Domain:
         )
 
     def coarse(self) -> Iterator[Shape]:
-        """Yield the shapes measured first: doubling tokens and tile edges at the reference context, three elsewhere."""
+        """Yield the shapes measured first: doubling tokens and tile edges at the reference context, three elsewhere.
+
+        Where batches pool their rows, later batches get three tokens at the reference context and two elsewhere.
+        """
         for batch, context in product(self.batches, self.contexts):
             doubling = doublings(self.least_tokens, self.most(batch))
             ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})
-            is_reference = context == self.reference_context
-            for tokens in sorted({*doubling, *self.edges(batch)}) if is_reference else ends_and_middle:
+            is_reference, is_sparse = context == self.reference_context, self.pools_rows and batch != self.batches[0]
+            if is_reference:
+                chosen = ends_and_middle if is_sparse else sorted({*doubling, *self.edges(batch)})
+            else:
+                chosen = sorted({doubling[0], doubling[-1]}) if is_sparse else ends_and_middle
+            for tokens in chosen:
                 yield batch, context, tokens
 
     def edges(self, batch: int) -> list[int]:

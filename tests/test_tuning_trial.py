@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from spectune.profiler.domain import Domain
-from spectune.tuning.measuring.trial import LEAST_BUDGET_S, MOST_BUDGET_S, Trial, TrialCell, try_forwards
+from spectune.tuning.measuring.trial import HELD_OUT, LEAST_BUDGET_S, MOST_BUDGET_S, Trial, TrialCell, try_forwards
 
 DOMAIN = Domain(batches=(1, 4), contexts=(40, 400), most_tokens=64)
 
@@ -67,3 +67,16 @@ def test_what_cannot_run_is_left_out_of_a_trial_and_a_model_that_never_runs_ends
     cells = try_forwards([Runner(4)], [DOMAIN]).cells
     assert {cell.tokens for cell in cells} == {1, 2, 4} and {cell.batch for cell in cells} == {1, 4}
     assert try_forwards([Runner(4), Runner(0)], [DOMAIN, DOMAIN]) == Trial()
+
+
+def test_batches_that_pool_their_rows_are_timed_densely_once_and_judged_at_few_shapes() -> None:
+    trial = trial_of(slow_ms)
+    (limited,) = trial.limited([DOMAIN])
+    first, second = (sum(shape[0] == batch for shape in limited.coarse()) for batch in (1, 4))
+    assert limited.pools_rows and second == 3 + 2 < first
+    assert trial.held_out(30, [DOMAIN]) == HELD_OUT and trial.held_out(4, [DOMAIN]) == 4
+
+
+def test_models_that_are_quick_to_time_keep_every_shape_that_judges_them() -> None:
+    trial = trial_of(lambda rows: slow_ms(rows) / 200.0)
+    assert trial.held_out(30, [DOMAIN]) == 30

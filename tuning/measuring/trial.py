@@ -10,11 +10,13 @@ import numpy as np
 
 from ...profiler.domain import Domain, doublings
 from ...profiler.protocols import ShapeRunner
+from ...profiler.records.pooling import LONG_MS
 
 MOST_GAIN = 6.0  # times a forward of one token: what costs more is left out where timing is slow, few drafts gain it
 FEWEST_TOKENS = 8  # that stay in a domain, whatever they cost
 CALLS_PER_CELL = 20  # of every first cell, which the budget has time for where it is not given
 LEAST_BUDGET_S, MOST_BUDGET_S = 30.0, 60.0  # of what is chosen here
+HELD_OUT = 6  # shapes of each surface that judge it where timing is slow
 QUICK_GRID = 0.2  # share of the least budget below which one call of every first cell limits nothing
 
 
@@ -46,9 +48,16 @@ class Trial:
 
     def limited(self, domains: Sequence[Domain]) -> tuple[Domain, ...]:
         """Return the domains without the shapes that could not pay, where timing these takes long."""
-        if not self.cells or self.grid_s(domains) <= QUICK_GRID * LEAST_BUDGET_S:
+        if not self._is_slow(domains):
             return tuple(domains)
         return tuple(self._limited(number, domain) for number, domain in enumerate(domains))
+
+    def held_out(self, wanted: int, domains: Sequence[Domain]) -> int:
+        """Return how many shapes judge the surfaces: as many as are wanted, fewer where timing takes long."""
+        return min(wanted, HELD_OUT * len(domains)) if self._is_slow(domains) else wanted
+
+    def _is_slow(self, domains: Sequence[Domain]) -> bool:
+        return bool(self.cells) and self.grid_s(domains) > QUICK_GRID * LEAST_BUDGET_S
 
     def grid_s(self, domains: Sequence[Domain]) -> float:
         """Return the seconds that one call of every first cell takes."""
@@ -71,7 +80,8 @@ class Trial:
             paying = [n for n in tokens if n <= FEWEST_TOKENS or self.ms(number, batch * n) <= MOST_GAIN * least_ms]
             if max(paying) < domain.most_tokens:
                 limits.append((batch, max(paying)))
-        return replace(domain, limits=tuple(limits))
+        least_ms = self.ms(number, domain.batches[0] * domain.least_tokens)
+        return replace(domain, limits=tuple(limits), pools_rows=least_ms >= LONG_MS)
 
 
 def try_forwards(runners: Sequence[ShapeRunner], domains: Sequence[Domain]) -> Trial:
