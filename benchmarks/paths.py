@@ -181,7 +181,7 @@ def _write_head(folder: Path, target: Any) -> None:
     norms = ("norm", *(f"midlayer.{one}" for one in ("input_layernorm", "hidden_norm", "post_attention_layernorm")))
     tensors = {f"{name}.weight": 0.02 * torch.randn(shape) for name, shape in shapes.items()}
     tensors |= {f"{name}.weight": torch.ones(hidden) for name in norms}
-    tensors["d2t"] = torch.zeros(drafted, dtype=torch.int64)
+    tensors["d2t"] = torch.linspace(0, target.vocab_size - 1, drafted).long() - torch.arange(drafted)
     save_file({name: one.to(torch.bfloat16) if one.is_floating_point() else one for name, one in tensors.items()},
               folder / "model.safetensors")  # fmt: skip
     last = target.num_hidden_layers

@@ -26,6 +26,7 @@ from ...runtime.setup import RoundSetup
 from .decoding import LOOKUP
 
 MOST_PROBED = 32  # tokens of the largest rounds that are timed
+FEWEST_PROBED = 8  # that probes can be limited to
 ALWAYS = -1.0  # a least gain that every layer reaches
 
 
