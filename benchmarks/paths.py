@@ -86,7 +86,7 @@ def main() -> int:
     ]
     print_result(
         {
-            "benchmark": "paths",
+            "bench": "paths",
             "device": detect("cpu").label,
             "commit": commit(),
             "prompts": asked.prompts,

@@ -1,7 +1,7 @@
 """Judge a profile's surfaces at seeded shapes that it never timed, in a session of their own.
 
-The machine's pace may differ from the profile's, so sentinels run in every round, and errors are given both ways: raw,
-and over the pace of that surface's sentinels.
+The machine's pace may differ from the profile's. Sentinels run in every round and tell that of small shapes; errors are
+given as they are, and over it.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def _errors(surface: LatencySurface, now: LatencySurface) -> Json:
         "role": surface.role,
         "shapes": len(at_pace),
         "pace": pace,
-        "error_median": statistics.median(at_pace),
-        "error_p95": quantile(at_pace, 0.95),
-        "raw_error_median": statistics.median(raw),
-        "raw_error_p95": quantile(raw, 0.95),
+        "error_median": statistics.median(raw),
+        "error_p95": quantile(raw, 0.95),
+        "error_at_pace_median": statistics.median(at_pace),
+        "error_at_pace_p95": quantile(at_pace, 0.95),
         "noise_median": statistics.median(noise),
         "noise_p95": quantile(noise, 0.95),
         "worst": [

@@ -308,6 +308,15 @@ def test_what_runs_beside_its_target_tells_all_of_its_forwards_too(
             assert sample.median_ms == pytest.approx(7.0 + 3.0 * forwards)
 
 
+def test_long_forwards_lose_nothing_in_rounds_and_none_is_timed_alone_where_time_is_limited(slow: Family) -> None:
+    """A chain of eight counted the noise of one timing eight times: a 1.5B looked twice as fast as it was."""
+    assert isinstance(slow.target, SlowModel) and isinstance(slow.drafters["small"], SlowModel)
+    slow.drafters["small"].in_round = cycle((0, 30_000_000, -20_000_000))
+    slow.target.in_round = cycle((0, 300_000_000, -300_000_000))
+    found = measure_overhead(slow, REQUESTS, batch=2, drafter="small", limit_s=1e9)
+    assert all(sample.host_ms == pytest.approx([7.0] * len(sample.host_ms)) for sample in found)
+
+
 def test_what_others_lose_is_no_host_time_of_plain_rounds(slow: Family) -> None:
     assert isinstance(slow.target, SlowModel)
     slow.target.in_round = repeat(3_000_000)

@@ -3,7 +3,15 @@ from collections.abc import Callable
 import pytest
 
 from spectune.profiler.domain import Domain
-from spectune.tuning.measuring.trial import HELD_OUT, LEAST_BUDGET_S, MOST_BUDGET_S, Trial, TrialCell, try_forwards
+from spectune.tuning.measuring.trial import (
+    HELD_OUT,
+    LEAST_BUDGET_S,
+    MOST_BUDGET_S,
+    MOST_PROBED,
+    Trial,
+    TrialCell,
+    try_forwards,
+)
 
 DOMAIN = Domain(batches=(1, 4), contexts=(40, 400), most_tokens=64)
 
@@ -75,8 +83,9 @@ def test_batches_that_pool_their_rows_are_timed_densely_once_and_judged_at_few_s
     first, second = (sum(shape[0] == batch for shape in limited.coarse()) for batch in (1, 4))
     assert limited.pools_rows and second == 3 + 2 < first
     assert trial.held_out(30, [DOMAIN]) == HELD_OUT and trial.held_out(4, [DOMAIN]) == 4
+    assert trial.probed(32) == MOST_PROBED and trial.probed(8) == 8
 
 
 def test_models_that_are_quick_to_time_keep_every_shape_that_judges_them() -> None:
     trial = trial_of(lambda rows: slow_ms(rows) / 200.0)
-    assert trial.held_out(30, [DOMAIN]) == 30
+    assert trial.held_out(30, [DOMAIN]) == 30 and trial.probed(32) == 32

@@ -168,7 +168,7 @@ def profile(
             {name: identity.key for name, identity in identities.drafters.items()},
             journal,
             progress,
-            most_tokens={batch: domains[0].most(batch) for batch in request.batches},
+            most_tokens={batch: trial.probed(domains[0].most(batch)) for batch in request.batches},
             limit_s=limits.rounds_s,
             between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),
         )

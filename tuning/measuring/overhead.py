@@ -9,6 +9,10 @@ loses in a round is known from all rounds of a batch that are alike (`loss.py`):
 like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter. What the
 drafter's lose is known from all rounds that ran it in one role: the first finds its weights pushed out of the caches,
 the others do not.
+
+Long forwards read weights that no cache holds, in a round and alone. What one of them seems to lose is the noise of a
+single timing, and a chain of eight would count it eight times. So where time is limited and all forwards are long,
+none is timed alone.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from ...planner.policies import (
 )
 from ...planner.policies.stack import JOINT
 from ...profiler.records.overhead import MODEL, OverheadSample
+from ...profiler.records.pooling import LONG_MS
 from ...profiler.repeats import SETTLED
 from ...runtime.decoder import Decoder, Round
 from ...runtime.models.drafter import role_of
@@ -54,6 +59,7 @@ BLIND_TURNS, BLIND_TEXT_TURNS = 3, 7  # where only whole rounds are told: forwar
 SETTLING = 2  # rounds of a kind before timed ones, at least, where one behind them may have run ahead of the host
 MOST_TRIED = 2 * IN_A_ROW  # for as many in which nothing is captured that no round has met before
 LONG_ROUND_MS = 40.0  # whose weights are far larger than any cache
+LONG_FORWARD_MS = LONG_MS / 2  # likewise of a forward, a drafter's among them
 MOST_BEHIND = 16  # tokens; a drafter that is further behind catches up in an untimed round first
 
 
@@ -101,19 +107,19 @@ def measure_overhead(
         is_hurried = is_told and math.isfinite(limit_s)
         running = _Running(family, unending, drafter, batch, room, drafted, is_hurried=is_hurried)
         small = probes(drafter, FEWEST_PROBED) if is_hurried else setups  # the same kinds, whose rounds are shorter
-        for setup in small:
-            if _is_run(setup.policy, family, drafter):
-                running.step(setup)
-        alone = Alone(family, drafter, batch, room)  # last: it takes what memory whole rounds leave
+        first = [running.step(setup) for setup in small if _is_run(setup.policy, family, drafter)]
+        is_long = is_hurried and min(step.shortest_ms for step in first) >= LONG_FORWARD_MS
+        alone = None if is_long else Alone(family, drafter, batch, room)  # last: it takes what memory rounds leave
         begun_ns = time.perf_counter_ns()
         for turn in range(max(probe.turns(is_told) for probe in found)):
             if turn and time.perf_counter_ns() - begun_ns > 1e9 * limit_s:
                 break
             for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
                 timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
-                forwards = alone.forwards([step.done for _, step in timed])
+                told = [step.forwards for _, step in timed]
+                forwards = told if alone is None else alone.forwards([step.done for _, step in timed])
                 for (probe, step), own in zip(timed, forwards, strict=True):
-                    inside = Forwards(verify_ms=step.done.verify_ms, draft_ms=step.draft_ms) if is_told else own
+                    inside = step.forwards if is_told else own
                     probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)
                     losses.note(probe.setup.policy, inside, own)
     lost = losses.told() if is_told else None  # else nothing is apart
@@ -156,6 +162,17 @@ class _Step:
     ms: float
     draft_ms: float
     captured: int  # pieces of work that no round had met before: a decoder meets them once
+
+    @property
+    def forwards(self) -> Forwards:
+        """What its forwards took in it, where they are told."""
+        return Forwards(verify_ms=self.done.verify_ms, draft_ms=self.draft_ms)
+
+    @property
+    def shortest_ms(self) -> float:
+        """What its shortest forward takes, its drafter's all alike."""
+        drafted = len(self.done.widths)
+        return min(self.done.verify_ms, self.draft_ms / drafted) if drafted and self.draft_ms else self.done.verify_ms
 
 
 class _Running:

@@ -12,10 +12,11 @@ from ...profiler.domain import Domain, doublings
 from ...profiler.protocols import ShapeRunner
 from ...profiler.records.pooling import LONG_MS
 
-MOST_GAIN = 6.0  # times a forward of one token: what costs more is left out where timing is slow, few drafts gain it
+MOST_GAIN = 4.0  # times a forward of one token: what costs more is left out where timing is slow, few drafts gain it
 FEWEST_TOKENS = 8  # that stay in a domain, whatever they cost
 CALLS_PER_CELL = 20  # of every first cell, which the budget has time for where it is not given
 LEAST_BUDGET_S, MOST_BUDGET_S = 30.0, 60.0  # of what is chosen here
+MOST_PROBED = 12  # tokens of whole rounds that are timed where timing is slow
 HELD_OUT = 6  # shapes of each surface that judge it where timing is slow
 QUICK_GRID = 0.2  # share of the least budget below which one call of every first cell limits nothing
 
@@ -55,6 +56,11 @@ class Trial:
     def held_out(self, wanted: int, domains: Sequence[Domain]) -> int:
         """Return how many shapes judge the surfaces: as many as are wanted, fewer where timing takes long."""
         return min(wanted, HELD_OUT * len(domains)) if self._is_slow(domains) else wanted
+
+    def probed(self, wanted: int) -> int:
+        """Return how many tokens the largest whole rounds verify: as many as are wanted, fewer where that is slow."""
+        is_slow = min((cell.ms for cell in self.cells), default=0.0) >= LONG_MS
+        return min(wanted, MOST_PROBED) if is_slow else wanted
 
     def _is_slow(self, domains: Sequence[Domain]) -> bool:
         return bool(self.cells) and self.grid_s(domains) > QUICK_GRID * LEAST_BUDGET_S
