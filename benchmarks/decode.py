@@ -34,7 +34,6 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.kernels.arrays import Floats32, Ints
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.policies.labels import name_of
@@ -42,15 +41,7 @@ from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
-from spectune.runtime.models.forward import (
-    CausalModel,
-    FindsChildren,
-    ForwardInput,
-    UnlaidBeam,
-    UnlaidNodes,
-    UnlaidTrees,
-    VerifiesTrees,
-)
+from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_pretrained
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
@@ -131,45 +122,10 @@ class Clocked:
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
         self.ns = 0
         self._model = model
-        # Asked once: to ask it takes Python 3.11 longer than much of what the host does of a round.
-        self._verifies = model if isinstance(model, VerifiesTrees) else None
-        self._finds = model if isinstance(model, FindsChildren) else None
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the model's own cache."""
         return self._model.new_cache(slots, capacity)
-
-    def can_verify(self, cache: KeyValueCache) -> bool:
-        """As the model can."""
-        return self._verifies is not None and self._verifies.can_verify(cache)
-
-    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Verify, timed as a forward."""
-        assert self._verifies is not None
-        start = time.perf_counter_ns()
-        drawn = self._verifies.verified(trees, cache)
-        self.ns += time.perf_counter_ns() - start
-        return drawn
-
-    def can_find(self, cache: KeyValueCache) -> bool:
-        """As the model can."""
-        return self._finds is not None and self._finds.can_find(cache)
-
-    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
-        """Forward and find children, timed as a forward."""
-        assert self._finds is not None
-        start = time.perf_counter_ns()
-        found = self._finds.found(nodes, count, cache)
-        self.ns += time.perf_counter_ns() - start
-        return found
-
-    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
-        """Draft a beam, timed as a forward: what it takes beside those is a few microseconds of compiled code."""
-        assert self._finds is not None
-        start = time.perf_counter_ns()
-        grown = self._finds.grown(beam, cache)
-        self.ns += time.perf_counter_ns() - start
-        return grown
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Forward, timed."""

@@ -49,19 +49,11 @@ def _none(*_args: object, **_named: object) -> None:
 
 
 OFF: Mapping[str, Mapping[str, Callable[..., object]]] = {  # names to replace, from the outermost path inwards
-    "one call of a forward, a draft or a round": {f"{MODELS}.lean.whole_of": _none},
-    "one call of all layers": {f"{MODELS}.lean.whole_of": _none, f"{MODELS}.lean.stacked": _none},
-    "one call of a layer": {
-        f"{MODELS}.lean.whole_of": _none,
-        f"{MODELS}.lean.stacked": _none,
-        f"{MODELS}.anatomy.kernel_parts": _none,
-    },
+    "one call of all layers": {f"{MODELS}.lean.stacked": _none},
+    "one call of a layer": {f"{MODELS}.lean.stacked": _none, f"{MODELS}.anatomy.kernel_parts": _none},
     "products of ours": {f"{MODELS}.bfloat16.is_for": lambda _weight: False},
-    "one call of a head's draft": {f"{MODELS}.eagle.whole_head_of": _none, f"{MODELS}.lean.whole_of": _none},
-    "one call of recycled successors": {
-        f"{MODELS}.recycling.whole_recycling_of": _none,
-        f"{MODELS}.lean.whole_of": _none,
-    },
+    "one call of a head's draft": {f"{MODELS}.eagle.whole_head_of": _none},
+    "lookups of recycled successors": {f"{MODELS}.recycling.recycled_by_kernels": _none},
 }
 HEAD, RECYCLED = "head", "recycled"  # drafters beside the pair's own: random weights cost what trained ones do
 DRAFT_VOCABULARY = 32_000  # of published heads, at most

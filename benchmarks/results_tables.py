@@ -161,6 +161,14 @@ def _few_rows(one: Json) -> Iterator[tuple[object, ...]]:
             yield row["tokens"], *(row.get(each) for each in FORMATS)
 
 
+def _paths(one: Json) -> Iterator[tuple[object, ...]]:
+    for path in one["pays"]:
+        rows = [row for row in one["rows"] if row["path"] == path]
+        for models, decoded in dict.fromkeys((row["set"], row["way"]) for row in rows):
+            own = {row["batch"]: row["ratio"] for row in rows if (row["set"], row["way"]) == (models, decoded)}
+            yield path, models, decoded, *(own.get(batch) for batch in (1, 4, 8))
+
+
 FORMATS = ("float32 by the library", "float32", "bfloat16 by the library", "bfloat16")
 HOW, OFF = "how to decode", "measured against predicted"
 SECTIONS = (
@@ -303,5 +311,13 @@ SECTIONS = (
         kind="few_rows",
         columns=("tokens", *FORMATS),
         rows=_few_rows,
+    ),
+    Section(
+        title="What special paths pay",
+        command="python benchmarks/paths.py --models FOLDER",
+        about="speed with a path over speed without it, on real models in bfloat16, by batch size; 1 gains nothing.",
+        kind="paths",
+        columns=("path", "models", HOW, "batch 1", "batch 4", "batch 8"),
+        rows=_paths,
     ),
 )

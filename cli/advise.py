@@ -30,7 +30,7 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
             found[int(length)] = float(time)
         except ValueError as error:
             raise click.BadParameter(
-                f"{text!r} is no LENGTH=MS of a length of its own; write for example --tpot 0=7.1 --tpot 5=4.9"
+                f"{text!r} is no LENGTH=MS, or repeats a length; write for example --tpot 0=7.1 --tpot 5=4.9"
             ) from error
     return found
 

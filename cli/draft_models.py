@@ -55,7 +55,7 @@ def _once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     named: dict[str, str] = {}
     for name, path in pairs:
         if name in named:
-            raise click.BadParameter(f"the name {name!r} stands twice; give every drafter its own")
+            raise click.BadParameter(f"the name {name!r} occurs twice; give every drafter its own")
         named[name] = path
     return named
 

@@ -192,7 +192,7 @@ def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itsel
         raise click.UsageError("--window-counts-itself is of FLy's windows, and every --setting is PAD's.")
     if not any(is_pad):
         for name in classifiers:
-            raise click.UsageError(f"--drafter {name} is a pivot classifier, and no --setting asks it; leave it out.")
+            raise click.UsageError(f"--drafter {name} is a pivot classifier, and no --setting uses it; leave it out.")
 
 
 def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
@@ -226,7 +226,7 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
 
     if classifier is None:
         raise RequestError(
-            f"{text} asks a pivot classifier, and none was given; pass its folder as another --drafter NAME=PATH, or "
+            f"{text} needs a pivot classifier, and none was given; pass its folder as another --drafter NAME=PATH, or "
             "train one: spectune train pad"
         )
     read = PAD.fullmatch(text)

@@ -192,7 +192,7 @@ def profile(
 
     if estimated is not None:
         if dry_run or ray_address is not None or roles is not None or ranks is not None:
-            raise click.UsageError("--estimate measures nothing; leave out what asks for a measurement.")
+            raise click.UsageError("--estimate measures nothing; leave out the options of a measurement.")
         options.require_untyped(OF_TEXTS + OF_TIMING, "is for a measurement, and --estimate measures nothing.")
         _estimate(settings, models(), estimated, store, measured, as_json)
         return

@@ -98,7 +98,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is not UTF-8 text; take it out or export it anew") from error
+        raise StoreError(f"{path} is not UTF-8 text; take it out or export it again") from error
 
 
 def _kind_of(path: Path) -> tuple[str, str]:
@@ -106,10 +106,10 @@ def _kind_of(path: Path) -> tuple[str, str]:
     try:
         value = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is not JSON ({error}); take it out or export it anew") from error
+        raise StoreError(f"{path} is not JSON ({error}); take it out or export it again") from error
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind not in KINDS:
-        raise StoreError(f"{path} says it is a {kind!r}, not one of {', '.join(KINDS)}; take it out or export it anew")
+        raise StoreError(f"{path} says it is a {kind!r}, not one of {', '.join(KINDS)}; take it out or export it again")
     if value.get("format", 1) != 1:
         raise StoreError(f"{path} has format {value['format']!r}, newer than this spectune's 1; update spectune")
     return kind, str(value.get("created", ""))

@@ -75,7 +75,7 @@ class ProfileJournal:
         try:
             return [Visit(**row) for row in rows]
         except MeasurementError as error:
-            raise StoreError(f"a visit of {self._name} was damaged: {error}; begin anew with --fresh") from error
+            raise StoreError(f"a visit of {self._name} was damaged: {error}; start over with --fresh") from error
 
     def add_visit(self, visit: Visit) -> None:
         """Keep one timed call.

@@ -146,7 +146,7 @@ class VisitSpool:
         try:
             line = from_json(Line, text)
         except SpectuneError as error:
-            raise StoreError(f"{self.file} was damaged ({error}); begin anew with --fresh") from error
+            raise StoreError(f"{self.file} was damaged ({error}); start over with --fresh") from error
         if line.key is not None:
             self.key = line.key
         if line.surfaces:

@@ -162,7 +162,7 @@ class SharedPlan:
         require_moment(self.created)
         if content_hash(self.document) != self.content_hash:
             raise StoreError(
-                f"a plan for target {self.target} no longer has its hash {self.content_hash}; export it anew"
+                f"a plan for target {self.target} no longer has its hash {self.content_hash}; export it again"
             )
 
     @property

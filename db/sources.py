@@ -36,7 +36,7 @@ class SurfaceManifest:
 
     def __post_init__(self) -> None:
         if list(self.measurements) != sorted(self.measurements) or not self.measurements:
-            raise StoreError(f"a manifest of {self.model} needs hashes in ascending order; write it anew")
+            raise StoreError(f"a manifest of {self.model} needs hashes in ascending order; write it again")
         for seen in self.measurements:
             _require_hash(seen)
 

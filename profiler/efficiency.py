@@ -116,7 +116,7 @@ def estimate_surface(
     """
     if (key.regime, key.dtype) != (efficiency.regime, efficiency.dtype):
         raise MeasurementError(
-            f"calibrated on {efficiency.regime} in {efficiency.dtype}, asked for {key.regime} in {key.dtype}; "
+            f"calibrated on {efficiency.regime} in {efficiency.dtype}, requested for {key.regime} in {key.dtype}; "
             "measure a surface of that regime and number format first"
         )
     cells = []
@@ -163,7 +163,7 @@ def _parts(architecture: Architecture, work: Work, limits: Limits, dtype: str) -
     """Return one row of A; reading time is shared out by bytes, since the footprint as a whole sets the speed."""
     if dtype not in dict(limits.flops_per_s):
         raise DeviceError(
-            f"no source tells how fast {limits.name} multiplies {dtype} matrices, so there is no estimate, only a bound"
+            f"no source says how fast {limits.name} multiplies {dtype} matrices, so there is no estimate, only a bound"
         )
     cache_bytes = work.cache_read_bytes + work.cache_write_bytes
     footprint = work.weight_bytes + cache_bytes

@@ -21,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
     """The session was stopped by hand; every call timed so far is in the sink."""
 
     def __init__(self, calls: int) -> None:
-        super().__init__(f"stopped; {calls} timed calls are kept, and the same command goes on from there")
+        super().__init__(f"stopped; {calls} timed calls are kept, and the same command resumes from there")
         self.calls = calls
 
 

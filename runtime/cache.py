@@ -35,11 +35,6 @@ class KeyValueCache:
         self.layers, self.slots, self.capacity = layers, slots, capacity
         self._moving = [self.states.view(layers, slots * capacity, width)]  # (any, rows, any) each
 
-    @property
-    def is_keys_alone(self) -> bool:
-        """Whether nothing moves with the keys and values of a token."""
-        return len(self._moving) == 1
-
     def require(self, tokens: int) -> None:
         """Raise RequestError unless a slot can hold that many tokens."""
         if tokens > self.capacity:

@@ -14,10 +14,10 @@ from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound
 from .kernels.rows import move_rows
-from .kernels.trees import hear, whole
+from .kernels.trees import hear
 from .layout import Bools, Ints, Masks, ancestors, widened
 from .models.bits import BITS, bits
-from .models.forward import ForwardInput, UnlaidTrees
+from .models.forward import ForwardInput
 from .requests import Request, Sequence
 from .sampling import tree_paths
 from .transfer import sent
@@ -107,33 +107,15 @@ class FedTrees:
         if seen_in is not None:
             trees = draft.tokens, draft.parents, draft.depths
             return masks.packed.of(trees, self._nodes, ends, self._fed, seen_in(seen))
-        here = None if masks.places is None else masks.places.of(batch, self._fed)
-        placed = np.empty((3, batch, self._fed), dtype=np.int64) if here is None else here[0]
+        placed = np.empty((3, batch, self._fed), dtype=np.int64)
         if self._fed == 1:
             placed[0, :, 0], placed[1, :, 0], placed[2, :, 0] = ends[0], ends[1], ends[1]
             is_open = min(self.contexts) == max(self.contexts)
             bias = None if is_open else masks.mask(self.contexts, ALONE, seen)
         else:
             bias = masks.of_trees((draft.tokens, draft.parents, draft.depths), self._nodes, ends, placed, seen)
-        tokens, positions, columns = sent(placed, masks.device).unbind() if here is None else here[1]
-        numbers = None if here is None else placed
-        return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen, numbers=numbers)
-
-    @property
-    def unlaid(self) -> UnlaidTrees:
-        """What a model reads that lays trees out itself."""
-        draft = self._draft
-        return UnlaidTrees(
-            tokens=whole(draft.tokens),
-            parents=whole(draft.parents),
-            depths=whole(draft.depths),
-            sizes=whole(draft.sizes),
-            nodes=self._nodes,
-            ends=self._ends,
-            fed=self._fed,
-            seen=self._seen,
-            draws=draws_of(self._batch),
-        )
+        tokens, positions, columns = sent(placed, masks.device).unbind()
+        return ForwardInput(tokens=tokens, positions=positions, columns=columns, bias=bias, seen=seen)
 
     @property
     def _ends(self) -> Ints:

@@ -14,43 +14,14 @@ from ..planner.growth.room import masked_tokens
 from ..profiler.records.role import CAPTURED
 from .kernels.trees import pack, place_and_show, place_layer, uncover, whole
 from .models.arena import Arena
-from .models.bits import know
 from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 from .transfer import sent
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
-Placed = tuple[Ints, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 MOST_SHAPES = 64  # of trees whose places are kept ready
 GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a mask are a multiple of this
-
-
-class Places:
-    """Tokens, positions and columns of a round's trees on the host, in memory that every round writes anew.
-
-    What torch makes of it is kept: behind a forward each call of torch costs by the caches that it finds cold.
-    """
-
-    def __init__(self, slots: int) -> None:
-        """Hold nothing yet, for so many trees at most."""
-        self._slots = slots
-        self._memory = Arena(torch.int64, torch.device("cpu"))
-        self._kept: dict[tuple[int, int], Placed] = {}
-
-    def of(self, batch: int, fed: int) -> Placed:
-        """Return the memory of a batch of trees, (3, batch, fed), and its three parts; valid until the next."""
-        found = self._kept.get((batch, fed))
-        return self._made(batch, fed) if found is None else found
-
-    def _made(self, batch: int, fed: int) -> Placed:
-        if len(self._kept) == MOST_SHAPES:
-            self._kept.clear()
-        self._memory.reserve(3 * max(batch, self._slots) * masked_tokens(fed))
-        memory = self._memory.view((3, batch, fed))
-        tokens, positions, columns = memory.unbind()
-        found = self._kept[batch, fed] = memory.numpy(), (tokens, positions, columns)
-        return found
 
 
 class PackedTrees:
@@ -105,7 +76,6 @@ class Masks:
         """
         self.dtype, self.device = dtype, device
         self._slots, self._capacity = slots, capacity
-        self.places = Places(slots) if device.type == "cpu" else None
         self.packed = PackedTrees()  # of captured forwards, which have no masks
         kind = dtype if device.type == "cpu" else torch.float32
         self._host = Arena(kind, torch.device("cpu"))
@@ -154,8 +124,6 @@ class Masks:
         """Return a written mask where the model reads it."""
         written = self._host.view(shape)
         if self._device is None:
-            if self.dtype == torch.bfloat16:
-                know(written, self._host.numbers(self._written)[: written.numel()].view(np.uint16))
             return written
         placed = self._device.view(shape)
         return placed.copy_(written.pin_memory() if placed.device.type == "cuda" else written, non_blocking=True)
@@ -201,21 +169,19 @@ def lay_out(
         written: nodes behind the context that are in the cache already.
         take: (batch,) the only token of each row whose output is wanted.
         first_slot: cache slot of row 0.
-        masks: memory for the mask and, on a CPU, for what else of few tokens is laid out, valid until the next; fresh
-            memory where None.
+        masks: memory for the mask, valid until the next; fresh memory where None.
         seen_in: of a captured forward, the cache positions in sight where so many are needed. Its input is packed, lies
             on the host, and has a tree instead of a mask.
     """
     count = tokens.shape[1]
     starts, first, longest = np.array(contexts, dtype=np.int64), min(contexts), max(contexts)
     ends = int(longest) + written + count
-    here = masks.places.of(*tokens.shape) if masks is not None and masks.places is not None and count <= WORD else None
-    placed = np.empty((3, *tokens.shape), dtype=np.int64) if here is None else here[0]
+    placed = np.empty((3, *tokens.shape), dtype=np.int64)
     place_layer(whole(tokens), depths.reshape(-1, count), starts, written, placed)
     if seen_in is not None:
         parts = placed, starts, _bits_of(visible, len(starts))
         return _packed(parts, take, seen=seen_in(ends), first_slot=first_slot)
-    fed, positions, columns = sent(placed, device).unbind() if here is None else here[1]
+    fed, positions, columns = sent(placed, device).unbind()
     if count == 1 and first == longest and (written == 0 or visible.all()):  # several do not see each other
         bias = None
     elif device.type != "cpu" and written == 0 and visible is chain_sight(count):
@@ -230,7 +196,6 @@ def lay_out(
         seen=ends,
         take=None if take is None else sent(take, device),
         first_slot=first_slot,
-        numbers=placed if device.type == "cpu" else None,
     )
 
 

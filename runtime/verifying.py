@@ -7,11 +7,10 @@ from collections.abc import Sequence as Many
 
 from ..planner.growth.draft import DraftBatch
 from ..planner.growth.room import deepest
-from ..planner.kernels.arrays import Ints
 from ..planner.policies import LossyPolicy, ResumedPolicy
 from ..planner.policies.labels import name_of
 from .cache import KeyValueCache
-from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit, commit_drawn
+from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
 from .drafters.protocol import Drafter
@@ -21,7 +20,7 @@ from .fed_trees import FedTrees
 from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import bits_for_kernels
-from .models.forward import CausalModel, ForwardInput, LeftStates, VerifiesTrees
+from .models.forward import CausalModel, ForwardInput, LeftStates
 from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
@@ -65,7 +64,6 @@ class Verifying:
         self._drafters, self._judges, self._allow_lossy = drafters, judges, allow_lossy
         self._faults, self._watch = faults, watch
         self._drawings: dict[tuple[DrawKind, int, int], TreeDraws] = {}  # by depth and sequences
-        self._at_once = target if isinstance(target, VerifiesTrees) and target.can_verify(cache) else None
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
         """Return what was emitted; where a tree does not fit, its root alone is verified."""
@@ -90,10 +88,6 @@ class Verifying:
             return None
         return policy
 
-    def _is_usual(self, setup: RoundSetup) -> bool:
-        """Return whether nothing but the target's own forward reads a round's trees."""
-        return not isinstance(setup.policy, ResumedPolicy | LossyPolicy)
-
     def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
         """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
         if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
@@ -117,10 +111,6 @@ class Verifying:
         self._cache.require(max(trees.contexts) + fed)
         is_greedy = shared_temperature(batch) == 0.0
         may_draw = is_greedy or draws_ahead([s.request for s in batch])  # which nothing but scores and places tell
-        if self._at_once is not None and may_draw and self._is_usual(setup):
-            found = self._verified_by(self._at_once, trees)
-            if found is not None:
-                return commit_drawn(batch, draft.widths, found, fed)
         step = trees.laid_out(self._masks, self._seen_in)
         self._watch.mark(LAID_OUT)
         self.forwards += 1
@@ -143,15 +133,6 @@ class Verifying:
             both = {"logits": logits, "scores": scores}
             loosely = LossyRound(lossy, self._judges, **both, cache=self._cache, contexts=trees.contexts)
         return self._kept(batch, draft, accepted(batch, draft, draws, loosely), fed)
-
-    def _verified_by(self, target: VerifiesTrees, trees: FedTrees) -> Ints | None:
-        """Return what `VerifiesTrees.verified` does of the trees of a round."""
-        unlaid = trees.unlaid
-        self._watch.mark(LAID_OUT)
-        found = target.verified(unlaid, self._cache)
-        self._watch.mark(VERIFIED)
-        self.forwards += found is not None
-        return found
 
     def _verify_captured(
         self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup

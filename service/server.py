@@ -117,7 +117,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         has_tokens = Tokens(service.store).are_there()
         if not has_tokens and not listening.is_private:
             raise RequestError(
-                f"{service.store.url} holds no token, so nobody could be let in; make one with: "
+                f"{service.store.url} holds no token, so no client could connect; make one with: "
                 f"spectune token create NAME --scope read --store {service.store.url}"
             )
         sockets = listening_sockets(listening.host, listening.port)

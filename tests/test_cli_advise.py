@@ -117,7 +117,7 @@ def test_answers_that_do_not_fit_the_counters_are_refused(tmp_path: Path, answer
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("sglang:spec_accept_length 2.5\n", "is a page of SGLang, which tells no acceptance by position"),
+        ("sglang:spec_accept_length 2.5\n", "is a page of SGLang, which has no acceptance by position"),
         ("trtllm_request_success_total 3\n", "is a page of TensorRT-LLM"),
         ("go_goroutines 3\n", "has no counter of vLLM or llama.cpp"),
     ],
@@ -130,4 +130,4 @@ def test_pages_without_positions_are_refused_by_name(tmp_path: Path, text: str, 
 @pytest.mark.parametrize("wrong", ["3", "x=1", "3=", "0=7.0"])
 def test_a_time_that_does_not_read_is_refused(wrong: str, tmp_path: Path) -> None:
     result = advised(tmp_path, metrics(KEPT, "vllm:", "_total"), "--tpot", "0=7.1", "--tpot", wrong)
-    assert result.exit_code == 2 and "is no LENGTH=MS of a length of its own" in result.stderr
+    assert result.exit_code == 2 and "is no LENGTH=MS, or repeats a length" in result.stderr

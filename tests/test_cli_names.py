@@ -161,8 +161,8 @@ def test_draft_models_and_drafters_are_given_together_in_any_order(turn: int) ->
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (("--draft-model", "x/a", "--draft-model", "y/a"), "'a' stands twice"),
-        (("--draft-model", "x/a", "--drafter", "a=y"), "'a' stands twice"),
+        (("--draft-model", "x/a", "--draft-model", "y/a"), "'a' occurs twice"),
+        (("--draft-model", "x/a", "--drafter", "a=y"), "'a' occurs twice"),
         (("--draft-model", "x/target"), "write --drafter NAME=x/target"),
         (("--draft-model", "x/lookup"), "cannot be called 'lookup'"),
         (("--draft-model", "x/a+b"), "cannot be called 'a+b'"),

@@ -47,7 +47,7 @@ def test_a_drafter_without_name_or_path_is_a_usage_error(text: str) -> None:
 def test_a_drafter_s_name_stands_once() -> None:
     result = typed("profile", *TARGET, "--drafter", "a=x", "--drafter", "a=y")
     assert result.exit_code == 2
-    assert "'a' stands twice" in result.stderr
+    assert "'a' occurs twice" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ class TestKilledWriters:
     def test_a_damaged_line_is_refused(self, store: RemoteStore, cache: Path) -> None:
         store.open_profile("key").add_visit(VISIT)
         spool(cache).write_text(spool(cache).read_text().replace("held-out", "nothing"))
-        with pytest.raises(StoreError, match=r"was damaged \(.*\); begin anew with --fresh"):
+        with pytest.raises(StoreError, match=r"was damaged \(.*\); start over with --fresh"):
             store.open_profile("key")
 
     def test_visits_whose_surfaces_are_finished_do_not_come_back(

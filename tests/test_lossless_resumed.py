@@ -326,4 +326,4 @@ def test_states_that_were_not_kept_are_refused() -> None:
     found = decoded(Unasked(EXIT, slots=3, capacity=CAPACITY), may_fail=True)
     assert found.outputs == plain()
     assert found.rounds and all(len(done.faults) == 1 for done in found.rounds)
-    assert all("states of 0 nodes were kept, and the draft has" in reason for reason in faults_of(found))
+    assert all("states of 0 nodes were stored, and the draft has" in reason for reason in faults_of(found))

@@ -19,7 +19,6 @@ from spectune.planner.kernels import compiled as compiled_module
 from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
 from spectune.planner.policies import LookupPolicy
 from spectune.planner.text.texts import load_kernels
-from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 
 from .fresh_process import exit_of
 
@@ -136,11 +135,6 @@ def test_rounds_that_draft_wait_for_no_kernel(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_rounds_wait_for_no_kernel(dtype: str) -> None:
     assert exit_of(COUNT + ROUNDS.format(dtype=dtype, hidden=32, vocabulary=9, seed=0)) == 0
-
-
-@pytest.mark.skipif(not has_dots(), reason="needs a processor that multiplies bfloat16")
-def test_rounds_of_one_call_wait_for_no_kernel() -> None:
-    assert exit_of(COUNT + ROUNDS.format(dtype="bfloat16", hidden=64, vocabulary=32, seed=1)) == 0
 
 
 @pytest.mark.parametrize(

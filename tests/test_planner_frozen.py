@@ -153,7 +153,7 @@ def test_chances_are_told_apart_by_table() -> None:
     ],
 )
 def test_a_damaged_table_is_refused(packed: str) -> None:
-    with pytest.raises(PlanError, match="copy it anew"):
+    with pytest.raises(PlanError, match="copy it again"):
         replace(TABLE, packed=packed)
 
 
@@ -163,7 +163,7 @@ def test_a_table_of_tokens_below_0_is_refused(token: int) -> None:
     for part in ("leaders", "followers", "counts"):
         numbers = getattr(entries, part).copy()
         numbers.flat[0] = token
-        with pytest.raises(PlanError, match="copy it anew"):
+        with pytest.raises(PlanError, match="copy it again"):
             packed_table(entries._replace(**{part: numbers}))
 
 

@@ -26,7 +26,7 @@ from spectune.planner.pricing.cells import Cell
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.models import ctc, whole_recycling
+from spectune.runtime.models import ctc, recycled
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
@@ -152,7 +152,7 @@ def test_the_peak_in_bfloat16_is_what_the_allocator_hands_out(shelf: Path, kind:
 
 
 def test_successors_are_chosen_from_as_many_tokens_at_once_as_the_runtime_does() -> None:
-    assert PIECE_TOKENS == whole_recycling.PIECE
+    assert PIECE_TOKENS == recycled.PIECE
 
 
 def test_no_more_successors_are_kept_than_there_are_tokens() -> None:

@@ -152,7 +152,7 @@ def test_a_context_is_looked_up_in_the_cell_that_was_priced_around_it() -> None:
 
 def test_run_tokens_never_feed_fewer_tokens_than_the_tree_has() -> None:
     cell = made().cells[0]
-    with pytest.raises(PlanError, match="never feed fewer than asked"):
+    with pytest.raises(PlanError, match="never feed fewer than requested"):
         replace(cell, run_tokens=(0, *cell.run_tokens[:-1]))
 
 

@@ -207,7 +207,6 @@ def test_a_forward_is_as_close_to_exact_numbers_as_a_library_s(
 def test_a_layer_in_one_call_is_what_it_is_in_several(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are normed, and biases, are among the families."""
     model, new = lean_by(OURS, family), torch.tensor([[9, 2, 6]])
-    monkeypatch.setattr(model, "_whole", None)
     step = step_of(model, new, by_tree=False, context=TEXT.shape[1])
     calls = counted(monkeypatch, joined_products, "run_layers")
     at_once = logits_of(model, TEXT, step)

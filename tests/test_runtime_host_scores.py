@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,14 @@ from spectune.planner.growth.draft import DraftBatch
 from spectune.runtime import verifying
 from spectune.runtime.committed import accepted, accepted_by
 from spectune.runtime.drafters import host_pass
-from spectune.runtime.draws import best_tokens, greedy_draws
+from spectune.runtime.draws import best_tokens, draws_of, greedy_draws
 from spectune.runtime.growth import draft as growth_draft
-from spectune.runtime.growth.draft import children_of
+from spectune.runtime.growth.draft import children_here, children_of, drawn_children_here
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.kernels.host_scores import BLOCK, FEW, best_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
+from spectune.runtime.sampling import draft_scores
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run
 from .tiny_models import perturbed, tiny_llama
@@ -118,3 +120,43 @@ def test_rounds_are_those_of_torchs_own_calls(kind: str, temperature: float, mon
     assert found.outputs == expected.outputs == plain.outputs
     assert [done.kept for done in found.rounds] == [done.kept for done in expected.rounds]
     assert len(found.rounds) < len(plain.rounds)
+
+
+SAMPLED: dict[str, list[dict[str, Any]]] = {
+    "greedy among sampled": [{}, {"temperature": 0.8}],
+    "warm": [{"temperature": 0.7}, {"temperature": 1.3}],
+    "masked": [
+        {"temperature": 0.9, "top_k": 5},
+        {"temperature": 0.9, "top_p": 0.8},
+        {"temperature": 1.0, "min_p": 0.05},
+    ],
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize("dtype", KINDS)
+def test_what_a_drafter_would_draw_is_found_by_one_call(
+    dtype: torch.dtype, kind: str, width: int, depth: int, threads: int
+) -> None:
+    torch.manual_seed(depth)
+    requests = [
+        Request(prompt=(1,) * (2 + place), max_new_tokens=9, seed=place, **each)
+        for place, each in enumerate(SAMPLED[kind])
+    ]
+    batch = [Sequence(request, slot) for slot, request in enumerate(requests)]
+    logits = (3.0 * torch.randn(len(batch), width, 96)).to(dtype)
+    with threads_of(threads):
+        tokens, log_probs, are_numbers = drawn_children_here(bits(logits), draws_of(batch), depth, 6)
+    scores = draft_scores(logits, batch, np.zeros((len(batch), width, depth), dtype=np.int64))
+    expected, expected_log_probs, _ = children_here(bits(scores.contiguous()), 6)
+    assert are_numbers and np.array_equal(tokens, expected)
+    assert log_probs == pytest.approx(expected_log_probs, abs=2e-5)
+
+
+def test_sampled_scores_that_are_no_numbers_are_said_to_be_none() -> None:
+    batch = [Sequence(Request(prompt=(1,), max_new_tokens=9, temperature=1.0), 0)]
+    scores = torch.full((1, 1, 32), math.nan)
+    assert not drawn_children_here(bits(scores), draws_of(batch), 0, 2)[2]

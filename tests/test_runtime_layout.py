@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.room import MASK_STEP
-from spectune.runtime.layout import Bools, Masks, Places, ancestors, chain_sight, lay_out
+from spectune.runtime.layout import Bools, Masks, ancestors, chain_sight, lay_out
 from spectune.runtime.models.forward import ForwardInput
 
 from .pretended.cuda import pretended_gpu
@@ -117,20 +116,6 @@ def test_masks_of_a_token_more_lie_where_those_before_did() -> None:
         masks.mask([5] * 4, np.tri(count, dtype=np.bool_)[None], 100).data_ptr() for count in range(33, 49)
     }  # what a drafter reads together, and a few tokens more by chance
     assert len(places) == 1
-
-
-def test_what_a_round_s_trees_read_lies_where_the_round_before_s_did_in_three_parts() -> None:
-    places = Places(slots=5)
-    placed, parts = places.of(2, 5)
-    placed[:] = np.arange(30).reshape(3, 2, 5)
-    assert [part.tolist() for part in parts] == placed.tolist()
-    for batch in range(1, 6):
-        for fed in range(1, MASK_STEP + 1):  # more shapes than are kept ready
-            memory, (tokens, *_) = places.of(batch, fed)
-            assert memory.shape == (3, batch, fed) and tokens.shape == (batch, fed)
-            assert tokens.data_ptr() == parts[0].data_ptr()
-    wider, _ = places.of(5, MASK_STEP + 1)
-    assert wider.shape == (3, 5, MASK_STEP + 1)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

@@ -191,8 +191,8 @@ def test_a_model_says_what_its_dequantised_weights_say(
             said, meant = (product(x).float() for product in products)
             assert (said - meant).norm() <= 0.02 * meant.norm()
     assert torch.equal(found.anatomy.embedding, wanted.anatomy.embedding)
-    assert (found.whole is None) == (wanted.whole is None)
-    assert vocabulary != 64 or found.whole is not None
+    assert (found._stacked is None) == (wanted._stacked is None)
+    assert vocabulary != 64 or found._stacked is not None
 
 
 @needs_bytes

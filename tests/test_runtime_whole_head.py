@@ -13,6 +13,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError, RequestError
+from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.feature_cache import FeatureCache
@@ -26,7 +27,6 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 
 from .decoded_runs import POLICIES
-from .test_runtime_whole_finding import SAMPLINGS, assert_same
 from .tiny_heads import READS, Weights, head_weights, layer_config
 from .tiny_models import tiny_llama
 from .torch_threads import threads_of
@@ -68,6 +68,23 @@ def weights_of(form: Form = "eagle3", *, reduced: bool = True) -> Weights:
 def head_of(form: Form = "eagle3", weights: Weights | None = None, *, reduced: bool = True) -> EagleHead:
     shape = HeadShape(form=form, config=layer_config(target_source(), inner=96), reads=READS[form])
     return EagleHead(weights_of(form, reduced=reduced) if weights is None else weights, shape, target_model())
+
+
+SAMPLINGS: dict[str, list[dict[str, Any]]] = {  # each text's, in turn
+    "sampled": [{"temperature": 0.7}],
+    "masked": [
+        {"temperature": 0.9, "top_k": 7},
+        {"temperature": 1.0, "top_p": 0.8},
+        {"temperature": 1.3, "min_p": 0.2, "top_k": 20, "top_p": 0.9},
+    ],
+    "some": [{}, {"temperature": 0.8}, {"temperature": 1.1, "top_p": 0.7}],
+}
+
+
+def assert_same(first: DraftBatch, second: DraftBatch) -> None:
+    for name in ("tokens", "parents", "depths", "sizes"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+    assert first.widths == second.widths
 
 
 def step_by_step(head: EagleHead) -> EagleHead:

@@ -100,7 +100,7 @@ def test_columns_may_stand_in_any_order_with_blank_lines_between(tmp_path: Path)
         (("",), "line 1: column role is missing"),
         ((HEADER.replace("ms", "msec"), LINE), "line 1: there is no column 'msec'"),
         ((HEADER.replace("batch,", ""), LINE), "line 1: column batch is missing"),
-        ((f"{HEADER},role", LINE), "line 1: column role stands twice"),
+        ((f"{HEADER},role", LINE), "line 1: column role occurs twice"),
         ((HEADER.replace(",", ";"), LINE), "separated by commas"),
         ((HEADER, LINE, f"{LINE},"), "line 3: 8 values for 7 columns"),
         ((HEADER, '"verify,1'), "line 2: unexpected end of data"),

@@ -62,7 +62,7 @@ def require_faultless(done: Round) -> None:
         fault = done.faults[0]
         raise TrainingError(
             f"{fault.drafter or 'the verification'} failed where drafts are tried out ({fault.reason}); mend that, and "
-            "the same command goes on from there"
+            "the same command resumes from there"
         )
 
 

@@ -154,13 +154,13 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
         samples: of any sources and lengths, plain decoding among them, each (source, length) once.
 
     Raises:
-        PlanError: plain decoding was not measured, or a setting stands twice.
+        PlanError: plain decoding was not measured, or a setting occurs twice.
     """
     places = [(sample.shape.source, sample.shape.length) for sample in samples]
     if len(set(places)) < len(places):
         raise PlanError(f"a setting was given twice among {sorted(places)}; join its repeats first")
     if (PLAIN, 0) not in places:
-        raise PlanError("plain decoding was not measured, and every other cost is told beside it; profile the engine")
+        raise PlanError("plain decoding was not measured, and every other cost is relative to it; profile the engine")
     models = sorted({sample.shape.source for sample in samples if sample.shape.is_model})
     rows = np.array([_row(sample.shape, models) for sample in samples])
     ms = np.array([sample.ms for sample in samples])

@@ -67,7 +67,9 @@ def walk(results: PositionResults, rows: Rows) -> Walk:
         PlanError: a position is censored: the recording leaves open what happens there.
     """
     if results.censored.any():
-        raise PlanError(f"{int(results.censored.sum())} positions leave open what is accepted; record the drafter anew")
+        raise PlanError(
+            f"{int(results.censored.sum())} positions leave open what is accepted; record the drafter again"
+        )
     found = np.zeros((4, len(rows.starts)))
     for text, start in enumerate(rows.starts):
         row = int(start)

@@ -41,7 +41,7 @@ def require_children(asked: int, known: int) -> None:
     """Raise PlanError where a static tree asks for more children of a node than the drafter has tokens."""
     if known < asked:
         raise PlanError(
-            f"the static tree asks for {asked} children of a node and the drafter has {known} tokens; "
+            f"the static tree needs {asked} children of a node and the drafter has {known} tokens; "
             "take a tree of lower ranks"
         )
 

@@ -104,7 +104,7 @@ class TopTree:
         if len(self.expected_tokens) != len(self.verify_tokens) or len(self.expected_tokens) < 2:
             raise PlanError(
                 f"tree {self.name} needs as many expected as verified tokens, and at least two entries, got "
-                f"{len(self.expected_tokens)} and {len(self.verify_tokens)}; entry 0 stands for no draft"
+                f"{len(self.expected_tokens)} and {len(self.verify_tokens)}; entry 0 is no draft"
             )
         if min(self.expected_tokens[1:]) < 1.0 or min(self.verify_tokens[1:]) < 1:
             raise PlanError(f"tree {self.name} yields or feeds less than one token, got {self}; count the target's own")
@@ -214,8 +214,7 @@ class SolvedHierarchy:
 def _require_curve(what: str, curve_ms: Sequence[float]) -> None:
     if len(curve_ms) < 2 or not all(0.0 <= ms < math.inf for ms in curve_ms[1:]):
         raise PlanError(
-            f"{what} need a time per token count, finite and at least 0 ms, got {list(curve_ms)}; entry 0 stands for "
-            "no token"
+            f"{what} need a time per token count, finite and at least 0 ms, got {list(curve_ms)}; entry 0 is no token"
         )
 
 

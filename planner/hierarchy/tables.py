@@ -88,13 +88,13 @@ class Tables:
         for place, (threshold, limit) in enumerate(zip(stack.thresholds, self.limits_of(stack), strict=True)):
             if threshold > limit:
                 raise PlanError(
-                    f"{hierarchy.label}: level {place} drafts {threshold} tokens, what stands above it takes {limit}; "
+                    f"{hierarchy.label}: level {place} drafts {threshold} tokens, the level above takes {limit}; "
                     "order models smallest first, lower the threshold, or measure more tokens"
                 )
         return stack
 
     def limits_of(self, stack: Stack) -> list[int]:
-        """Return, per level, the most tokens that what stands above it takes; 0 where it may not stand there."""
+        """Return, per level, the most tokens that the level above takes; 0 where it may not stand there."""
         above = [int(self.limit[upper, lower]) for lower, upper in pairwise(stack.nodes) if upper <= self.target]
         if len(above) < len(stack.nodes) - 1:
             return [0] * len(stack.nodes)  # a block cannot verify

@@ -116,7 +116,7 @@ def mean_loss(target: Sequence[float], lossy: Sequence[float]) -> tuple[float, f
 
 def _require_pairs(target: Sequence[object], lossy: Sequence[object]) -> None:
     if len(target) != len(lossy) or not target:
-        raise PlanError(f"a loss is told on the same prompts, got {len(target)} and {len(lossy)}; decode them all")
+        raise PlanError(f"a loss is measured on the same prompts, got {len(target)} and {len(lossy)}; decode them all")
 
 
 def _at_most(hits: int, count: int, share: float) -> float:

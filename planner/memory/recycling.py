@@ -9,7 +9,7 @@ from ...profiler.records.architecture import Architecture, bytes_of
 from .beside import Beside, LookedUp
 from .footprint import Footprint
 
-PIECE_TOKENS = 64  # whose logits are held at once: as runtime/models/whole_recycling.py
+PIECE_TOKENS = 64  # whose logits are held at once: as runtime/models/recycled.py
 ID_BYTES = 8  # of a token's id, or of a place in a text
 SCORE_BYTES = 4  # of a log-probability
 CHOSEN = (

@@ -49,10 +49,10 @@ def plan_from_json(text: str) -> Plan:
     except (SpectuneError, ValueError, RecursionError) as error:  # ValueError: a number beyond all floats
         raise PlanError(f"this plan cannot be read: {' '.join(str(error).split())}") from error
     if said_lossy is not plan.is_lossy:
-        raise PlanError(f"the plan says lossy: {said_lossy!r}, and its cells say otherwise; make the plan anew")
+        raise PlanError(f"the plan says lossy: {said_lossy!r}, and its cells say otherwise; make the plan again")
     for place, (cell, seen) in enumerate(zip(plan.cells, headlines, strict=True)):
         if seen != _headline(cell):
-            raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan anew")
+            raise PlanError(f"cell {place} of the plan contradicts itself: it says {seen}; make the plan again")
     return plan
 
 
@@ -82,13 +82,13 @@ def _read(text: str) -> Json:
         )
     missing = [key for key in KEYS if key not in document]
     if missing:
-        raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan anew")
+        raise PlanError(f"the plan lacks {', '.join(missing)}; make the plan again")
     if document["version"] not in (VERSION, LOSSY_VERSION):
         raise PlanError(
-            f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan anew"
+            f"this is a plan of version {document['version']!r}, spectune reads {VERSION}; make the plan again"
         )
     if not isinstance(document["cells"], list) or not all(isinstance(entry, dict) for entry in document["cells"]):
-        raise PlanError("the plan's cells must be a list of objects; make the plan anew")
+        raise PlanError("the plan's cells must be a list of objects; make the plan again")
     return document
 
 
@@ -101,7 +101,7 @@ def _require_known_kinds(cells: list[Json]) -> None:
             if kind not in POLICY_KINDS:
                 raise PlanError(
                     f"cell {place} of the plan has a policy of the unknown kind {kind!r}; known are "
-                    f"{', '.join(POLICY_KINDS)}; make the plan anew, or install the version of spectune that made it"
+                    f"{', '.join(POLICY_KINDS)}; make the plan again, or install the version of spectune that made it"
                 )
 
 
@@ -122,6 +122,6 @@ def _without_headline(entry: Json, place: int) -> Json:
     names = ("drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
     missing = [name for name in names if name not in entry]
     if missing:
-        raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan anew")
+        raise PlanError(f"cell {place} of the plan lacks {', '.join(missing)}; make the plan again")
     label = {"lossy": entry.pop("lossy")} if "lossy" in entry else {}
     return {**label, **{name: entry.pop(name) for name in names}}

@@ -141,7 +141,7 @@ class PlanCell:
         padded = self.run_tokens
         if len(padded) <= self.policy.max_verify_tokens or any(fed < n for n, fed in enumerate(padded)):
             raise PlanError(
-                f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than asked, "
+                f"run_tokens must reach {self.policy.max_verify_tokens} tokens and never feed fewer than requested, "
                 f"got {padded}"
             )
         if max(padded) > MOST_FED:
@@ -202,7 +202,7 @@ class Plan:
         if not self.version:
             object.__setattr__(self, "version", own)
         if self.version != own:
-            raise PlanError(f"this is a plan of version {self.version}, and what it holds is of {own}; make it anew")
+            raise PlanError(f"this is a plan of version {self.version}, and what it holds is of {own}; make it again")
         if self.new_tokens is None:
             told = (cell.reading.new_tokens for cell in self.cells if cell.reading is not None)
             object.__setattr__(self, "new_tokens", next(told, None))

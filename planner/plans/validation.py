@@ -52,7 +52,9 @@ class ValidationRow:
             raise PlanError(f"a machine's pace is finite and above 0, got {pace}; leave it out where it was not gauged")
         kept = (self.predicted_tokens_per_round, self.tokens_per_round)
         if not all(each is None or 1.0 / LARGEST <= each <= LARGEST for each in kept):
-            raise PlanError(f"tokens a round are finite and above 0, got {kept}; leave them out where nobody counted")
+            raise PlanError(
+                f"tokens a round are finite and above 0, got {kept}; leave them out where nothing was counted"
+            )
 
     @property
     def error(self) -> float:

@@ -173,7 +173,7 @@ class CachebackPolicy(IndependentPolicy):
         if self.chances and len(self.chances) != HOPS * ranks * places:
             raise PlanError(
                 f"Cacheback needs {HOPS} x {ranks} x {places} chances by hop, rank and place, "
-                f"got {len(self.chances)}; calibrate them anew"
+                f"got {len(self.chances)}; calibrate them again"
             )
 
     @property

@@ -53,14 +53,14 @@ class FrozenTable:
 
     def __post_init__(self) -> None:
         if min(self.leader_tokens, self.follower_tokens, self.leaders, self.followers) < 1:
-            raise PlanError(f"a frozen table needs sizes of at least 1, got {self._shape}; make it anew")
+            raise PlanError(f"a frozen table needs sizes of at least 1, got {self._shape}; make it again")
         if self._numbers > MOST_NUMBERS:
             raise PlanError(f"a frozen table of {self._shape} is too large for a plan; make one with fewer leaders")
         entries = self.entries()
         if entries.leaders.min() < 0 or entries.followers.min() < 0:
-            raise PlanError(f"the frozen table of {self._shape} names tokens below 0; copy it anew")
+            raise PlanError(f"the frozen table of {self._shape} names tokens below 0; copy it again")
         if entries.counts.min() < 0 or entries.counts.max() > self.followers:
-            raise PlanError(f"the frozen table of {self._shape} counts followers it has no room for; copy it anew")
+            raise PlanError(f"the frozen table of {self._shape} counts followers it has no room for; copy it again")
 
     def entries(self) -> Entries:
         """Return what is packed.
@@ -74,9 +74,9 @@ class FrozenTable:
             unpacking = zlib.decompressobj()
             found = unpacking.decompress(base64.b64decode(self.packed, validate=True), size + 1)
         except (binascii.Error, zlib.error, ValueError) as error:
-            raise PlanError(f"the frozen table of {self._shape} is damaged ({error}); copy it anew") from error
+            raise PlanError(f"the frozen table of {self._shape} is damaged ({error}); copy it again") from error
         if len(found) != size or not unpacking.eof:
-            raise PlanError(f"the frozen table of {self._shape} should hold {size} bytes; it is damaged, copy it anew")
+            raise PlanError(f"the frozen table of {self._shape} should hold {size} bytes; it is damaged, copy it again")
         numbers = np.frombuffer(found, dtype=NUMBER).astype(np.int64)
         ends = np.cumsum([prod(shape) for shape in shapes])
         counts, leaders, followers = (

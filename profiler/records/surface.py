@@ -80,7 +80,7 @@ class LatencySurface:
         cells = [(cell.batch, cell.context_tokens, cell.tokens) for cell in self.measurements]
         if len(set(cells)) < len(cells):
             twice = next(cell for cell in cells if cells.count(cell) > 1)
-            raise MeasurementError(f"(batch, context, tokens) = {twice} stands twice in one surface; keep one of them")
+            raise MeasurementError(f"(batch, context, tokens) = {twice} occurs twice in one surface; keep one of them")
         object.__setattr__(self, "_grid", _grid_of(self.measurements))
         object.__setattr__(self, "_failures", Failures(self.measurements))
         object.__setattr__(self, "_margins", [])

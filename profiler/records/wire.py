@@ -48,7 +48,7 @@ def from_json(kind: Any, text: str | bytes) -> Any:  # Any: a union of records h
         (record,) = _adapter(kind).validate_json(f"[{body}]")
     except ValidationError as error:
         name = kind.__name__ if isinstance(kind, type) else "record of the union"
-        raise StoreError(f"this is not a {name}: {_first_fault(error.errors()[0])}; write it anew") from error
+        raise StoreError(f"this is not a {name}: {_first_fault(error.errors()[0])}; write it again") from error
     return record
 
 

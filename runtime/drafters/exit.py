@@ -111,7 +111,7 @@ class ExitDrafter(ModelDrafter):
         last = self._kept
         if last < 1 or (draft.sizes != last + 1).any():
             raise ModelError(
-                f"states of {last} nodes were kept, and the draft has {draft.sizes.tolist()}; verify the chains that "
+                f"states of {last} nodes were stored, and the draft has {draft.sizes.tolist()}; verify the chains that "
                 "a ResumedPolicy has just drafted"
             )
         self._make_room(max(fed, last + 1))

@@ -10,7 +10,7 @@ import torch
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from ..models.bits import bits_kept, is_kernels
+from ..models.bits import bits, is_kernels
 from ..models.forward import CausalModel, ForwardInput
 from ..models.whole_head import TargetStates
 from .model import ModelDrafter
@@ -90,7 +90,7 @@ class FeatureDrafter(ModelDrafter):
             return None
         width = given.features.shape[2]
         places = np.arange(width) if given.wanted is None else given.wanted.numpy()
-        return TargetStates(features=bits_kept(given.features), places=places)
+        return TargetStates(features=bits(given.features), places=places)
 
     @property
     def given(self) -> GivenFeatures:

@@ -15,7 +15,7 @@ from ...planner.growth.grow import Children, grow
 from ...planner.growth.tree import TokenTree
 from ...planner.policies import Eagle2Policy, StaticPolicy
 from ..draws import drafted_draws, is_unpenalised
-from ..growth.draft import children_here, children_of
+from ..growth.draft import children_here, children_of, drawn_children_here
 from ..kernels.trees import descend
 from ..layout import Bools, Ints, Masks
 from ..models.bits import BITS, bits, bits_for_kernels
@@ -73,8 +73,9 @@ class DraftPass:
         self._drafter = drafter
         self._sequences = sequences
         self._is_greedy = shared_temperature(sequences) == 0.0
-        self._asks = drafter.finds_children and is_unpenalised(sequences)  # for what is likeliest, by one call
-        self._draws = drafted_draws(sequences) if self._asks else None
+        may_ask = is_unpenalised(sequences)
+        self._asks = may_ask and drafter.finds_children  # for what is likeliest, by one call
+        self._draws = drafted_draws(sequences) if may_ask else None
         self._depth = 0
         self._tokens: Ints = NOTHING
         self._paths, self._sees = beginning(len(sequences))  # (batch, width, depth), (batch, width, nodes so far)
@@ -107,6 +108,9 @@ class DraftPass:
         return self._told(found)
 
     def _children(self, logits: torch.Tensor, count: int) -> Found:
+        known = None if self._draws is None else bits_for_kernels(logits)
+        if known is not None and self._draws is not None:
+            return drawn_children_here(known, self._draws, self._depth, count)
         scores = logits if self._is_greedy else draft_scores(logits, self._sequences, self._paths)
         return _likeliest(scores, count)
 

@@ -229,10 +229,10 @@ class StackLevel:
         )
         last = self._model.longest_context - 1
         if max(starts) + count > last:  # no text is longer, but a draft may be
-            step = replace(step, positions=step.positions.clamp(max=last), packed=None, numbers=None)
+            step = replace(step, positions=step.positions.clamp(max=last), packed=None)
         self.forwards += 1
         if drawn is not None:
-            step = replace(step, tokens=drawn, packed=None, numbers=None)
+            step = replace(step, tokens=drawn, packed=None)
         return self._model.forward(step, self._cache)
 
 

@@ -59,11 +59,9 @@ class ModelDrafter:
             self._captured = CapturedGrowth(model, self._cache, self._seen_in)
         self._cached = [0] * slots
         self._on_device = model.device.type != "cpu" if on_device is None else on_device
-        self._finds: FindsChildren | None = None
+        self._finds: FindsChildren | None = None  # of heads, once they are attached
         if not self._on_device:
             prepare(model.dtype)
-            if isinstance(model, FindsChildren) and model.can_find(self._cache):
-                self._finds = model
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return the cache to begin with."""

@@ -16,15 +16,13 @@ from ..cache import KeyValueCache
 from ..layout import Ints
 from ..models.block import APART
 from ..models.forward import ForwardInput
+from ..models.recycled import greedy_children, load_lookups, require_known
 from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
-from ..models.whole_head import TargetStates
-from ..models.whole_recycling import greedy_children, load_lookups, require_known
 from ..noise import gumbel_of
 from ..requests import Request, Sequence, shared_temperature
 from ..sampling import on_rows, processed, seen_tokens
 from ..transfer import fetched_together, sent
 from .features import FeatureDrafter
-from .one_call import beam_of, unlaid_beam, whole_draft
 
 
 class RecyclingDrafter(FeatureDrafter):
@@ -38,10 +36,9 @@ class RecyclingDrafter(FeatureDrafter):
         super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
         self.vocabulary = head.vocabulary
         self._head, self._device = head, head.device
-        self._beside: TargetStates | None = None  # of whole drafts
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache; load what drafts beside it.
+        """Take the target's cache; load what looks nodes up.
 
         Raises:
             ModelError: it does not keep what is read.
@@ -49,31 +46,13 @@ class RecyclingDrafter(FeatureDrafter):
         super().attach(cache)
         assert isinstance(self._cache, SuccessorCache)
         load_lookups(self._cache)
-        states = self.target_states()
-        self._beside = states if states is not None and self._head.can_draft(self._cache, states) else None
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the trees the policy draws from what was looked up.
 
         The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
         """
-        grown = self._grown_whole(sequences, policy)
-        return grow(policy, RecyclingPass(self, sequences), len(sequences)) if grown is None else grown
-
-    def _grown_whole(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
-        """Return the trees of a beam, or a beam of one, where one call reads and one grows them; None else."""
-        beam = None if self._beside is None else beam_of(policy)
-        if self._beside is None or beam is None or beam.top_k > self.vocabulary:
-            return None
-        if shared_temperature(sequences) != 0.0:
-            return None
-        tokens, wanted = self._unread_rows(sequences)
-        contexts = np.array((self._cached[: len(sequences)], [len(s.tokens) for s in sequences]))
-        asked = unlaid_beam(beam, tokens, wanted, contexts)
-        if not self._head.read(tokens, contexts[0], self._cache, self._beside):
-            return None
-        self.note_drafted(sequences, 1)
-        return whole_draft(beam, *self._head.looked_up(asked, self._cache))
+        return grow(policy, RecyclingPass(self, sequences), len(sequences))
 
     def read(self, step: ForwardInput) -> Tensor:
         """Run one forward over committed text; nothing is said behind it before it is looked up."""

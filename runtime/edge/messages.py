@@ -110,7 +110,7 @@ class Draft:
     def __post_init__(self) -> None:
         _require_name(self.session)
         if self.base < 1:
-            raise RequestError(f"a draft stands behind one token or more, got {self.base}; open the session first")
+            raise RequestError(f"a draft follows at least one token, got {self.base}; open the session first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ def require_language_model(name: str, path: Path, engine: str) -> None:
     """Raise RequestError for a drafter that is no language model of its own, as far as its files tell."""
     if drafter_form(path, follows_text=True) != "model":
         raise RequestError(
-            f"{name} at {path} works beside its target and is no language model of its own, and {engine} runs none but "
+            f"{name} at {path} works beside its target and is no language model, and {engine} runs none but "
             "these here; leave it out"
         )
 

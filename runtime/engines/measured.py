@@ -118,7 +118,7 @@ class EngineText:
             )
         if self.kept and (sum(self.kept) != self.accepted or len(self.kept) != self.rounds):
             raise MeasurementError(
-                f"{len(self.kept)} rounds kept {sum(self.kept)} tokens, the counters say {self.rounds} and "
+                f"{len(self.kept)} rounds accepted {sum(self.kept)} tokens, the counters say {self.rounds} and "
                 f"{self.accepted}; these are not rounds of one text"
             )
 

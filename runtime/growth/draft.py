@@ -17,10 +17,14 @@ from torch import Tensor
 
 from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
 from ..models.bits import bits_for_kernels
+from ..models.forward import Draws
 from ..models.kernels.children import best_children
+from ..models.kernels.host_drawn import drawn_children
 from ..models.kernels.host_scores import children
 from ..models.kernels.threads import shared_by
 from ..transfer import fetched
+
+NO_IDS: Ints = np.empty(0, dtype=np.int64)  # tokens are counted from 0 on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,24 @@ def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())
     are_numbers = children(scores, tokens, log_probs, is_shared)
+    return tokens, log_probs, are_numbers
+
+
+def drawn_children_here(scores: NDArray[Any], draws: Draws, depth: int, count: int) -> tuple[Ints, Scores, bool]:
+    """Return what `children_here` does of `draft_scores`: with the noise of the target's own draws.
+
+    Args:
+        scores: (batch, width, vocabulary), the drafter's, by their bits.
+        draws: how the target draws.
+        depth: of the nodes, 0 behind the texts themselves.
+        count: as there.
+    """
+    batch, width, vocabulary = scores.shape
+    shape = batch, width, min(count, vocabulary)
+    tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
+    room = np.empty((batch * (1 + width), vocabulary), dtype=np.float32)
+    is_shared = shared_by(torch.get_num_threads())
+    are_numbers = drawn_children(scores, *draws, depth, NO_IDS, room, tokens, log_probs, is_shared)
     return tokens, log_probs, are_numbers
 
 

@@ -32,4 +32,4 @@ class BlindModel:
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         told = step.tokens.masked_fill(step.tokens >= IMAGE_IDS, self._placeholder)
-        return self._model.forward(replace(step, tokens=told, packed=None, numbers=None), cache)
+        return self._model.forward(replace(step, tokens=told, packed=None), cache)

@@ -46,5 +46,5 @@ class FittedModel:
         if self._lacks <= 0:
             return self._model.forward(step, cache)[..., : self.vocabulary]
         told = step.tokens.masked_fill(step.tokens >= self._model.vocabulary, 0)
-        logits = self._model.forward(replace(step, tokens=told, packed=None, numbers=None), cache)
+        logits = self._model.forward(replace(step, tokens=told, packed=None), cache)
         return F.pad(logits, (0, self._lacks), value=-torch.inf)

@@ -67,7 +67,6 @@ class ForwardInput:
     first_slot: int = 0
     tree: TreeMask | None = None  # a captured forward's: its tensors may still lie on the host
     packed: Tensor | None = None  # (any,) int64 on the host that all tensors are views of, in `packed_input`'s order
-    numbers: Ints | None = None  # (3, batch, n), tokens, positions and columns where they lie on the host side by side
 
     @property
     def signature(self) -> tuple[int, ...]:
@@ -82,40 +81,6 @@ class Draws(NamedTuple):
 
     places: Ints  # (batch, 3): a seed; the place in the text of the token behind the root; top-k, 0 for all
     settings: Floats32  # (batch, 3): temperature, 0 where the best token is drawn; 1 less top-p; min-p
-
-
-@dataclass(slots=True, kw_only=True)
-class UnlaidTrees:
-    """Trees of a round on the host, of which nothing is written yet that a forward reads; for `VerifiesTrees` alone.
-
-    Nobody writes to it; it is not frozen, as a forward's input is not.
-    """
-
-    tokens: Ints  # (batch, any), the root's column included, like the two below
-    parents: Ints
-    depths: Ints
-    sizes: Ints  # (batch,), nodes of each row that are no padding
-    nodes: int  # columns of them that are fed; what is fed behind them is padding
-    ends: Ints  # (2, batch), the token of each root, and committed tokens in the cache
-    fed: int  # tokens of each row, padding included
-    seen: int  # cache positions in sight, new tokens included
-    draws: Draws  # how tokens are drawn
-
-
-@runtime_checkable
-class VerifiesTrees(Protocol):
-    """A model that may verify trees as they were drafted, by one call."""
-
-    def can_verify(self, cache: KeyValueCache) -> bool:
-        """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
-
-    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Forward trees behind the texts in the first slots, and move the keys of what its draws accept together.
-
-        Returns:
-            (batch, any): how many tokens each sequence is to emit, and these. None, and nothing is written, where a
-            round has to do all that step by step after all.
-        """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,7 +119,7 @@ class UnlaidBeam:
 
 @runtime_checkable
 class FindsChildren(Protocol):
-    """A model that may answer a drafter by one call: which tokens are the likeliest behind new ones."""
+    """Who may answer a drafter by one call: which tokens are the likeliest behind new ones. Heads do."""
 
     def can_find(self, cache: KeyValueCache) -> bool:
         """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""

@@ -61,6 +61,7 @@ def layers_by_kernels(
     states: Tensor,
     place: Place,
     passed: int = 0,
+    kept: Features = NO_FEATURES,
 ) -> Tensor | None:
     """Return hidden states (rows, hidden) after some layers by one compiled call; None where that is not for them.
 
@@ -72,6 +73,7 @@ def layers_by_kernels(
         states: the layers' part of a cache, (layers, slots, capacity, width), written.
         place: of the tokens.
         passed: layers in front that are not run.
+        kept: which hidden states are written beside the tokens' keys, and where.
     """
     view = place.views[first.sight]
     if view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
@@ -84,7 +86,7 @@ def layers_by_kernels(
     out = hidden.new_empty(hidden.shape)
     run_layers(
         bits(hidden.contiguous()), view.turn_bits, bits(states), view.bias_bits, place.column_numbers, bits(out),
-        *NO_FEATURES, place.slots.start, view.start, place.seen, passed, place.is_shared,
+        *kept, place.slots.start, view.start, place.seen, passed, place.is_shared,
         anatomy.heads, first.scale, *parts.every,
     )  # fmt: skip
     return out

@@ -16,20 +16,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import ModelError
-from ...planner.kernels.arrays import Floats32, Ints
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
-from .forward import ForwardInput, LeftStates, UnlaidBeam, UnlaidNodes, UnlaidTrees
+from .forward import ForwardInput, LeftStates
 from .gallery import Gallery, table_rows
-from .joined_products import ALONE, SHARED, layers_by_kernels
+from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products
 from .trial import reads_trees
-from .whole_forward import WholeForward, whole_of
 
 
 class LeanModel:
@@ -43,7 +41,6 @@ class LeanModel:
         self.dtype, self.device = anatomy.embedding.dtype, anatomy.embedding.device
         self._layers = anatomy.layers
         self._stacked = stacked(self._layers)
-        self._whole = self._whole_forward()
         self._width = 2 * anatomy.kv_heads * anatomy.size
         self.vocabulary, self.longest_context = anatomy.vocabulary, anatomy.longest_context
         self.hidden = anatomy.embedding.shape[1]  # size of a hidden state
@@ -55,11 +52,6 @@ class LeanModel:
     def gallery(self) -> Gallery | None:
         """The images that it keeps; None where it sees none."""
         return self.anatomy.gallery
-
-    def _whole_forward(self) -> WholeForward | None:
-        """Return this model's forwards as one call; None where kernels do not take them, or it has its own way."""
-        is_usual = type(self).answer is LeanModel.answer and type(self).compute is LeanModel.compute
-        return whole_of(self.anatomy, self._layers, self._stacked) if is_usual else None
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""
@@ -85,44 +77,9 @@ class LeanModel:
             device=self.device,
         )
 
+    @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
-        found = None if self._whole is None else self._whole(step, cache)
-        return self._computed(step, cache) if found is None else found
-
-    def can_verify(self, cache: KeyValueCache) -> bool:
-        """Whether trees are verified over such a cache by one call, which is loaded then."""
-        whole = self._whole_over(cache)
-        return whole is not None and whole.load_verifying(cache.states)
-
-    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Forward trees, and move the keys of what its draws accept together; see `VerifiesTrees.verified`."""
-        return None if self._whole is None else self._whole.verified(trees, cache.states)
-
-    def can_find(self, cache: KeyValueCache) -> bool:
-        """Whether the likeliest next tokens are found over such a cache by one call, which is loaded then."""
-        whole = self._whole_over(cache)
-        return whole is not None and whole.load_finding(cache.states)
-
-    def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
-        """Forward new tokens, and return the likeliest behind them; see `FindsChildren.found`."""
-        return None if self._whole is None else self._whole.found(nodes, count, cache.states)
-
-    def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
-        """Read new tokens, and grow a beam behind them; see `FindsChildren.grown`."""
-        return None if self._whole is None else self._whole.grown(beam, cache.states)
-
-    @property
-    def whole(self) -> WholeForward | None:
-        """The forwards as one call; None where kernels do not take them, or the model forwards in a way of its own."""
-        return self._whole if type(self).forward is LeanModel.forward else None
-
-    def _whole_over(self, cache: KeyValueCache) -> WholeForward | None:
-        """Return the forwards as one call where nothing else is done by one, or kept in a cache."""
-        return self.whole if cache.is_keys_alone else None
-
-    @torch.inference_mode()
-    def _computed(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         return self.compute(step, cache)
 
     def can_resume(self, left: LeftStates) -> bool:
@@ -185,29 +142,44 @@ class LeanModel:
             ModelError: the model has fewer layers.
         """
         if not 1 <= layers <= len(self._layers):
-            raise ModelError(f"an exit after {layers} layers asked of a model of {len(self._layers)}; use 1 to that")
+            raise ModelError(
+                f"an exit after {layers} layers does not exist in a model of {len(self._layers)}; use 1 to that"
+            )
         shorter = copy(self)
         shorter._layers = self._layers[:layers]
         shorter._stacked = stacked(shorter._layers)
-        shorter._whole = shorter._whole_forward()
         return shorter
 
     def require_layers(self, after: Sequence[int]) -> None:
         """Raise ModelError unless there are hidden states after so many layers each."""
         if not after or not 0 <= min(after) <= max(after) <= len(self._layers):
-            raise ModelError(f"hidden states after {tuple(after)} layers asked of a model of {len(self._layers)}")
+            raise ModelError(
+                f"hidden states after {tuple(after)} layers do not exist in a model of {len(self._layers)}"
+            )
 
     def through_all(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
         """Return the hidden states (batch * n, hidden) of the new tokens after the last layer; see `stream`."""
-        place, (passed, hidden) = self.place(step, cache), self._begun(step, left)
-        parts, states = self._stacked, cache.states
-        if parts is not None and isinstance(states, Tensor):
-            done = layers_by_kernels(self.anatomy, parts, self._layers[0], hidden, states, place, passed)
-            if done is not None:
-                return done
-        for latest in self._one_by_one(hidden, cache, place, passed):
+        done = self.through_at_once(step, cache, left)
+        if done is not None:
+            return done
+        for latest in self.stream(step, cache, left):
             hidden = latest  # no other layer's is kept
         return hidden
+
+    def through_at_once(
+        self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None, kept: Features = NO_FEATURES
+    ) -> Tensor | None:
+        """Return what `through_all` does by one compiled call; None where kernels do not take all layers.
+
+        Args:
+            step, cache, left: as `stream` takes them.
+            kept: which hidden states are written beside the tokens' keys, and where.
+        """
+        parts, states = self._stacked, cache.states
+        if parts is None or not isinstance(states, Tensor):
+            return None
+        place, (passed, hidden) = self.place(step, cache), self._begun(step, left)
+        return layers_by_kernels(self.anatomy, parts, self._layers[0], hidden, states, place, passed, kept)
 
     def stream(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Iterator[Tensor]:
         """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer.

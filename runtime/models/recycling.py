@@ -21,14 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 from .block import RoundHead
-from .forward import ForwardInput, UnlaidBeam
+from .forward import ForwardInput
 from .lean import LeanModel
 from .places import rows_of
-from .whole_head import TargetStates
-from .whole_recycling import PIECE, whole_recycling_of
+from .recycled import PIECE, recycled_by_kernels
 
 UNKNOWN = -1
 
@@ -114,7 +112,7 @@ class RecyclingHead(RoundHead):
         """Stand beside a target; as many successors are kept as it has tokens, where that is fewer."""
         super().__init__(target, (len(target.anatomy.layers),))
         self.successors = min(successors, target.vocabulary)
-        self._whole = whole_recycling_of(target)
+        self._by_kernels = recycled_by_kernels(target)
 
     def new_cache(self, slots: int, capacity: int) -> SuccessorCache:
         """Return an empty cache for that many texts of at most `capacity` tokens."""
@@ -124,7 +122,7 @@ class RecyclingHead(RoundHead):
     def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
         """Take in tokens of committed text: their ids, and the successors of the token before each."""
         assert isinstance(cache, SuccessorCache)
-        if self._whole is not None and self._whole.keep(features, step, cache):
+        if self._by_kernels is not None and self._by_kernels.keep(features, step, cache):
             return
         flat = features.flatten(0, 1)
         pieces = [self.best(flat[start : start + PIECE]) for start in range(0, len(flat), PIECE)]
@@ -132,29 +130,6 @@ class RecyclingHead(RoundHead):
             ids=torch.cat([piece.ids for piece in pieces]), log_probs=torch.cat([piece.log_probs for piece in pieces])
         )
         cache.write(rows_of(step, cache), step.tokens.view(-1), best)
-
-    def can_draft(self, cache: KeyValueCache, target: TargetStates) -> bool:
-        """Whether drafts over such a cache are one call beside such a target's, which is loaded then."""
-        if self._whole is None or not isinstance(cache, SuccessorCache):
-            return False
-        return self._whole.load_drafting(cache, target)
-
-    def read(self, tokens: Ints, contexts: Ints, cache: KeyValueCache, target: TargetStates) -> bool:
-        """Take in the next tokens (batch, n) of texts by one call; return False, and do nothing, where that is not one.
-
-        Args:
-            tokens: behind the texts in the first slots.
-            contexts: (batch,), tokens taken in before these.
-            cache: from `new_cache`.
-            target: what the target's cache keeps.
-        """
-        assert isinstance(cache, SuccessorCache)
-        return self._whole is not None and self._whole.read(tokens, contexts, cache, target)
-
-    def looked_up(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool]:
-        """Grow a beam of lookups behind texts that `read` has taken in; see `FindsChildren.grown`. No forward runs."""
-        assert isinstance(cache, SuccessorCache) and self._whole is not None
-        return self._whole.grown(beam, cache)
 
     def best(self, states: Tensor) -> Successors:
         """Return what the target holds likeliest behind its last hidden states (rows, hidden), (rows, successors)."""

@@ -28,7 +28,7 @@ class RecyclingShape:
 
     def __post_init__(self) -> None:
         if self.successors < 1:
-            raise ModelError(f"1 successor or more is kept of every token, got {self}; make the folder again")
+            raise ModelError(f"every token needs 1 successor or more, got {self}; make the folder again")
 
 
 def is_recycling(folder: Path) -> bool:

@@ -9,19 +9,16 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from .bits import bits_kept, is_kernels
+from .bits import bits, is_kernels
 from .block import RoundHead
 from .eagle import EagleHead
 from .exit import ExitModel
-from .forward import CausalModel, ForwardInput, LeftStates, UnlaidTrees
+from .forward import CausalModel, ForwardInput, LeftStates
 from .graphed import GraphedModel, as_loaded
-from .joined_products import Features
 from .lean import LeanModel
 from .places import rows_of
-from .whole_forward import WholeForward
 
 
 class TappedModel:
@@ -59,10 +56,9 @@ class TappedModel:
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
         """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
         assert isinstance(cache, FeatureCache)
-        whole = self._whole_over(cache)
-        found = None if whole is None else whole(step, cache, self._kept(cache))
-        if found is not None:
-            return found
+        last = self._at_once(step, cache)
+        if last is not None:
+            return self._model.answer(step, last)
         if step.tree is not None:  # products of captured forwards may write over what a layer has left
             return self._written_one_by_one(step, cache, None)
         kept: dict[int, Tensor] = {}
@@ -72,25 +68,12 @@ class TappedModel:
         cache.write_features(rows_of(step, cache), torch.cat([kept[count] for count in self._after], dim=-1))
         return self._model.answer(step, hidden)
 
-    def can_verify(self, cache: KeyValueCache) -> bool:
-        """Whether trees are verified over such a cache by one call, which is loaded then."""
-        whole = self._whole_over(cache)
-        return whole is not None and whole.load_verifying(cache.states)
-
-    def verified(self, trees: UnlaidTrees, cache: KeyValueCache) -> Ints | None:
-        """Forward trees, and move what is kept of accepted tokens together; see `VerifiesTrees.verified`."""
-        whole = self._whole_over(cache)
-        if whole is None or not isinstance(cache, FeatureCache):
+    def _at_once(self, step: ForwardInput, cache: FeatureCache) -> Tensor | None:
+        """Return the last hidden states where one call runs all layers and writes what is kept; None else."""
+        features = cache.features
+        if not (is_kernels(features) and features.dtype == torch.bfloat16 and features.is_contiguous()):
             return None
-        return whole.verified(trees, cache.states, self._kept(cache))
-
-    def _whole_over(self, cache: KeyValueCache) -> WholeForward | None:
-        """Return the forwards as one call where they may keep hidden states in such a cache; None else."""
-        is_known = isinstance(cache, FeatureCache) and is_kernels(cache.features) and cache.features.is_contiguous()
-        return self._model.whole if is_known else None
-
-    def _kept(self, cache: FeatureCache) -> Features:
-        return self._numbers, bits_kept(cache.features)
+        return self._model.through_at_once(step, cache, kept=(self._numbers, bits(features)))
 
     def can_resume(self, left: LeftStates) -> bool:
         """Whether a forward can go on from there: the layers are the model's own, and it has more."""

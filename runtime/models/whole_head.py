@@ -6,18 +6,20 @@ A head's forward is one layer between some twenty calls of torch's: these took t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...planner.kernels.arrays import Floats32, Ints
 from ..feature_cache import FeatureCache
 from .anatomy import Anatomy
 from .attention import is_by_dots
-from .bits import bits, bits_kept, bits_of_new, is_kernels
-from .forward import ALL, Draws, ForwardInput, UnlaidBeam, UnlaidNodes
+from .bits import bits, bits_for_kernels, is_kernels
+from .forward import ALL, NO_NODES, Draws, ForwardInput, UnlaidBeam, UnlaidNodes
 from .kernel_parts import KernelParts
 from .kernels.few_rows import Halves
 from .kernels.threads import can_share, shared_by
@@ -25,18 +27,11 @@ from .kernels.whole_draft import NUMBERS, UNKNOWN
 from .kernels.whole_head import draft_by_head, run_head
 from .norm import Norm
 from .projection import Projection
-from .whole_forward import (
-    NO_TREES,
-    drawing_by,
-    mask_of,
-    numbers_of,
-    room_behind,
-    room_for,
-    told_of_beam,
-    told_of_nodes,
-)
 
 NOT_GIVEN: Halves = np.empty((0, 0), dtype=np.uint16)  # states of the target, where a head continues its own
+NO_TREES: Ints = np.empty((3, 0, 0), dtype=np.int64)  # are asked of a draft that is of one layer
+NO_DRAWS = Draws(np.empty((0, 3), dtype=np.int64), np.empty((0, 3), dtype=np.float32))
+Drawing = tuple[Ints, Floats32, Floats32]  # places and settings of draws, and room for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +80,12 @@ class WholeHead:
         if step.tree is not None or torch.compiler.is_compiling() or not self._takes(cache):
             return None
         batch, count = step.tokens.shape
-        logits, written = bits_of_new((batch, count if step.take is None else 1, self._count))
+        logits = torch.empty((batch, count if step.take is None else 1, self._count), dtype=torch.bfloat16)
+        numbers, written = torch.stack((step.tokens, step.positions, step.columns)), bits(logits.flatten(0, 1))
         is_known = run_head(
-            numbers_of(step), parents, ALL if step.take is None else step.take.numpy(),
+            numbers.numpy(), parents, ALL if step.take is None else step.take.numpy(),
             NOT_GIVEN if states is None else bits(states.contiguous()), self._embedding, self._turns,
-            bits_kept(cache.states), bits_kept(cache.features), mask_of(step), written,
+            bits(cache.states), bits(cache.features), mask_of(step), written,
             step.first_slot, step.seen, shared_by(torch.get_num_threads()), *self._given,
         )  # fmt: skip
         return logits if is_known else None
@@ -136,7 +132,7 @@ class WholeHead:
         """
         logits = np.empty((rows, self._count), dtype=np.uint16)
         beside = *drawing_by(draws, rows, self._count), target.features, target.places, self._drafted
-        own = self._embedding, self._turns, bits_kept(cache.states), bits_kept(cache.features), logits
+        own = self._embedding, self._turns, bits(cache.states), bits(cache.features), logits
         return *told, *beside, *own, *written, shared_by(torch.get_num_threads()), *self._given
 
     def _takes(self, cache: FeatureCache) -> bool:
@@ -184,3 +180,55 @@ def whole_head_of(
     if not is_whole or head.shape[1] != size:
         return None
     return WholeHead(anatomy, parts, join, norms, embedding, ids)
+
+
+def told_of_nodes(nodes: UnlaidNodes) -> tuple[Any, ...]:
+    """Return the first arguments of a kernel that drafts, for one layer."""
+    contexts = nodes.contexts.reshape(1, len(nodes.contexts))
+    return nodes.tokens, contexts, nodes.depth, nodes.visible, nodes.wanted, 0
+
+
+def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
+    """Return room for children of new nodes, and how many rows of logits there are."""
+    batch, fed = nodes.tokens.shape
+    shape = batch, 1 if len(nodes.wanted) else fed, count
+    return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), shape[0] * shape[1]
+
+
+def drawing_by(draws: Draws | None, rows: int, vocabulary: int) -> Drawing:
+    """Return how tokens are drawn, and room for the scores of so many rows and for the noise of every text."""
+    if draws is None:
+        return *NO_DRAWS, np.empty((0, vocabulary), dtype=np.float32)
+    return *draws, np.empty((rows + len(draws.places), vocabulary), dtype=np.float32)
+
+
+def told_of_beam(beam: UnlaidBeam) -> tuple[Any, ...]:
+    """Return the first arguments of a kernel that drafts, for a whole beam."""
+    return beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
+
+
+def room_for(beam: UnlaidBeam) -> tuple[Ints, Floats32, Ints, int]:
+    """Return room for a beam's first children and its trees, and how many rows of logits its largest forward has."""
+    batch = len(beam.tokens)
+    shape = batch, 1, beam.top_k
+    trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
+    rows = batch * (beam.top_k if beam.depth else 1)
+    return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), trees, rows
+
+
+def mask_of(step: ForwardInput) -> NDArray[Any]:
+    """Return a forward's bias as kernels read it, (batch or 1, n, seen), or (batch, 0, 0) for none."""
+    bias, batch = step.bias, len(step.tokens)
+    if bias is None:
+        return _open_mask(batch)
+    if batch > 1 and bias.stride(0) == 0:
+        bias = bias[:1]  # all rows have one
+    known = bits_for_kernels(bias)
+    assert known is not None, "a mask lies where the model does"
+    return known
+
+
+@lru_cache(maxsize=256)
+def _open_mask(batch: int) -> NDArray[Any]:
+    """Return a mask that closes nothing; nobody writes to it."""
+    return np.empty((batch, 0, 0), np.uint16)

@@ -86,10 +86,8 @@ class ForwardShapes:
         row = self._laid_out(drawn[:1], [context_tokens], piece, None)
         bias = None if row.bias is None else row.bias.expand(batch, -1, -1)
         parts = torch.from_numpy(drawn), row.positions.cpu().repeat(batch, 1), row.columns.cpu().repeat(batch, 1)
-        placed = torch.stack(parts)
-        numbers = placed.numpy() if self._model.device.type == "cpu" else None  # as a round's own trees lie there
-        tokens, positions, columns = placed.to(self._model.device)
-        return replace(row, tokens=tokens, positions=positions, columns=columns, bias=bias, numbers=numbers)
+        tokens, positions, columns = torch.stack(parts).to(self._model.device)
+        return replace(row, tokens=tokens, positions=positions, columns=columns, bias=bias)
 
     def _laid_out(
         self, tokens: Ints, contexts: list[int], piece: Piece, seen_in: Callable[[int], int] | None

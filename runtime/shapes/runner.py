@@ -77,7 +77,7 @@ def room_of(role: str, context_tokens: int, tokens: int) -> int:
 def _resumable(model: CausalModel, regime: str) -> ExitModel:
     if not isinstance(model, ExitModel) or regime != "eager":
         raise MeasurementError(
-            f"a verification goes on from an exit's states where both run as eager, got {type(model).__name__} as "
+            f"a verification resumes from an exit's states only where both run as eager, got {type(model).__name__} as "
             f"{regime}; leave the role out"
         )
     return model

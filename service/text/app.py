@@ -127,7 +127,7 @@ class Endpoint:
     async def health(self, request: HttpRequest) -> Response:
         """Say whether texts are decoded."""
         if not self.worker.is_alive:
-            raise DeviceError("nothing decodes any more; the log tells why")
+            raise DeviceError("nothing decodes any more; see the log for the reason")
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: HttpRequest) -> Response:

@@ -22,7 +22,7 @@ Refusal = Callable[[Exception], None]
 INTERVAL_S = 0.02  # between two pieces of a streamed answer, of which the first comes at once
 STOP_S = 30.0  # for a round under way
 STOPPING = "the endpoint is being stopped; ask again once it runs"
-ENDED = "nothing decodes here any more; the log tells why, start the endpoint again"
+ENDED = "nothing decodes here any more; see the log for the reason, start the endpoint again"
 
 
 class BusyError(SpectuneError):

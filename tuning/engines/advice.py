@@ -33,7 +33,7 @@ def counted_run(
     """
     (run,) = read_counters(file, file_format or page_of(file)).acceptance
     if not run.by_position:
-        raise RequestError(f"{file} tells no acceptance by position; count while chains are drafted")
+        raise RequestError(f"{file} has no acceptance by position; count while chains are drafted")
     if answers is not None:
         run = _without_first_tokens(run, answers, file)
     share, notes = 1.0, list(run.notes)

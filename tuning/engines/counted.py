@@ -52,7 +52,7 @@ def counted_observation(
     usable = [one for one in found.acceptance if one.drafts and one.by_position]
     if len(usable) != 1:
         raise RequestError(
-            f"{file} tells rounds and acceptance by position of {len(usable)} runs; an observation is of one. Import "
+            f"{file} has rounds and acceptance by position of {len(usable)} runs; an observation is of one. Import "
             "a scrape of /metrics of the server that ran the plan"
         )
     cell = _cell(plan, *place)

@@ -73,7 +73,7 @@ class CountedAcceptance:
             if not 0.0 <= rate <= previous + SLACK:
                 raise RequestError(
                     f"{self.about}: acceptance at position {position} is {rate:.4g} behind {previous:.4g}; a longer "
-                    "start cannot be kept more often: these are not counts of one run"
+                    "prefix cannot be accepted more often: these are not counts of one run"
                 )
             previous = rate
         if not 1.0 <= self.tokens_per_round < math.inf:
@@ -140,7 +140,7 @@ def page_of(path: Path) -> CounterFormat:
             return file_format
     seen = next((name for prefix, name in OTHER_PAGES.items() if re.search(rf"^{prefix}", text, re.MULTILINE)), None)
     if seen is not None:
-        raise RequestError(f"{path} is a page of {seen}, which tells no acceptance by position; {OTHER_WAY}")
+        raise RequestError(f"{path} is a page of {seen}, which has no acceptance by position; {OTHER_WAY}")
     raise RequestError(f"{path} has no counter of vLLM or llama.cpp; scrape /metrics of a server that speculates")
 
 

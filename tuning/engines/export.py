@@ -105,4 +105,4 @@ def _require_own_ways(plan: Plan, known: dict[Staged, dict[Place, float]]) -> No
     """Raise PlanError where what a plan chose has no price any more."""
     for cell in plan.cells:
         if (cell.batch, cell.context) not in known.get((cell.policy, cell.drafter), {}):
-            raise PlanError(f"{cell.policy.label} has no price at {cell.batch} sequences; profile and plan anew")
+            raise PlanError(f"{cell.policy.label} has no price at {cell.batch} sequences; profile and plan again")

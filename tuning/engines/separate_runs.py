@@ -54,8 +54,8 @@ def falling(measured: Sequence[float], batch: int) -> list[float]:
         if abs(after - before) > MOST_MOVED * length:
             raise RequestError(
                 f"batch {batch}: step {steps} added {before:.3f} tokens to a round, where the nearest acceptance that "
-                f"falls with the position is {after:.3f}; a longer start cannot be kept more often, and noise of "
-                f"separate runs is below {MOST_MOVED * length:.3f}. Run these steps anew, on more prompts"
+                f"falls with the position is {after:.3f}; a longer prefix cannot be accepted more often, and noise of "
+                f"separate runs is below {MOST_MOVED * length:.3f}. Run these steps again, on more prompts"
             )
     return fitted
 

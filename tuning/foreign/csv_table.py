@@ -197,7 +197,7 @@ def _check_columns(columns: Sequence[str]) -> None:
     if missing:
         raise RequestError(f"line 1: column {missing[0]} is missing; a table needs {_listed(NEEDED)}")
     if twice:
-        raise RequestError(f"line 1: column {twice[0]} stands twice; keep one of them")
+        raise RequestError(f"line 1: column {twice[0]} occurs twice; keep one of them")
 
 
 def _row(line: int, columns: Sequence[str], values: Sequence[str]) -> Row:

@@ -118,6 +118,6 @@ def record_of_texts(kind: type[Record], texts: Mapping[str, str], prefix: str) -
         fault: Any = error.errors()[0]  # Any: pydantic's ErrorDetails
         column = f"{prefix}{fault['loc'][0]}"
         seen = f", seen {fault['input']!r}" if isinstance(fault["input"], str) else ""
-        raise RequestError(f"column {column}: {fault['msg'].lower()}{seen}; write it anew") from error
+        raise RequestError(f"column {column}: {fault['msg'].lower()}{seen}; write it again") from error
     except SpectuneError as error:
         raise RequestError(f"columns {prefix}*: {error}") from error

@@ -64,7 +64,7 @@ def record_prompts(
         at = None if positions is None else positions[place]
         made = kept_or_made(parts, f"trace {name} {place}", PromptTrace, partial(recorder.record, asked, text, at))
         if (made.prompt, made.continuation) != (asked.prompt, tuple(text)):
-            raise MeasurementError(f"the kept trace {name} {place} is of another text; start over with --fresh")
+            raise MeasurementError(f"the stored trace {name} {place} is of another text; start over with --fresh")
         found.append(made)
         if progress is not None:
             progress((place + 1) / len(texts))

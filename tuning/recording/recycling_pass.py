@@ -10,8 +10,8 @@ import torch
 from ...planner.growth.draft import Children, Ints
 from ...runtime.drafters.recycling import recalled, recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
+from ...runtime.models.recycled import greedy_children
 from ...runtime.models.recycling import RecyclingHead
-from ...runtime.models.whole_recycling import greedy_children
 from ...runtime.requests import Request, are_greedy
 
 

@@ -1,4 +1,4 @@
-"""What Token Recycling does on a CPU, a call each: taking committed tokens in, looking nodes up, growing a beam."""
+"""What Token Recycling does on a CPU, a call each: taking committed tokens in, and looking nodes up."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ import math
 import numpy as np
 
 from ....planner.kernels.arrays import Floats32, Ints
-from ....planner.kernels.beam import hang_best
 from ....planner.kernels.compiled import compiled
 from .bfloat16_rows import normed_product
 from .few_rows import Halves
 from .host_rows import Bits
 from .host_scores import children
-from .whole_draft import beam_room, next_layer, recorded
-from .whole_forward import are_known
-from .whole_head import along_text
 
 APART = 1e-4  # between tokens of which nothing is known; see `models.block.APART`
 LEAST_LEFT = 1e-9  # of the probability, for all tokens but the successors together
@@ -49,36 +45,6 @@ def take_in(
             slot, column = lines[first + row] // known.shape[1], lines[first + row] % known.shape[1]
             known[slot, column] = tokens[first + row]
             ids[slot, column], log_probs[slot, column] = best[0, row], found[0, row]
-
-
-@compiled
-def take_in_behind(
-    tokens: Ints, contexts: Ints, features: Halves, places: Ints, logits: Halves,
-    known: Ints, ids: Ints, log_probs: Floats32,
-    scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
-) -> bool:  # fmt: skip
-    """Take in the next tokens of the texts in the first slots; return False, and do nothing, where one is unknown.
-
-    Args:
-        tokens: (batch, n).
-        contexts: (batch,), tokens taken in before these.
-        features: (slots, capacity, any), what the target's cache keeps.
-        places: (any,), which numbers of these are its last hidden states.
-        logits and everything else: as `take_in` takes them.
-    """
-    batch, count = tokens.shape
-    if not are_known(tokens.reshape(batch * count), tokens[0, :0], count, logits.shape[1]):
-        return False
-    lines = np.empty(batch * count, np.int64)
-    for row in range(batch):
-        for token in range(count):
-            lines[row * count + token] = row * known.shape[1] + contexts[row] + token
-    given = along_text(features, places, contexts, count)
-    take_in(
-        given, tokens.reshape(batch * count), lines, logits, known, ids, log_probs,
-        scale, eps, head, head_bias, no_residual, is_shared,
-    )  # fmt: skip
-    return True
 
 
 @compiled
@@ -155,38 +121,4 @@ def look_up(
             if np.isnan(log_probs[row, place]).any():
                 return False
             fill(ids[row, place], log_probs[row, place], vocabulary, below[row, node], chances[row, node])
-    return True
-
-
-@compiled
-def recycle(
-    newest: Ints, lengths: Ints, layers: int, known: Ints, ids: Ints, log_probs: Floats32, vocabulary: int, top_k: int,
-    trees: Ints,
-) -> bool:  # fmt: skip
-    """Grow a beam of lookups behind the texts in the first slots, as `draft` does.
-
-    Returns whether what is looked up are numbers; trees are none where not.
-
-    Args:
-        newest: (batch, 1), the texts' last tokens.
-        lengths: (batch, 1), tokens of each.
-        layers: of the beam below its first.
-        known, ids, log_probs: of the slots, as `take_in` writes them.
-        vocabulary: tokens there are.
-        top_k: children of every node.
-        trees: (3, batch, any), written as `hang_best` does.
-    """
-    batch, fed = len(newest), newest
-    visible = np.empty((batch, 1, 0), np.bool_)
-    seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers)
-    above, kept = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64)  # of the root
-    for layer in range(layers + 1):
-        below = np.empty((batch, fed.shape[1], top_k), np.int64)
-        chances = np.empty((batch, fed.shape[1], top_k), np.float32)
-        if not look_up(fed, lengths, known, ids, log_probs, vocabulary, below, chances):
-            return False
-        above = recorded(below, chances, kept, above, seen_scores, seen_tokens, starts, layer)
-        if layer < layers:
-            kept, fed, visible = next_layer(above, below, visible, top_k, layer)
-    hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
     return True

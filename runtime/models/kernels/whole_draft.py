@@ -1,80 +1,19 @@
-"""What a drafter says on a CPU in one call: a forward and the likeliest tokens behind it, or a whole beam of those."""
+"""How drafts that are one call on a CPU lay their nodes out, find children and grow beams."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ....planner.kernels.arrays import Bools, Floats32, Ints
-from ....planner.kernels.beam import add_up, best_first, hang_best, locate
-from ....planner.kernels.compiled import ZERO, compiled
+from ....planner.kernels.beam import add_up, best_first, locate
+from ....planner.kernels.compiled import compiled
 from ...kernels.trees import descend, place_layer, uncover
 from .few_rows import Halves, Numbers
 from .host_drawn import drawn_children
-from .host_rows import Bits
 from .host_scores import children
-from .whole_forward import OPEN, SHUT, run_forward
 
-UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what `draft` tells
-
-
-@compiled
-def draft(
-    tokens: Ints, contexts: Ints, depth: int, visible: Bools, wanted: Ints, layers: int,
-    places: Ints, settings: Numbers, room: Numbers,
-    embedding: Halves, table: Halves, states: Halves, logits: Halves, below: Ints, log_probs: Floats32, trees: Ints,
-    after: Ints, features: Halves, is_shared: bool,
-    last_scale: Bits, last_eps: float, head: int, head_bias: Halves, no_residual: Halves,
-    heads: int, attention_scale: float, inner: int, weights: Ints,
-    input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
-    output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
-) -> int:  # fmt: skip
-    """Forward new tokens behind the texts in the first slots, and write the likeliest tokens behind them.
-
-    Where trees are asked for, a beam grows from these on, and the best of all that it saw are the trees. One kernel
-    does both: each that calls a forward is compiled with all of it, ten seconds once a machine.
-
-    Returns UNKNOWN where `run_forward` does nothing; NO_NUMBERS where scores are none, and then trees are none.
-
-    Args:
-        tokens, depth, visible, wanted: as `UnlaidNodes` has them.
-        contexts: (1 or 2, batch), committed tokens in the cache before these are read and, of a beam, behind that.
-        layers: of a beam below its first.
-        places, settings: as `Draws` has them; of no rows where the best tokens are looked for.
-        room: (rows of logits and batch, vocabulary), where tokens are drawn; written.
-        logits: (rows, vocabulary), as many as the largest forward has; written.
-        below, log_probs: (batch, wanted tokens, any), written as `children` does.
-        trees: (3, batch, any), tokens, parents and depths, roots included, written as `hang_best` does; (3, 0, any) for
-            none.
-        embedding and everything else behind it: as `run_forward` takes them.
-
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
-    """
-    batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
-    seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
-    above, kept, layer = np.zeros((batch, 1), np.float32), np.zeros((batch, 1), np.int64), ZERO  # of the root
-    while True:
-        before = contexts[min(layer, len(contexts) - 1)]
-        placed, mask = laid_out(tokens, before, depth, visible)
-        own = logits[: batch * below.shape[1]]
-        is_known = run_forward(
-            placed, wanted, embedding, table, states, mask, own,
-            after, features, ZERO, before.max() + max(visible.shape[2], tokens.shape[1]), is_shared,
-            last_scale, last_eps, head, head_bias, no_residual, heads, attention_scale, inner, weights,
-            input_scale, input_eps, qkv_bias, head_scale, head_eps, output_bias, scale, eps, gate_up_bias, down_bias,
-        )  # fmt: skip
-        if not is_known:
-            return UNKNOWN
-        if not told_children(own, places, settings, depth, visible, wanted[:0], room, below, log_probs, is_shared):
-            return NO_NUMBERS
-        if not is_beam:
-            return NUMBERS
-        above = recorded(below, log_probs, kept, above, seen_scores, seen_tokens, starts, layer)
-        if layer == layers:
-            hang_best(seen_scores, seen_tokens[0], seen_tokens[1], starts, trees)
-            return NUMBERS
-        kept, tokens, visible = next_layer(above, below, visible, top_k, layer)
-        layer, depth, wanted = layer + 1, layer, wanted[:0]
-        below, log_probs = np.empty((batch, top_k, top_k), np.int64), np.empty((batch, top_k, top_k), np.float32)
+UNKNOWN, NO_NUMBERS, NUMBERS = range(3)  # what a draft tells
+OPEN, SHUT = np.uint16(0), np.uint16(0xFF80)  # 0 and -inf in bfloat16
 
 
 @compiled

@@ -11,9 +11,20 @@ from .bfloat16_attention import attend
 from .bfloat16_rows import close_layer, norm, normed_product, product
 from .few_rows import Halves, Numbers
 from .host_rows import Bits
-from .whole_draft import NO_NUMBERS, NUMBERS, UNKNOWN, beam_room, laid_out, next_layer, recorded, told_children
-from .whole_forward import COLUMNS, OPEN, POSITIONS, SHUT, TOKENS, are_known, for_every_head, take, turn
+from .whole_draft import (
+    NO_NUMBERS,
+    NUMBERS,
+    OPEN,
+    SHUT,
+    UNKNOWN,
+    beam_room,
+    laid_out,
+    next_layer,
+    recorded,
+    told_children,
+)
 
+TOKENS, POSITIONS, COLUMNS = range(3)  # of what is told of new tokens
 UNSEEN = np.uint16(0xC61C)  # -9984 in bfloat16, added to the score of the first column: no weight beside any other
 
 
@@ -207,3 +218,42 @@ def find_parents(visible: Bools, contexts: Ints, parents: Ints) -> None:
                     parents[row, node] = contexts[row] + other
     if visible.shape[1] == 0:
         parents[:] = 0
+
+
+@compiled
+def are_known(tokens: Ints, wanted: Ints, count: int, vocabulary: int) -> bool:
+    """Whether all tokens (any,) are of a vocabulary, and those of each row's `count` that are wanted are there."""
+    if len(wanted) and (wanted.min() < 0 or wanted.max() >= count):
+        return False
+    return bool(tokens.min() >= 0 and tokens.max() < vocabulary)
+
+
+@compiled
+def turn(positions: Ints, table: Halves, turns: Halves) -> None:
+    """Write how queries and keys are turned, (rows, 2 * size), in their places (rows,); see `run_forward`."""
+    for row in range(len(turns)):
+        turns[row] = table[min(max(positions[row], 0), len(table) - 1)]
+
+
+@compiled
+def for_every_head(mask: Halves, batch: int, groups: int, first: int) -> Halves:
+    """Return a mask as attention takes it: its lines for each of the query heads of one key head, which see alike.
+
+    Args:
+        mask: as `run_forward` takes it.
+        batch: rows.
+        groups: query heads of one key head.
+        first: column in sight.
+    """
+    bias = np.empty((batch, max(mask.shape[1] * groups, 1), max(mask.shape[2] - first, 0)), np.uint16)
+    for row in range(batch):
+        for line in range(mask.shape[1] * groups):
+            bias[row, line] = mask[min(row, len(mask) - 1), line // groups, first:]
+    return bias
+
+
+@compiled
+def take(left: Halves, wanted: Ints, count: int) -> None:
+    """Move the hidden states (batch * count, hidden) of one token of each row to the front, where some are wanted."""
+    for row in range(len(wanted)):  # no row is behind the one that it is read from
+        left[row] = left[row * count + wanted[row]]

@@ -1,4 +1,4 @@
-"""Token Recycling by compiled calls on a CPU: taking committed tokens in, looking nodes up, whole drafts of lookups.
+"""Token Recycling by compiled calls on a CPU: taking committed tokens in, and looking nodes up.
 
 A lookup is a few comparisons, and the product behind what is taken in is small: as calls of torch's they took longer
 than a small model's draft.
@@ -16,12 +16,10 @@ from ...errors import ModelError
 from ...planner.growth.draft import Children
 from ...planner.kernels.arrays import Ints
 from .bits import bits, is_kernels
-from .forward import ForwardInput, UnlaidBeam
-from .kernels.recycled import look_up, recycle, take_in, take_in_behind
+from .forward import ForwardInput
+from .kernels.recycled import look_up, take_in
 from .kernels.threads import can_share, shared_by
 from .lean import LeanModel
-from .whole_forward import numbers_of
-from .whole_head import TargetStates
 
 if TYPE_CHECKING:
     from .recycling import SuccessorCache
@@ -29,11 +27,11 @@ if TYPE_CHECKING:
 PIECE = 64  # tokens whose logits over the whole vocabulary are held at once
 
 
-class WholeRecycling:
-    """What one target's final norm and head say, taken in and drafted from."""
+class RecycledByKernels:
+    """What one target's final norm and head say, taken in by one call."""
 
     def __init__(self, target: LeanModel) -> None:
-        """Take a target that `whole_recycling_of` has found to fit."""
+        """Take a target that `recycled_by_kernels` has found to fit."""
         norm, head = target.anatomy.final_norm, target.anatomy.head.by_kernels
         assert head is not None and norm.scale is not None
         self._target, self._vocabulary, self._hidden = target, target.vocabulary, target.hidden
@@ -44,41 +42,13 @@ class WholeRecycling:
         if not self._takes(cache) or step.tree is not None or features.dtype != torch.bfloat16:
             return False
         cache.require(step.seen)
-        states, (tokens, _, columns) = bits(features.contiguous()), numbers_of(step)
+        states, tokens, columns = bits(features.contiguous()), step.tokens.numpy(), step.columns.numpy()
         slots = np.arange(step.first_slot, step.first_slot + len(tokens))[:, None]
         lines = (slots * cache.capacity + columns).ravel()
         told = states.reshape(tokens.size, self._hidden), np.ascontiguousarray(tokens).ravel(), lines
         given: tuple[Any, ...] = (*told, *self._written(tokens.size, cache))
         take_in(*given)
         return True
-
-    def read(self, tokens: Ints, contexts: Ints, cache: SuccessorCache, target: TargetStates) -> bool:
-        """Take in the next tokens (batch, n) of texts (batch,), from a target's states; return whether that is done."""
-        if not self._takes(cache):
-            return False
-        cache.require(int(contexts.max()) + tokens.shape[1])
-        return take_in_behind(*self._reading(tokens, contexts, cache, target))
-
-    def load_drafting(self, cache: SuccessorCache, target: TargetStates) -> bool:
-        """Load what takes in and drafts over a cache beside a target's; return whether anything does."""
-        if not self._takes(cache) or target.places.shape != (self._hidden,):
-            return False
-        number = np.zeros((1, 1), dtype=np.int64)
-        take_in_behind.load(*self._reading(number, number[0], cache, target))
-        recycle.load(number, number, 0, *kept_by(cache), self._vocabulary, 1, number[None])
-        return True
-
-    def grown(self, beam: UnlaidBeam, cache: SuccessorCache) -> tuple[Ints, bool]:
-        """Grow a beam of lookups behind texts that are taken in, as `FindsChildren.grown` has it."""
-        batch = len(beam.tokens)
-        newest = beam.tokens[np.arange(batch), beam.wanted].reshape(batch, 1)
-        trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
-        lengths = np.ascontiguousarray(beam.contexts[1]).reshape(batch, 1)
-        are_numbers = recycle(newest, lengths, beam.depth, *kept_by(cache), self._vocabulary, beam.top_k, trees)
-        return trees, are_numbers
-
-    def _reading(self, tokens: Ints, contexts: Ints, cache: SuccessorCache, target: TargetStates) -> tuple[Any, ...]:
-        return tokens, contexts, target.features, target.places, *self._written(tokens.size, cache)
 
     def _written(self, rows: int, cache: SuccessorCache) -> tuple[Any, ...]:
         """Return what is written where so many tokens are taken in, and by which weights."""
@@ -129,12 +99,12 @@ def require_known(are_numbers: bool) -> None:
         raise ModelError("the target's logits are not numbers; check its weights and its dtype")
 
 
-def whole_recycling_of(target: LeanModel) -> WholeRecycling | None:
-    """Return what takes in and drafts by compiled calls; None where kernels do not take the target's norm and head."""
+def recycled_by_kernels(target: LeanModel) -> RecycledByKernels | None:
+    """Return what takes tokens in by compiled calls; None where kernels do not take the target's norm and head."""
     anatomy = target.anatomy
     head, scale = anatomy.head.by_kernels, anatomy.final_norm.scale
     if head is None or scale is None or anatomy.logit_cap is not None or anatomy.gallery is not None:
         return None
     is_whole = is_kernels(anatomy.embedding) and anatomy.embedding.dtype == torch.bfloat16
     fits = scale.shape == (1, target.hidden) and head.shape == (target.vocabulary, target.hidden)
-    return WholeRecycling(target) if is_whole and fits else None
+    return RecycledByKernels(target) if is_whole and fits else None
