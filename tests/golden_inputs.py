@@ -47,7 +47,11 @@ TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 17, 20, 24, 32, 33, 48)
 RESUMED_TOKENS = range(2, 22)
 TEXTS = 9
 TABLE = FrozenTable(
-    leader_tokens=1, follower_tokens=2, leaders=3, followers=2, packed="eNpjYmBgYARiJgYIgLFhNDMQswAxKxCzMSAAO5RmgmIABZwAKQ=="
+    leader_tokens=1,
+    follower_tokens=2,
+    leaders=3,
+    followers=2,
+    packed="eNpjYmBgYARiJgYIgLFhNDMQswAxKxCzMSAAO5RmgmIABZwAKQ==",
 )  # leaders 0, 1 and 2
 LANGUAGE = Language(seed=23)
 Milliseconds = Callable[[int, int, int], float]  # (batch, context, tokens)
@@ -155,7 +159,9 @@ def made() -> PlanInputs:
         overhead=RoundOverhead(device=DEVICE.fingerprint, target=TARGET.key, dtype="float32", samples=tuple(rounds())),
         drafters=tuple(drafter(name, member, traces[name]) for name, member in MEMBERS.items()),
         pairwise=agreement(),
-        readings={model(name).key: reading(name, ms) for name, ms in (("large", 0.11), ("good", 0.05), ("quick", 0.02))},
+        readings={
+            model(name).key: reading(name, ms) for name, ms in (("large", 0.11), ("good", 0.05), ("quick", 0.02))
+        },
     )
 
 
@@ -219,9 +225,7 @@ def rounds() -> Iterator[OverheadSample]:
     def sample(kind: str, batch: int, role: str, forwards: int, nodes: int) -> OverheadSample:
         usual = 0.2 + 0.03 * batch + (0.15 + 0.05 * forwards if forwards else 0.0) + 0.004 * nodes
         repeats = tuple(round(usual * source.uniform(0.9, 1.2), 4) for _ in range(3))
-        return OverheadSample(
-            kind=kind, batch=batch, draft_forwards=forwards, nodes=nodes, host_ms=repeats, role=role
-        )
+        return OverheadSample(kind=kind, batch=batch, draft_forwards=forwards, nodes=nodes, host_ms=repeats, role=role)
 
     for batch in BATCHES:
         for role in ("draft", "head", "block", "self"):

@@ -113,7 +113,9 @@ def other_libraries(golden: Golden, folder: Path = HERE) -> str:
     """Return which libraries that write into a golden are not those that wrote it; "" where none is."""
     wrote = json.loads(kept(LIBRARIES, folder) or "{}")
     here = {name: version(name) for name in golden.libraries}
-    return ", ".join(f"{name} {wrote.get(name)} then, {own} here" for name, own in here.items() if own != wrote.get(name))
+    return ", ".join(
+        f"{name} {wrote.get(name)} then, {own} here" for name, own in here.items() if own != wrote.get(name)
+    )
 
 
 @click.command()

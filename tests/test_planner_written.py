@@ -42,9 +42,7 @@ TREE = TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 2, 1))
 MODELS: dict[str, ElsePolicy] = {
     "ChainPolicy(length=12, kind='chain')": ChainPolicy(length=12),
     "ChainPolicy(length=3, kind='chain')": ChainPolicy(length=3),
-    "Eagle2Policy(verify_tokens=16, depth=3, top_k=4, kind='eagle2')": Eagle2Policy(
-        verify_tokens=16, depth=3, top_k=4
-    ),
+    "Eagle2Policy(verify_tokens=16, depth=3, top_k=4, kind='eagle2')": Eagle2Policy(verify_tokens=16, depth=3, top_k=4),
     "StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 2, 1)), kind='static')": StaticPolicy(tree=TREE),
 }
 
