@@ -43,8 +43,8 @@ from .synthetic import DEVICE, TARGET, Best, Language, Nodes, SkilledDrafter, ev
 STORED = Path(__file__).parent / "data" / "v0320424"
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
 BATCHES, CONTEXTS = (1, 3, 8), (8, 30, 120)
-TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 17, 20, 24, 32, 33, 48)
-RESUMED_TOKENS = range(2, 22)
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 17, 20)
+RESUMED_TOKENS = (2, 3, 4, 5, 6, 9, 13, 21)
 TEXTS = 9
 TABLE = FrozenTable(
     leader_tokens=1,
@@ -155,7 +155,7 @@ def made() -> PlanInputs:
         device=DEVICE,
         target=TARGET,
         dtype="float32",
-        verify=timed("large", "verify", target_ms, fails=(8, 120, 48)),
+        verify=timed("large", "verify", target_ms, fails=(8, 120, 20)),
         overhead=RoundOverhead(device=DEVICE.fingerprint, target=TARGET.key, dtype="float32", samples=tuple(rounds())),
         drafters=tuple(drafter(name, member, traces[name]) for name, member in MEMBERS.items()),
         pairwise=agreement(),
@@ -186,20 +186,15 @@ def timed(
         batch, context, count = shape
         told = {"failure": "out of memory"} if shape == fails else {"repeats_ms": repeats(shape)}
         cells.append(Measurement(batch=batch, context_tokens=context, tokens=count, **told))  # type: ignore[arg-type]
-    for _ in range(6):
-        shape = source.choice(BATCHES), source.choice(CONTEXTS), source.randint(tokens[0], tokens[-1])
+    others = [count for count in range(tokens[0], tokens[-1]) if count not in tokens]
+    for count in source.sample(others, 6):
+        batch, context = source.choice(BATCHES), source.choice(CONTEXTS)
+        repeated = repeats((batch, context, count))
         held_out = Measurement(
-            batch=shape[0], context_tokens=shape[1], tokens=shape[2], repeats_ms=repeats(shape), purpose="held-out"
+            batch=batch, context_tokens=context, tokens=count, repeats_ms=repeated, purpose="held-out"
         )
         cells.append(held_out)
-    return LatencySurface(
-        device=DEVICE.fingerprint,
-        model=model(name).key,
-        role=role,
-        regime="eager",
-        dtype="float32",
-        measurements=tuple(cells),
-    )
+    return surface_of(name, role, cells)
 
 
 def reading(name: str, token_ms: float) -> LatencySurface:
@@ -208,10 +203,15 @@ def reading(name: str, token_ms: float) -> LatencySurface:
         Measurement(batch=1, context_tokens=0, tokens=tokens, repeats_ms=(2.0 + token_ms * tokens,))
         for tokens in (16, 64, 256)
     ]
+    return surface_of(name, READ, cells)
+
+
+def surface_of(name: str, role: str, cells: Sequence[Measurement]) -> LatencySurface:
+    """Return timed cells as a surface of the made-up device."""
     return LatencySurface(
         device=DEVICE.fingerprint,
         model=model(name).key,
-        role=READ,
+        role=role,
         regime="eager",
         dtype="float32",
         measurements=tuple(cells),
@@ -330,3 +330,27 @@ def recorded() -> PlanInputs:
         (device,) = store.devices()
         target = next(each for each in store.models() if each.name == "target")
         return inputs_from_store(PlanRequest(target=target, device=device, dtype="float32"), store)
+
+
+@cache
+def recorded_elsewhere() -> PlanInputs:
+    """Return what was recorded in that store with the times of the made-up family, where drafts pay more."""
+    found = recorded()
+    names = {"draft": "quick", "head": "head"}  # by role, whose times
+    times = {one.name: one.surface for one in made().drafters}
+
+    def of_theirs(surface: LatencySurface, key: str) -> LatencySurface:
+        return replace(surface, model=key, device=found.device.fingerprint)
+
+    return replace(
+        found,
+        verify=of_theirs(made().verify, found.target.key),
+        overhead=replace(made().overhead, target=found.target.key, device=found.device.fingerprint),
+        drafters=tuple(
+            replace(one, surface=of_theirs(times[names[one.surface.role]], one.model.key)) for one in found.drafters
+        ),
+        host_times=(),
+        paces=(),
+        readings={},
+        notes=(),
+    )

@@ -13,15 +13,16 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.lossy.search import with_lossy_runs
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.pricing.cells import Cell, cells_of
+from spectune.planner.pricing.cells import Cell, cells_at
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import Solve, solve
 from spectune.planner.search.solved import SolvedCell
 from spectune.planner.search.studies import studies_in_memory
 
-from .golden_inputs import BATCHES, CONTEXTS, FAMILY, TABLE, lossy_runs, made, recorded
+from .golden_inputs import FAMILY, TABLE, lossy_runs, made, recorded, recorded_elsewhere
 
+PLACES = ((1, 8), (3, 8), (1, 30), (8, 30), (3, 120), (8, 120))  # batch and context
 CREATED, VERSION = "2026-01-01T00:00:00Z", "golden"
 Json = dict[str, Any]  # JSON values
 
@@ -36,10 +37,10 @@ class Asked:
 
 
 ASKED = {
-    "made": Asked(inputs=made, cells=cells_of(BATCHES, CONTEXTS), options=SearchOptions(trials=2, seed=5)),
+    "made": Asked(inputs=made, cells=cells_at(PLACES), options=SearchOptions(trials=2, seed=5)),
     "made-whole-requests": Asked(
         inputs=made,
-        cells=cells_of([1, 3], [30]),
+        cells=cells_at([(3, 30)]),
         options=SearchOptions(
             trials=12,
             seed=7,
@@ -51,16 +52,19 @@ ASKED = {
     ),
     "made-lossy": Asked(
         inputs=lambda: with_lossy_runs(made(), lossy_runs()),
-        cells=cells_of([1, 3], [30]),
+        cells=cells_at([(1, 30)]),
         options=SearchOptions(trials=0, allow_lossy=True),
     ),
-    "recorded": Asked(inputs=recorded, cells=cells_of([1, 4], [30, 40]), options=SearchOptions(trials=6, seed=3)),
+    "recorded": Asked(inputs=recorded, cells=cells_at([(4, 40), (1, 50)]), options=SearchOptions(trials=2, seed=3)),
     "recorded-in-little-memory": Asked(
         inputs=recorded,
-        cells=cells_of([1, 4], [40]),
+        cells=cells_at([(1, 40)]),
         options=SearchOptions(
-            trials=2, seed=4, bound=LatencyBound(metric="itl", most_ms=2.5), max_memory_bytes=11 * 2**20
+            trials=2, seed=4, bound=LatencyBound(metric="itl", most_ms=2.5), max_memory_bytes=37_500_000
         ),
+    ),
+    "recorded-elsewhere": Asked(
+        inputs=recorded_elsewhere, cells=cells_at([(1, 40), (3, 40)]), options=SearchOptions(trials=14, seed=9)
     ),
 }
 
