@@ -23,6 +23,7 @@ from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
 from .contest import Contest, NeedsBytes, contest_of
 from .crossfit import EVERYWHERE
 from .options import SearchOptions
+from .written import else_text
 
 ELSE_LENGTHS = (1, 2, 3)  # of chains that are among these whatever is the fastest alone
 ELSE_KINDS = ("chain", "static", "eagle2")  # of what a hybrid's model drafts
@@ -81,7 +82,7 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
     Those over suffix trees do not compete where the host searches the text for one drafter alone: no round tells of it.
     """
     own = {contest: _else_policies(contest, drafter) for contest in contests}
-    models = sorted({model for found in own.values() for model in found}, key=repr)  # whatever cells they come from
+    models = sorted({model for found in own.values() for model in found}, key=else_text)  # whatever cells they are of
     over_trees = all(contest.costs.captures(drafter) for contest in contests if contest.costs.captures_drafts)
     for policy, results in hybrids(recording, models, most_tokens, over_trees=over_trees):
         halves = {contest: found[policy.model] for contest, found in own.items() if policy.model in found}

@@ -6,7 +6,7 @@ replay on the recorded texts and the measured surfaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -102,7 +102,7 @@ def prices(
 
 def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
     """Yield what each policy does at every position; grids of one kind come out of one pass."""
-    wanted = set(staged)
+    wanted = dict.fromkeys(staged)  # in the order asked for, which no hash decides
     beams = {(policy.top_k, drafter) for policy, drafter in wanted if isinstance(policy, Eagle2Policy)}
     for top_k, drafter in sorted(beams, key=str):
         yield from _beam(rehearsal, wanted, top_k, drafter)
@@ -123,7 +123,7 @@ def _padded(policy: TreePolicy, results: PositionResults) -> PositionResults:
 
 
 def _beam(
-    rehearsal: Rehearsal, wanted: set[Staged], top_k: int, drafter: str | None
+    rehearsal: Rehearsal, wanted: Collection[Staged], top_k: int, drafter: str | None
 ) -> Iterator[tuple[Staged, PositionResults]]:
     recording = rehearsal.recording(drafter or "")
     own = [p for p, by in wanted if isinstance(p, Eagle2Policy) and (p.top_k, by) == (top_k, drafter)]
@@ -136,7 +136,7 @@ def _beam(
 
 
 def _confident(
-    rehearsal: Rehearsal, wanted: set[Staged], drafter: str | None
+    rehearsal: Rehearsal, wanted: Collection[Staged], drafter: str | None
 ) -> Iterator[tuple[Staged, PositionResults]]:
     own = [p for p, by in wanted if isinstance(p, ConfidentChainPolicy) and by == drafter]
     lengths, confidences = sorted({p.length for p in own}), sorted({p.confidence for p in own})
@@ -145,7 +145,7 @@ def _confident(
             yield (policy, drafter), results
 
 
-def _lookups(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
+def _lookups(rehearsal: Rehearsal, wanted: Collection[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
     own = [(policy, drafter) for policy, drafter in wanted if isinstance(policy, LookupPolicy)]
     by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
     for asked, _ in own:
@@ -156,7 +156,7 @@ def _lookups(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged
                 yield (policy, LOOKUP), results
 
 
-def _suffix_trees(rehearsal: Rehearsal, wanted: set[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
+def _suffix_trees(rehearsal: Rehearsal, wanted: Collection[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
     own = [policy for policy, _ in wanted if isinstance(policy, SuffixTreePolicy)]
     for policy, results in suffix_tree_results(rehearsal.inputs.texts, own) if own else ():
         yield (policy, LOOKUP), results

@@ -25,6 +25,7 @@ from .options import SearchOptions, Studies
 from .solved_cast import SMALLEST, cast_policy, cast_space, fixed_point, like_eagle2, uniform
 from .spaces import MOST_CHILDREN, Space, spaces
 from .studies import APART
+from .written import limits_text, samples_text
 
 DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
@@ -85,7 +86,7 @@ class Searcher:
     def _study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
         trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
         if trials:
-            cell, limits = hunt.contest.costs.cell, (self.options.bound, self.options.max_memory_bytes)
+            cell, limits = hunt.contest.costs.cell, limits_text(self.options.bound, self.options.max_memory_bytes)
             answers = "" if self.options.new_tokens is None else f", answers of {self.options.new_tokens}"
             answers += f" behind {self.options.cached_share:g} cached" if self.options.cached_share else ""
             place = f"{cell.batch}x{cell.context} in {cell.low:g}..{cell.high:g}, {limits}{answers}"
@@ -154,7 +155,7 @@ def _digest(inputs: PlanInputs) -> str:
     forwards = (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces))
     for surface in (*forwards, *inputs.readings.values()):
         found.update(repr([(c.batch, c.context_tokens, c.tokens, c.repeats_ms) for c in surface.measurements]).encode())
-    found.update(repr(inputs.overhead.samples).encode())
+    found.update(samples_text(inputs.overhead.samples).encode())
     for drafter in inputs.drafters:
         for prompt in drafter.trace.prompts:
             found.update(repr((prompt.prompt, prompt.continuation)).encode())
