@@ -38,7 +38,7 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "file_format", type=click.Choice(FORMATS), help="Of FILE; told by its counters' names unless given."
+    "--format", "file_format", type=click.Choice(FORMATS), help="Of FILE; read from its counters' names unless given."
 )
 @click.option(
     "--answers",
