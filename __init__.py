@@ -20,14 +20,25 @@ __all__ = ["__version__", "load"]
 
 def __getattr__(name: str) -> object:
     if name == "load":
-        from spectune.runtime.loader import load
-
-        return load
+        return _load()
     if name == "__version__":
         from importlib.metadata import version
 
         return version("spectune")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
+
+
+def _load() -> object:
+    from spectune.errors import NotInstalledError
+
+    try:
+        from spectune.runtime.loader import load
+    except ModuleNotFoundError as error:
+        missing = NotInstalledError.of(error)
+        if missing is None:
+            raise
+        raise missing from error
+    return load
 
 
 def __dir__() -> list[str]:

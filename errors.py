@@ -11,12 +11,17 @@ SpectuneError
 ├── ModelError         a model or tokenizer cannot be loaded or does not fit its family
 ├── RequestError       what a user asked for cannot be done (prompts, options, files)
 │   └── ServerAwayError the server that verifies a device's drafts does not answer; trying again later may help
-└── TrainingError      a training run is asked for something impossible
+├── TrainingError      a training run is asked for something impossible
+└── NotInstalledError  a package is missing that only measuring, decoding and training need
 
 Each message says what is wrong, the value seen, and what to do.
 """
 
 from __future__ import annotations
+
+from typing import Self
+
+RUN_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "huggingface_hub", "jinja2")  # of the extra `run`
 
 
 class SpectuneError(Exception):
@@ -70,3 +75,20 @@ class ServerAwayError(RequestError):
 
 class TrainingError(SpectuneError):
     """A training run is asked for something impossible."""
+
+
+class NotInstalledError(SpectuneError):
+    """A package of the extra `run` is missing; planning, exporting and sharing do without."""
+
+    def __init__(self, package: str) -> None:
+        super().__init__(
+            f"this needs {package}, which is not installed; install what measures and decodes: "
+            "pip install 'spectune[run]'"
+        )
+        self.package = package
+
+    @classmethod
+    def of(cls, error: ModuleNotFoundError) -> Self | None:
+        """Return what a failed import means; None where the missing module is of no package of the extra."""
+        package = (error.name or "").partition(".")[0]
+        return cls(package) if package in RUN_PACKAGES else None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from ..errors import RequestError
 from . import options
 from .command import Command
 
@@ -85,17 +84,12 @@ def endpoint(
         spectune endpoint --target path/to/target
         spectune endpoint --target path/to/target --temperature 0.8 --slots 16 --spare-slots 16
     """
-    try:
-        from ..service.server import Listening
-        from ..service.text.app import EndpointSettings
-        from ..service.text.server import serve_text
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "starlette", "uvicorn"):
-            raise
-        raise RequestError(f"the endpoint needs {error.name}; install it with: pip install -e '.[service]'") from error
     from ..profiler.hub import resolve_model
     from ..profiler.snapshot import name_of
     from ..runtime.loader import load
+    from ..service.server import Listening
+    from ..service.text.app import EndpointSettings
+    from ..service.text.server import serve_text
 
     place = resolve_model(target)
     settings = EndpointSettings(

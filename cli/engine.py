@@ -41,7 +41,7 @@ PROFILE = {
     "as_json",
 }
 TOLD = {"max_new_tokens", "max_prompt_tokens", "sample"}  # of profile and validate alike
-PLAN = {"engine", "target", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
+PLAN = {"engine", "target", "device", "dtype", "workload", "batches", "seed", "store", "as_json", "output"}
 VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "rounds", "seed", "store", "as_json"}
 TURNS = 4  # of every round of a validation
 
@@ -89,11 +89,11 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
     from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
-    from ..profiler.device import detect
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.profiled_last import workload_profiled_last
     from .cells import plan_table
+    from .device import named_device
     from .export import print_exported
     from .output import require_writable, write_whole
 
@@ -104,7 +104,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
         request = EnginePlanRequest(
             engine=engine,
             target=model,
-            device=detect("cpu"),
+            device=named_device("cpu" if asked["device"] == "auto" else asked["device"], store),
             dtype="" if asked["dtype"] in (None, "auto") else asked["dtype"],
             workload=asked["workload"] or workload_profiled_last(model, 0.0, store, engine=engine).last,
             concurrencies=asked["batches"],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from ..errors import SpectuneError
+from ..errors import NotInstalledError, SpectuneError
 from .finding import Finding
 from .inspection import Inspection, inspect_devices
 from .kept_devices import KeptDevice, compare
@@ -19,6 +19,7 @@ from .model_findings import model_findings
 from .readings import findings_of as device_findings
 
 MINIMUM = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9.]+)")
+OF_RUN = re.compile(r"extra == ['\"]run['\"]")  # what measures and decodes, which plans do without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +53,17 @@ def examine(
 
 
 def library_findings(requirements: list[str]) -> Iterator[Finding]:
-    """Yield a finding for every `name>=minimum`; extras are left out."""
+    """Yield a finding for every `name>=minimum`, and of the extra `run` for what is here; other extras are left out."""
     for requirement in requirements:
-        if "extra ==" in requirement or not (found := MINIMUM.match(requirement)):
+        is_needed = "extra ==" not in requirement
+        if not (is_needed or OF_RUN.search(requirement)) or not (found := MINIMUM.match(requirement)):
             continue
         name, minimum = found.groups()
         try:
             seen = version(name)
         except PackageNotFoundError:
+            if not is_needed:
+                continue
             seen = ""
         is_enough = bool(seen) and _release(seen) >= _release(minimum)
         yield Finding(
@@ -83,10 +87,10 @@ def _guarded(name: str, look: Callable[[], Examination]) -> Examination:
     """Return what a look finds; what stops it is a finding too."""
     try:
         return look()
-    except SpectuneError as error:
-        fault = Finding(name=name, seen=" ".join(str(error).split()), verdict="broken", advice="see the message")
-    except (ImportError, OSError) as error:
-        fault = Finding(name=name, seen=str(error), verdict="broken", advice="install spectune anew")
+    except (SpectuneError, ImportError, OSError) as error:
+        known = NotInstalledError.of(error) if isinstance(error, ModuleNotFoundError) else error
+        advice = "see the message" if isinstance(known, SpectuneError) else "install spectune anew"
+        fault = Finding(name=name, seen=" ".join(str(known or error).split()), verdict="broken", advice=advice)
     return Examination(findings=(fault,))
 
 
@@ -112,7 +116,11 @@ def _order(devices: Sequence[Inspection]) -> Iterator[Finding]:
 
 
 def _torch(devices: Sequence[Inspection]) -> Examination:
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError:
+        seen, advice = "not installed: plans are made, nothing is measured", "pip install 'spectune[run]' to measure"
+        return Examination(findings=(Finding(name="torch", seen=seen, verdict="note", advice=advice),))
 
     build, threads = torch.version.cuda, torch.get_num_threads()
     cores = min((found.device.cores or threads for found in devices if found.device.kind == "cpu"), default=threads)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..errors import SpectuneError
+from ..errors import NotInstalledError, SpectuneError
 from . import other_names
 from .commands import LazyCommand
 from .settings import Settings
@@ -20,8 +20,8 @@ INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C: 128 + S
 class LazyGroup(click.Group):
     """Imports a command's module only when that command is asked for.
 
-    A SpectuneError becomes one line on stderr and exit code 1, Ctrl-C exit code 130; any other
-    exception is a bug and keeps its traceback.
+    A SpectuneError becomes one line on stderr and exit code 1, and so does a package of the extra `run` that is
+    missing; Ctrl-C becomes exit code 130. Any other exception is a bug and keeps its traceback.
 
     Args:
         groups: commands by name, by the title that they are listed under.
@@ -68,10 +68,13 @@ class LazyGroup(click.Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()  # here a closed pipe still meets click's handler, at exit it would print a warning
-        except SpectuneError as error:
+        except (SpectuneError, ModuleNotFoundError) as error:
+            known = error if isinstance(error, SpectuneError) else NotInstalledError.of(error)
+            if known is None:
+                raise
             if isinstance(ctx.obj, Settings) and ctx.obj.verbose:
                 traceback.print_exception(error)
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(" ".join(str(known).split())) from error
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import DeviceError
+from ..errors import DeviceError, NotInstalledError
 from ..profiler.bandwidth import known_bandwidth, memory_bandwidth, remember_bandwidth
 from ..profiler.device import detect_all
 from ..profiler.lock import device_lock
@@ -48,7 +48,7 @@ def _inspect(device: Device, measure: bool) -> Inspection:
     if measure and (bandwidth is None or bandwidth.disturbances):
         try:
             bandwidth = _measured(device, bandwidth)
-        except DeviceError as error:
+        except (DeviceError, NotInstalledError) as error:
             remark = str(error)
     if bandwidth is None:
         remark = remark or "leave out --no-measure"
@@ -62,6 +62,7 @@ def _measured(device: Device, known: Bandwidth | None) -> Bandwidth:
 
     Raises:
         DeviceError: the device is in use, cannot be measured, or the result cannot be remembered.
+        NotInstalledError: torch, which measures it, is not here.
     """
     if not _torch_can_use(device):
         raise DeviceError(f"the installed torch cannot use {device.label}; install one for CUDA {device.cuda}")
@@ -74,6 +75,8 @@ def _measured(device: Device, known: Bandwidth | None) -> Bandwidth:
 
 
 def _torch_can_use(device: Device) -> bool:
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise NotInstalledError("torch") from error
     return device.kind == "cpu" or torch.cuda.is_available()

@@ -33,7 +33,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where is decoded: on a device that is here, or on a catalogued one."""
+    """Where is decoded: on a device that is here or that the store knows, or on a catalogued one."""
 
     device: str
     estimated: str | None
@@ -59,7 +59,13 @@ class Place:
 @click.option(
     "--target", "--model", "target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows."
 )
-@options.device
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="DEVICE",
+    help="auto, cpu, gpu or cuda:N of this machine, or a name or fingerprint that the store knows.",
+)
 @options.profiled_dtype
 @click.option(
     "--regime",
@@ -171,7 +177,8 @@ def plan(
 
     Replays chains, prompt lookup and draft trees of every drafter on what `spectune profile` recorded. Keeps the
     fastest for each batch size and context. Plain decoding, the baseline, always competes. Number format, regime
-    and workload are those profiled last unless you name them.
+    and workload are those profiled last unless you name them. With --device this machine plans for another one
+    that the store holds measurements of; it needs neither that device nor torch.
 
     Lossy ways compete only with --allow-lossy, and only where `spectune lossy` measured their loss. --estimate
     plans for a device that is not here: latencies are computed, acceptance is the recorded one. Such a plan is
@@ -199,7 +206,7 @@ def plan(
         wanted["workload"] = wanted["workload"] or "default"
         if target is None:
             raise click.UsageError("Give --target PATH|NAME of a model that was profiled with --engine.")
-        asked = {**wanted, "store": store, "as_json": as_json}
+        asked = {**wanted, "device": device, "store": store, "as_json": as_json}
         engines.plan_command(settings, engine, target, asked, output)
         return
     wanted["regime"] = regime or ""
@@ -282,15 +289,15 @@ def _from_store(
     from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
-    from ..profiler.device import detect
     from ..tuning.estimates.inputs import inputs_on_estimates
     from ..tuning.inputs import inputs_from_store
     from ..tuning.plan import keep_plan, solve_plan
     from ..tuning.request import PlanRequest
+    from .device import named_device
     from .model import named_model
 
     with open_store(store) as opened:
-        device = detect(place.device) if place.estimated is None else catalogued(place.estimated).device
+        device = named_device(place.device, opened) if place.estimated is None else catalogued(place.estimated).device
         model = named_model(target, opened)
         named = {**wanted, **_profiled_last(settings, model, device, wanted, opened)}
         request = PlanRequest(target=model, device=device, **named)

@@ -224,7 +224,7 @@ def profile(
 
 def _tell_reach(settings: Settings, request: ProfileRequest) -> None:
     """Say from which context on a draft model's drafts no longer count."""
-    from ..runtime.models.drafter import draft_role
+    from ..runtime.models.draft_role import draft_role
     from ..tuning.reach import notes_of_reach
 
     models = {name: path for name, path in request.models.drafters.items() if draft_role(path) == "draft"}

@@ -64,16 +64,9 @@ def serve(
         spectune serve --store measurements.db
         spectune serve --store postgresql+psycopg://host/name --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
     """
-    from ..errors import RequestError
-
-    try:
-        from ..service.server import Listening
-        from ..service.server import serve as run
-        from ..service.settings import Settings
-    except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn"):
-            raise
-        raise RequestError(f"the service needs {error.name}; install it with: pip install -e '.[service]'") from error
+    from ..service.server import Listening
+    from ..service.server import serve as run
+    from ..service.settings import Settings
 
     listening = Listening(
         host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy, is_open=is_open

@@ -37,8 +37,6 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
     Args:
         libraries: (name, version) of the software that computes on it.
     """
-    import torch
-
     processor = processor_here()
     return Device(
         kind="cpu",
@@ -46,12 +44,21 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
         index=0,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cores=len(allowed_cores()),
-        threads=torch.get_num_threads(),
+        threads=_threads(),
         isa=processor.isa,
         libraries=libraries,
         sockets=processor.sockets,
         cpu_quota=cpu_allowance().quota,
     )
+
+
+def _threads() -> int:
+    """Return how many threads one operation of torch uses; without torch, how many could run at once."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return len(allowed_cores())
+    return torch.get_num_threads()
 
 
 def processor_here() -> Processor:

@@ -22,7 +22,7 @@ def detect(spec: str = "auto") -> Device:
 
     Args:
         spec: "cpu", "cuda:N" (N counts as PyTorch does, within CUDA_VISIBLE_DEVICES), "cuda" for the first, or "auto":
-            the first GPU that the installed PyTorch can use, else the CPU.
+            the first GPU, where an installed PyTorch can use GPUs, else the CPU.
 
     Raises:
         DeviceError: the name is unknown, the device is not there, or CUDA may mean another GPU by that number.
@@ -68,6 +68,9 @@ def _cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
 
 
 def _torch_has_cuda() -> bool:
-    import torch
-
+    """Whether the installed PyTorch is built for GPUs; without PyTorch nothing is left out for its sake."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return True
     return torch.version.cuda is not None

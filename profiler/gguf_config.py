@@ -19,6 +19,7 @@ FAMILIES = {  # llama.cpp's names, and model_type
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
 }
+EMBEDDING = "token_embd.weight"  # a row a token
 FREQUENCIES = "rope_freqs.weight"  # what the angles of Llama 3 are divided by
 LOCAL_THETA = 10000.0  # of Gemma 3's layers that see a window
 SCALED_BY_HEAD = {("gemma2", 46), ("gemma3", 62)}  # families and layers: the models of 27 billion parameters
@@ -68,7 +69,7 @@ def _config(said: _Said, frequencies: tuple[float, ...]) -> dict[str, Any]:
         raise ValueError(f"{layers} layers and {len(file.tensors)} tensors")
     config = {
         "model_type": FAMILIES[said.family],
-        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "vocab_size": file.tensors[EMBEDDING].shape[0],
         "hidden_size": hidden,
         "intermediate_size": int(said("feed_forward_length")),
         "num_hidden_layers": layers,

@@ -46,7 +46,7 @@ def resolve_model(text: str) -> Path:
         return Path(text)
     try:
         return _cached(asked) or _fetched(asked)
-    except ModelError:
+    except (ModelError, ModuleNotFoundError):
         raise
     except Exception as error:  # of httpx or httpx2, by the hub's version, of hf_xet, of the disk
         revision = f" --revision {asked.revision}" if asked.revision else ""
@@ -57,9 +57,15 @@ def resolve_model(text: str) -> Path:
 
 
 def cached_model(text: str) -> Path | None:
-    """Return the path of a model in Hugging Face's cache, None for what is no id or not there; uses no network."""
+    """Return the path of a model in Hugging Face's cache, None for what is no id or not there; uses no network.
+
+    Without the package huggingface_hub nothing is looked up.
+    """
     asked = hub_id(text)
-    return None if asked is None else _cached(asked)
+    try:
+        return None if asked is None else _cached(asked)
+    except ModuleNotFoundError:
+        return None
 
 
 def hub_id(text: str) -> HubId | None:

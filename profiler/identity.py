@@ -9,11 +9,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
 from ..errors import ModelError
 from .gguf_file import is_gguf, read_gguf
 from .records.model import ModelIdentity
+from .safetensors_file import read_header
 from .snapshot import name_of, snapshot_at
 
 ADAPTER = "adapter_config.json"  # of the package PEFT
@@ -44,7 +43,7 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
     return ModelIdentity(
         name=name or name_of(folder),
         weights_hash=_sha256(weights),
-        parameters=sum(_parameters(file) for file in weights),
+        parameters=sum(math.prod(one.shape) for file in weights for one in read_header(file).values()),
         config_hash=_sha256([config]),
         tokenizer_hash=_sha256([tokenizer]) if tokenizer.is_file() else "",
         location=str(folder),
@@ -164,12 +163,3 @@ def _sha256(files: Sequence[Path]) -> str:
             while size := file.readinto(buffer):
                 digest.update(buffer[:size])
     return digest.hexdigest()
-
-
-def _parameters(path: Path) -> int:
-    try:
-        with safe_open(path, framework="numpy") as tensors:
-            names = tensors.keys()
-            return sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
-    except SafetensorError as error:
-        raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error

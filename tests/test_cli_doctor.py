@@ -136,7 +136,12 @@ def test_a_library_below_its_minimum_or_missing_is_broken(requirement: str, verd
 
 
 def test_extras_are_not_looked_at() -> None:
-    assert not list(library_findings(['surely-not-installed>=1.0; extra == "dev"']))
+    assert not list(library_findings(['click>=999.1; extra == "dev"', 'surely-not-installed>=1.0; extra == "run"']))
+
+
+def test_what_decodes_is_held_to_its_minimum_where_it_is_installed() -> None:
+    (found,) = library_findings(['torch>=999.1; extra == "run"'])
+    assert (found.name, found.verdict) == ("torch", "broken")
 
 
 def test_this_processor_is_shown_reading_by_reading(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
+
+from spectune.errors import RUN_PACKAGES
 
 ROOT = Path(__file__).parents[1]
 FLOOR = {
@@ -32,6 +35,9 @@ READ_BY_THE_PLANNER = (
 )
 TORCH_FREE = ("planner", "profiler/records")
 TORCH_AND_FRIENDS = {"torch", "transformers", "safetensors", "sqlalchemy", "alembic"}
+LIGHT = ("planner", "db", "profiler", "report", "service", "cli")  # load nothing that the extra `run` brings
+LIGHT_JOBS = ("plan", "export", "edge", "engines.plan", "engines.counted", "estimates.inputs", "foreign.importing")
+SERVES_TEXT = "service/text"  # of a loaded target
 
 UPWARD = [
     "import spectune.runtime",
@@ -65,6 +71,15 @@ DOWNWARD = [
     "import numpy as np",
     "from importlib import import_module",
 ]
+LATER = ["def late():\n    import torch", "if TYPE_CHECKING:\n    import torch", "late = lambda: __import__('torch')"]
+AT_ONCE = [
+    "import torch",
+    "from torch import nn",
+    "try:\n    import torch\nexcept ImportError:\n    pass",
+    "class Late:\n    import torch",
+    "if True:\n    import torch",
+    "import_module('torch')",
+]
 
 
 def imported_names(tree: ast.AST, package: str) -> Iterator[str]:
@@ -95,6 +110,54 @@ def is_allowed(name: list[str], folder: str) -> bool:
     if folder == "planner" and room == "profiler":
         return name[2] in READ_BY_THE_PLANNER if len(name) > 2 else False
     return room == folder or FLOOR.get(room, len(FLOOR)) < FLOOR[folder]
+
+
+def loading_names(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield what a module imports when it is imported itself: not in functions, not for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from loading_names(ast.Module(body=node.orelse, type_ignores=[]), package)
+        elif isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+            yield from imported_names(node, package)
+        else:
+            yield from loading_names(node, package)
+
+
+@cache
+def loaded_directly(file: Path) -> frozenset[str]:
+    """Return the names that a module of ours, relative to the root, imports when it is imported."""
+    package = ".".join(("spectune", *file.parent.parts))
+    return frozenset(loading_names(ast.parse((ROOT / file).read_text()), package))
+
+
+def loaded_by(file: Path) -> dict[str, Path]:
+    """Return the other software that importing a module loads, and the module of ours that imports it."""
+    found: dict[str, Path] = {}
+    seen, ahead = set(), [file]
+    while ahead:
+        one = ahead.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        for name in loaded_directly(one):
+            own = module_of(name)
+            if own is None:
+                found.setdefault(name.partition(".")[0], one)
+            else:
+                ahead += [own, *(package for parent in own.parents if (package := parent / "__init__.py") != own)]
+    return found
+
+
+def module_of(name: str) -> Path | None:
+    """Return the file of our module that a name is of or in; None for other software's."""
+    parts = name.split(".")
+    if parts[0] != "spectune":
+        return None
+    tried = [Path(*parts[1:end]) for end in range(len(parts), 1, -1)]
+    files = [file for path in tried for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return next((file for file in files if (ROOT / file).is_file()), Path("__init__.py"))
 
 
 def absolute_imports(source: str) -> list[str]:
@@ -136,6 +199,37 @@ def test_the_planner_and_the_records_never_import_torch(folder: str) -> None:
         package = ".".join(("spectune", *path.parent.parts))
         roots = {name.split(".")[0] for name in imported_names(ast.parse((ROOT / path).read_text()), package)}
         assert not roots & TORCH_AND_FRIENDS, path
+
+
+@pytest.mark.parametrize("folder", LIGHT)
+def test_what_plans_and_serves_a_store_loads_nothing_of_the_extra_that_decodes(folder: str) -> None:
+    files = [path for path in sources(folder) if not path.is_relative_to(SERVES_TEXT)]
+    assert {str(path): heavy for path in files if (heavy := heavy_of(path))} == {}
+
+
+@pytest.mark.parametrize("job", LIGHT_JOBS)
+def test_a_job_that_measures_nothing_loads_nothing_of_the_extra_that_decodes(job: str) -> None:
+    assert heavy_of(Path("tuning", *job.split(".")).with_suffix(".py")) == {}
+
+
+def heavy_of(file: Path) -> dict[str, Path]:
+    """Return the packages of the extra `run` that importing a module loads, and who imports each."""
+    return {name: who for name, who in loaded_by(file).items() if name in RUN_PACKAGES}
+
+
+def test_what_decodes_is_seen_to_load_torch() -> None:
+    assert {"torch", "transformers"} <= heavy_of(Path("tuning/profile.py")).keys()
+    assert heavy_of(Path("runtime/loader.py"))["torch"].parts[0] == "runtime"
+
+
+@pytest.mark.parametrize("source", LATER)
+def test_an_import_for_later_is_none_at_once(source: str) -> None:
+    assert not list(loading_names(ast.parse(source), "spectune.planner"))
+
+
+@pytest.mark.parametrize("source", AT_ONCE)
+def test_an_import_at_once_is_seen_wherever_it_stands(source: str) -> None:
+    assert {name.partition(".")[0] for name in loading_names(ast.parse(source), "spectune.planner")} == {"torch"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -16,7 +16,8 @@ from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
 from spectune.runtime.models.block import BlockHead
 from spectune.runtime.models.block_shape import Kind, block_shape, is_block
-from spectune.runtime.models.drafter import BLOCKS, draft_role, load_block, load_drafter, require_drafter_of
+from spectune.runtime.models.draft_role import draft_role
+from spectune.runtime.models.drafter import BLOCKS, load_block, load_drafter, require_drafter_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.training.block import BlockRequest, _Job, train_block

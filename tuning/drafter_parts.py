@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from ..errors import ModelError
 from ..planner.memory.heads import DrafterParts
 from ..profiler.records.architecture import Architecture
+from ..profiler.safetensors_file import read_header
 from ..runtime.models.block_shape import block_shape, is_block
-from ..runtime.models.eagle_shape import LAYER, HeadShape, head_shape, is_head
+from ..runtime.models.config_file import written_config
+from ..runtime.models.eagle_shape import LAYER, HeadForm, head_form, is_head
 from ..runtime.models.exit_shape import is_exit
 from ..runtime.models.recycling_shape import is_recycling, recycling_shape
 
@@ -40,7 +39,7 @@ def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
         return DrafterParts(form="recycling", target=target, sizes={}, reads=(target.layers,), successors=kept)
     if is_block(folder):
         return _block(folder, target)
-    return _head(folder, head_shape(folder), target) if is_head(folder) else None
+    return _head(folder, head_form(folder), target) if is_head(folder) else None
 
 
 def _block(folder: Path, target: Architecture) -> DrafterParts | None:
@@ -50,15 +49,15 @@ def _block(folder: Path, target: Architecture) -> DrafterParts | None:
     return DrafterParts(form=shape.kind, target=target, sizes=sizes, stored_dtype=stored, reads=shape.reads)
 
 
-def _head(folder: Path, shape: HeadShape, target: Architecture) -> DrafterParts:
+def _head(folder: Path, shape: HeadForm, target: Architecture) -> DrafterParts:
     found, stored = _tensors(folder, KEPT[shape.form])
     sizes = {name.replace(shape.begins, LAYER[shape.form], 1): size for name, size in found.items()}
-    config = shape.config
+    config = written_config(folder)
     return DrafterParts(
         form=shape.form,
         target=target,
         sizes=sizes,
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads),
+        head_dim=int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]),
         stored_dtype=stored,
         reads=shape.reads_of(target.layers),
     )
@@ -69,12 +68,8 @@ def _tensors(folder: Path, begins: Sequence[str] = ("",)) -> tuple[Mapping[str, 
     sizes: dict[str, tuple[int, ...]] = {}
     formats: set[str] = set()
     for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="numpy") as file:
-                for name in filter(lambda name: name.startswith(tuple(begins)), file.keys()):
-                    seen = file.get_slice(name)
-                    sizes[name] = tuple(seen.get_shape())
-                    formats |= {seen.get_dtype()} if len(sizes[name]) == 2 else set()
-        except SafetensorError as error:
-            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
+        for name, seen in read_header(path).items():
+            if name.startswith(tuple(begins)):
+                sizes[name] = seen.shape
+                formats |= {seen.dtype} if len(seen.shape) == 2 else set()
     return sizes, "bfloat16" if formats == {HALF} else ""

@@ -73,10 +73,13 @@ def _converted(form: OwnForm, path: str, out: str, dtype: str | None) -> str:
     ours = shlex.join(("spectune", "convert", path, "--engine", form.engine, *told, "-o", out))
     theirs = form.elsewhere(path, out, dtype)
     start = f"{form.engine} does not read {path}; where the command is to run, first: "
+    either = f"{start}{ours}; if it refuses that model: {theirs}"
     if not Path(path).is_dir():
-        return f"{start}{ours}; if it refuses that model: {theirs}"
+        return either
     try:
         form.require(Path(path))
     except ModelError:
         return start + theirs
+    except ModuleNotFoundError:  # what reads models is not installed here
+        return either
     return start + ours

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # whose states an EAGLE-3 head reads, at the top or in eagle_config
+LLAVA = "llava"  # model_type of the kind that sees and is known
 OWN = "spectune"  # the key under which drafters trained here say more than public ones do
 
 

@@ -24,14 +24,13 @@ from .anatomy import Anatomy, LayerWeights, Sight
 from .attention import turned
 from .block import BlockHead, wanted_rows
 from .block_shape import BlockShape
-from .eagle_shape import as_numbers
 from .forward import ForwardInput
 from .frames import Frames
 from .lean import LeanModel
 from .norm import Norm
 from .places import LayerStates, Place
 from .projection import Projection
-from .stored_tensors import Shape, held_tensors, require_tensors
+from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
 from .target_sizes import TargetSizes, sizes_of
 
 GROUPS = 16  # tokens of a text whose frames are answered together where many are asked for

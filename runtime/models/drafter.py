@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
@@ -13,8 +12,9 @@ from .block import BlockHead, RoundHead
 from .block_shape import BlockShape, Kind, block_shape, is_block
 from .ctc import CtcHead
 from .ctc import tensor_shapes as ctc_tensors
+from .draft_role import Role, draft_role
 from .eagle import EagleHead
-from .eagle_shape import head_shape, is_head, read_tensors, require_head_of
+from .eagle_shape import head_shape, is_head, require_head_of
 from .exit import ExitModel, require_exit_layer
 from .exit import tensor_shapes as exit_tensors
 from .exit_shape import exit_shape, is_exit, require_exit_of
@@ -32,12 +32,11 @@ from .recycling_shape import TENSORS as MADE_OF
 from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
 from .specformer import tensor_shapes as specformer_tensors
-from .stored_tensors import Shape, require_tensors, stored_tensors
+from .stored_tensors import Shape, read_tensors, require_tensors, stored_tensors
 from .tapped import require_lean
 from .target_sizes import TargetSizes, require_reads, sizes_in
 from .vocabulary import require_one_vocabulary
 
-Role = Literal["draft", "head", "block", "self"]
 BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
 BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}
 BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]] = {
@@ -110,20 +109,6 @@ def load_recycling(folder: Path, target: CausalModel) -> RecyclingHead:
         ModelError: it cannot be read, or the target's hidden states cannot.
     """
     return RecyclingHead(require_lean(target), recycling_shape(folder).successors)
-
-
-def draft_role(folder: Path) -> Role:
-    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`.
-
-    Raises:
-        ModelError: it holds a drafter of a format that is not read.
-    """
-    require_known_format(folder)
-    if is_exit(folder):
-        return "self"
-    if is_block(folder) or is_recycling(folder):
-        return "block"
-    return "head" if is_head(folder) else "draft"
 
 
 def role_of(model: CausalModel) -> Role:

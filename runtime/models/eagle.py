@@ -26,7 +26,7 @@ from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
-from .eagle_shape import HeadShape, as_numbers
+from .eagle_shape import HeadShape
 from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
 from .head_tensors import draft_ids, require_weights_fit
 from .lean import LeanModel, taken
@@ -34,6 +34,7 @@ from .norm import Norm
 from .parents import parents_of
 from .places import rows_of
 from .projection import Projection
+from .stored_tensors import as_numbers
 from .target_sizes import sizes_of
 from .whole_head import TargetStates, WholeHead, whole_head_of
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import ModelError
-from .config_file import LAYER_IDS, OWN, named_layers, published_reads
+from ...profiler.safetensors_file import read_header
+from .config_file import LAYER_IDS, OWN, named_layers, published_reads, written_config
 from .config_keys import require_computed
+
+if TYPE_CHECKING:  # who asks what a head is needs neither
+    from transformers import LlamaConfig
 
 Form = Literal["eagle", "eagle3"]
 JOINS = "fc.weight"  # a tensor that heads have and language models do not
@@ -27,14 +24,13 @@ LAYER: Mapping[Form, str] = {"eagle": "layers.0.", "eagle3": "midlayer."}  # how
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadShape:
-    """A feature-level head as its files describe it.
+class HeadForm:
+    """Which head a folder holds, and whose.
 
     Source: tensor names as SafeAILab's EAGLE writes them; Li et al. 2025, arXiv:2503.01840, Sec. 3.1.
     """
 
     form: Form
-    config: LlamaConfig  # of its one layer
     reads: tuple[int, ...] = ()  # how many of the target's layers each hidden state has passed; empty: as published
     target: str = ""  # ModelIdentity.weights_hash of its target; "" where nobody wrote it down
     layer: str = ""  # how its layer's tensors begin; "" as SafeAILab writes them
@@ -49,6 +45,13 @@ class HeadShape:
         if self.reads:
             return self.reads
         return (layers,) if self.form == "eagle" else published_reads(layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape(HeadForm):
+    """A feature-level head as its files describe it."""
+
+    config: LlamaConfig  # of its one layer
 
 
 def is_head(folder: Path) -> bool:
@@ -67,6 +70,17 @@ def head_shape(folder: Path) -> HeadShape:
     Raises:
         ModelError: it is no head that can be loaded, or its config.json asks for what is not computed.
     """
+    found = head_form(folder)
+    config = _layer_config(f"the head {folder}", _public(written_config(folder)))
+    return HeadShape(form=found.form, config=config, reads=found.reads, target=found.target, layer=found.layer)
+
+
+def head_form(folder: Path) -> HeadForm:
+    """Return which head a folder holds; its layer's configuration is looked at for sizes alone.
+
+    Raises:
+        ModelError: it is no head, or its config.json asks for what is not computed or lacks a size.
+    """
     names = {name for some in _names(folder) for name in some}
     form, layer = _form_of(names)
     if JOINS not in names or form is None:
@@ -77,32 +91,14 @@ def head_shape(folder: Path) -> HeadShape:
         raise ModelError(f"{folder}/config.json does not describe a head: {error}; copy or train it again") from error
     if not isinstance(written, dict) or not isinstance(written.get(OWN, {}), dict):
         raise ModelError(f"{folder}/config.json does not describe a head: no dictionary; copy or train it again")
-    what, said = f"the head {folder}", written.get(OWN, {})
-    public = {key: value for key, value in written.items() if key != OWN}
+    what, said, public = f"the head {folder}", written.get(OWN, {}), _public(written)
     require_computed(what, public, form)
     if unknown := sorted(said.keys() - {"reads", "target"}):
         raise ModelError(f"{what} says {OWN}.{unknown[0]} in its config.json, which is not computed; train it again")
     reads = _reads(what, written, form)
     _require_count(what, public, len(reads) or (1 if form == "eagle" else PUBLISHED_READS))
-    target = str(said.get("target", ""))
-    return HeadShape(form=form, config=_layer_config(what, public), reads=reads, target=target, layer=layer)
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder by name.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
-    found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt") as file:
-                names: Sequence[str] = file.keys()
-                found |= {name: file.get_tensor(name) for name in names}
-        except SafetensorError as error:
-            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
-    return found
+    _require_sizes(what, public)
+    return HeadForm(form=form, reads=reads, target=str(said.get("target", "")), layer=layer)
 
 
 def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
@@ -121,22 +117,17 @@ def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
         )
 
 
-def as_numbers(weight: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a weight in the number format and on the device of another tensor.
-
-    It is a copy also where nothing changes: a norm of a few bytes would keep its whole file mapped.
-    """
-    return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64, copy=True)
-
-
-def _names(folder: Path) -> Iterator[Sequence[str]]:
+def _names(folder: Path) -> Iterator[Collection[str]]:
     for path in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(path, framework="numpy") as file:
-                names: Sequence[str] = file.keys()
-                yield names
-        except SafetensorError:
+            yield read_header(path).keys()
+        except ModelError:
             continue  # whoever loads it will say so
+
+
+def _public(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.json says without what is ours."""
+    return {key: value for key, value in written.items() if key != OWN}
 
 
 def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
@@ -195,18 +186,26 @@ def _require_count(what: str, written: Mapping[str, Any], reads: int) -> None:
                 raise ModelError(f"{what} says {key}: {part[key]} in its config.json and reads {reads} hidden states")
 
 
-def _layer_config(what: str, written: Mapping[str, Any]) -> LlamaConfig:
-    """Return the configuration of a head's layer.
-
-    Raises:
-        ModelError: a size is missing, or no layer can have these.
-    """
+def _require_sizes(what: str, written: Mapping[str, Any]) -> None:
+    """Raise ModelError where a head's config.json lacks a size of its layer, or has one that is no count."""
     if missing := next((key for key in NEEDED if written.get(key) is None), None):
         raise ModelError(f"{what} lacks {missing} in its config.json; copy or train it again")
     for key in (*NEEDED, "num_key_value_heads", "head_dim", "draft_vocab_size"):
         size = written.get(key)
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise ModelError(f"{what} says {key}: {size} in its config.json, where a count belongs; mend it")
+
+
+def _layer_config(what: str, written: Mapping[str, Any]) -> LlamaConfig:
+    """Return the configuration of a head's layer.
+
+    Raises:
+        ModelError: no layer can have it.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     eps = written.get("rms_norm_eps", LlamaConfig.rms_norm_eps)
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ModelError(f"{what} says rms_norm_eps: {eps} in its config.json, where a small number belongs; mend it")

@@ -21,14 +21,13 @@ from torch import Tensor
 from ...errors import ModelError
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
-from .eagle_shape import as_numbers
 from .exit_shape import ExitShape
 from .forward import ForwardInput
 from .lean import LeanModel, taken
 from .norm import Norm
 from .places import rows_of
 from .projection import Projection
-from .stored_tensors import Shape, held_tensors, require_tensors
+from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
 from .target_sizes import TargetSizes, sizes_of
 
 NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))

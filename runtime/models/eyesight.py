@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoModel, LlavaConfig
-from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
-
-from ...errors import ModelError
+from ...errors import ModelError, NotInstalledError
 from ...planner.memory.eyesight import Eyesight
 from ...profiler.gguf_file import is_gguf
-from .loading import first_line, load_config
-from .vision import LLAVA, image_tokens
+from .config_file import LLAVA
+
+if TYPE_CHECKING:  # needed of models that see alone
+    from transformers import LlavaConfig
 
 # what a tower of another kind ends in, or one of sizes that are lists, zero or below
 ODD = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError)
@@ -28,6 +26,7 @@ def seeing_config(place: Path) -> LlavaConfig | None:
 
     Raises:
         ModelError: it is no configuration of a model that sees, though it says so.
+        NotInstalledError: transformers, which knows what its file leaves out, is not here.
         OSError: there is no such file.
     """
     if is_gguf(place):
@@ -39,6 +38,12 @@ def seeing_config(place: Path) -> LlavaConfig | None:
         return None
     if not isinstance(said, dict) or said.get("model_type") != LLAVA:
         return None
+    try:
+        from transformers import LlavaConfig
+
+        from .loading import load_config
+    except ModuleNotFoundError as error:
+        raise NotInstalledError(str(error.name)) from error
     config = load_config(str(place))
     return config if isinstance(config, LlavaConfig) else None
 
@@ -52,6 +57,8 @@ def eyesight_of(config: LlavaConfig) -> Eyesight:
     Raises:
         ModelError: the vision tower is of no known kind, or of sizes that none has.
     """
+    from .loading import first_line
+
     try:
         return _eyesight_of(config)
     except ODD as error:
@@ -59,6 +66,12 @@ def eyesight_of(config: LlavaConfig) -> Eyesight:
 
 
 def _eyesight_of(config: LlavaConfig) -> Eyesight:
+    import torch
+    from transformers import AutoModel
+    from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+
+    from .vision import image_tokens
+
     vision: Any = config.vision_config  # Any: of the tower's own kind
     hidden = int(config.get_text_config().hidden_size)
     with torch.device("meta"):

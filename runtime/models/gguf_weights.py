@@ -28,12 +28,11 @@ from transformers import (
 )
 
 from ...errors import ModelError
-from ...profiler.gguf_config import FREQUENCIES, config_of
+from ...profiler.gguf_config import EMBEDDING, FREQUENCIES, config_of
 from ...profiler.gguf_file import PLAIN, GgufFile, read_gguf
 from .gguf_blocks import packed_blocks
 from .packed import PackedWeight
 
-EMBEDDING = "token_embd.weight"
 AT_ONCE = 2**22  # numbers that are converted in one piece
 TOKENS, KIND, SPLIT = "tokenizer.ggml.tokens", "tokenizer.ggml.model", "tokenizer.ggml.pre"
 SPLITS = (  # of texts before byte-level BPE, that transformers knows from GGUF files; the first two are GPT-2's

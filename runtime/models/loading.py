@@ -31,8 +31,9 @@ from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
 from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights, packed_weights
+from .kernels.packed_dots import can_pack
 from .lean import LeanModel
-from .packed import can_pack, has_packed_products
+from .packed import has_packed_products
 from .support import require_supported
 from .vision import sees
 

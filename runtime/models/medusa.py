@@ -22,11 +22,10 @@ from torch import Tensor
 from ..cache import KeyValueCache
 from .block import BlockHead, Levels, wanted_rows
 from .block_shape import BlockShape
-from .eagle_shape import as_numbers
 from .forward import ForwardInput
 from .lean import LeanModel
 from .projection import Projection
-from .stored_tensors import Shape, held_tensors, require_tensors
+from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
 from .target_sizes import TargetSizes, sizes_of
 
 

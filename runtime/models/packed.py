@@ -112,11 +112,6 @@ class PackedProduct(KernelProduct):
         return self._parts.ctypes.data + IS_PACKED
 
 
-def can_pack(rows: int, columns: int) -> bool:
-    """Return whether our kernels take a weight (rows, columns)."""
-    return rows % LANES == 0 and all(columns % packing.group == 0 for packing in PACKINGS)
-
-
 def has_packed_products() -> bool:
     """Return whether our kernels multiply by such weights, and by others in bfloat16, on this machine."""
     return has_dots() and has_byte_dots() and can_share(torch.get_num_threads())

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...profiler.gguf_config import EMBEDDING
 from ...profiler.gguf_file import GgufTensor, read_gguf
 from ...profiler.records.architecture import QUANTISED
-from .gguf_weights import EMBEDDING
-from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS, Packing
-from .packed import can_pack
+from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS, Packing, can_pack
 
 HEAD = "output.weight"
 HALF_BYTES = 2  # of a number in bfloat16, and of a scale

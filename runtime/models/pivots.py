@@ -23,10 +23,9 @@ from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
 from ..transfer import fetched
 from .config_file import OWN
-from .eagle_shape import read_tensors
 from .forward import CausalModel
 from .lean import LeanModel
-from .stored_tensors import require_tensors, stored_tensors
+from .stored_tensors import read_tensors, require_tensors, stored_tensors
 
 KIND = "pad"
 BESIDE = 2  # features beside the hidden state: probability and entropy

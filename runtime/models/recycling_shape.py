@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ModelError
 from .config_file import OWN, own_kind
 from .config_keys import require_counts, require_nothing_else
+
+if TYPE_CHECKING:  # who asks what a folder says needs no tensor
+    from torch import Tensor
 
 KIND = "recycling"  # what such a folder calls itself
 ARCHITECTURE = "SpectuneRecyclingDrafter"
@@ -64,6 +64,8 @@ def recycling_tensors(shape: RecyclingShape) -> dict[str, Tensor]:
 
     Surfaces and traces are found again by the bytes of a drafter's weights.
     """
+    import torch
+
     return {"successors": torch.tensor([shape.successors]), "target": torch.tensor([*bytes.fromhex(shape.target)])}
 
 

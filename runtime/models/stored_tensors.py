@@ -1,4 +1,4 @@
-"""The tensors of a folder by their headers, and whether each of a drafter's is one that is computed with."""
+"""The tensors of a folder, by their headers and whole, and whether each of a drafter's is one that is computed with."""
 
 from __future__ import annotations
 
@@ -56,6 +56,31 @@ def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored
             raise ModelError(f"two files of {folder} hold the tensor {twice[0]}; leave one of them out")
         found |= own
     return found
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of a folder by name.
+
+    Raises:
+        ModelError: a file cannot be read.
+    """
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                names: Sequence[str] = file.keys()
+                found |= {name: file.get_tensor(name) for name in names}
+        except SafetensorError as error:
+            raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
+    return found
+
+
+def as_numbers(weight: Tensor, like: Tensor) -> Tensor:
+    """Return a copy of a weight in the number format and on the device of another tensor.
+
+    It is a copy also where nothing changes: a norm of a few bytes would keep its whole file mapped.
+    """
+    return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64, copy=True)
 
 
 def held_tensors(weights: Mapping[str, Tensor]) -> dict[str, Stored]:

@@ -20,8 +20,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...errors import ModelError
 from ..images import Image, ImageTokens
+from .config_file import LLAVA
 
-LLAVA = "llava"  # model_type of the kind that is known
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 
 

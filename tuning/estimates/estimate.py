@@ -26,7 +26,7 @@ from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ...profiler.roofline import bound_surface
-from ...runtime.models.drafter import draft_role
+from ...runtime.models.draft_role import draft_role
 from ..request import Identities, Models
 from .evidence import Evidence, evidence_of
 

@@ -58,6 +58,11 @@ EIGHT_BITS, EIGHT_BITS_FINE = Packing(8, 32, has_least=False), Packing(8, 16, ha
 PACKINGS = FOUR_BITS, EIGHT_BITS, EIGHT_BITS_FINE
 
 
+def can_pack(rows: int, columns: int) -> bool:
+    """Return whether our kernels take a weight (rows, columns)."""
+    return rows % LANES == 0 and all(columns % packing.group == 0 for packing in PACKINGS)
+
+
 @lru_cache
 def has_byte_dots() -> bool:
     """Return whether numba may use the instruction here."""
