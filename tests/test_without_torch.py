@@ -24,6 +24,7 @@ from .test_version_0320424 import FAMILY, HERE, differences, unpacked
 
 KEPT = [3] * 50 + [1] * 30 + [0] * 20  # drafts that a server kept, of 3
 QUICKLY = "--trials 0 --jobs 1"
+TARGET, SMALL = FAMILY / "target", FAMILY / "small"
 COMMANDS = {
     "help": "--help",
     "list": "list",
@@ -31,11 +32,12 @@ COMMANDS = {
     "show the target's surface": "show surface {verify} -o verify.json",
     "show the drafter's surface": "show surface {draft} -o draft.json",
     "show its trace": "show trace {trace} -o trace.json",
-    "plan": "plan --target target --device {device} --dtype float32 --batch 1,4 --context 40 --trials 4 --seed 3 "
+    "plan": "plan --target {target} --device {device} --dtype float32 --batch 1,4 --context 40 --trials 4 --seed 3 "
     "--jobs 1 --json",
     "plan from files": "plan --surface verify.json --surface draft.json --trace trace.json --batch 1 --plot plan.png "
     + QUICKLY,
-    "plan for a catalogued device": "plan --target target --estimate H200 --batch 1 --context 40 " + QUICKLY,
+    "plan for a catalogued device": "plan --target {target} --estimate H200 --batch 1 --context 40 " + QUICKLY,
+    "estimate": f"profile --target {TARGET} --drafter small={SMALL} --estimate H200 --batch 1 --context 40",
     "plan for an engine": "plan --engine llama.cpp --target engines/target --device {engine_device}",
     "export to vLLM": "export --engine vllm --plan {made} -o vllm",
     "export to SGLang": "export --engine sglang --plan {made}",
@@ -47,11 +49,10 @@ COMMANDS = {
     "db export": "db export exchange",
     "import": "import verify.json",
     "import counters": "import metrics.txt --format vllm-metrics",
-    "promote": "promote 1",
+    "promote": "promote 1 --reason tried",
     "token": "token create ci",
     "doctor": "doctor",
 }
-TARGET, SMALL = FAMILY / "target", FAMILY / "small"
 NEEDS = {  # torch
     "demo": "demo",
     "profile": f"profile --target {TARGET}",
@@ -133,6 +134,7 @@ def known_of(file: Path) -> dict[str, object]:
         made = len(store.plans()) + 1
     verify, draft = surfaces[keys["target"], "verify"], surfaces[keys["small"], "draft"]
     return {
+        "target": keys["target"],
         "device": device,
         "engine_device": other,
         "verify": verify,
