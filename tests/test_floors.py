@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -132,10 +132,10 @@ def loaded_directly(file: Path) -> frozenset[str]:
     return frozenset(loading_names(ast.parse((ROOT / file).read_text()), package))
 
 
-def loaded_by(file: Path) -> dict[str, Path]:
-    """Return the other software that importing a module loads, and the module of ours that imports it."""
+def loaded_by(files: Iterable[Path]) -> dict[str, Path]:
+    """Return the other software that importing modules of ours loads, and the one of ours that imports it."""
     found: dict[str, Path] = {}
-    seen, ahead = set(), [file]
+    seen, ahead = set(), [*files]
     while ahead:
         one = ahead.pop()
         if one in seen:
@@ -204,7 +204,7 @@ def test_the_planner_and_the_records_never_import_torch(folder: str) -> None:
 @pytest.mark.parametrize("folder", LIGHT)
 def test_what_plans_and_serves_a_store_loads_nothing_of_the_extra_that_decodes(folder: str) -> None:
     files = [path for path in sources(folder) if not path.is_relative_to(SERVES_TEXT)]
-    assert {str(path): heavy for path in files if (heavy := heavy_of(path))} == {}
+    assert heavy_of(*files) == {}
 
 
 @pytest.mark.parametrize("job", LIGHT_JOBS)
@@ -212,9 +212,9 @@ def test_a_job_that_measures_nothing_loads_nothing_of_the_extra_that_decodes(job
     assert heavy_of(Path("tuning", *job.split(".")).with_suffix(".py")) == {}
 
 
-def heavy_of(file: Path) -> dict[str, Path]:
-    """Return the packages of the extra `run` that importing a module loads, and who imports each."""
-    return {name: who for name, who in loaded_by(file).items() if name in RUN_PACKAGES}
+def heavy_of(*files: Path) -> dict[str, Path]:
+    """Return the packages of the extra `run` that importing modules loads, and who imports each."""
+    return {name: who for name, who in loaded_by(files).items() if name in RUN_PACKAGES}
 
 
 def test_what_decodes_is_seen_to_load_torch() -> None:
