@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from ..profiler.records.device import Device
 
 
+def is_here(text: str) -> bool:
+    """Whether a device is named as one of this machine."""
+    return bool(DEVICE.fullmatch(torch_name(text)))
+
+
 def named_device(text: str, store: Store) -> Device:
     """Return a device of this machine, of a JSON file, or the one the store knows by this fingerprint or name.
 
@@ -20,10 +25,10 @@ def named_device(text: str, store: Store) -> Device:
         DeviceError: none of them, or several devices share the name.
         StoreError: the file holds no device.
     """
-    if DEVICE.fullmatch(place := torch_name(text)):
+    if is_here(text):
         from ..profiler.device import detect
 
-        return detect(place)
+        return detect(torch_name(text))
     if Path(text).is_file():
         return _device_in(Path(text))
     known = store.devices()

@@ -93,7 +93,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.profiled_last import workload_profiled_last
     from .cells import plan_table
-    from .device import named_device
+    from .device import is_here, named_device
     from .export import print_exported
     from .output import require_writable, write_whole
 
@@ -124,8 +124,8 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
             if exported.files:
                 click.echo(f"files it reads: spectune export --engine {engine} --plan {number} -o FOLDER")
         written = "" if output is None else f", written to {output}"
-        following = f"spectune validate --engine {engine} --target {target}"
-        tell(settings, f"plan {number}, kept in {store.url}{written}; next: {following}")
+        following = f"; next: spectune validate --engine {engine} --target {target}" if is_here(asked["device"]) else ""
+        tell(settings, f"plan {number}, kept in {store.url}{written}{following}")
 
 
 def validate_command(

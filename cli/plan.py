@@ -200,6 +200,7 @@ def plan(
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
+    from .device import is_here
     from .output import require_writable, write_whole
 
     if engine is not None:
@@ -233,7 +234,8 @@ def plan(
         _draw(made, plot)
     _print(made, as_json=as_json, explain=explain)
     written = "".join(f", written to {path}" for path in (output, plot) if path is not None)
-    following = "" if target is None or estimated is not None else f"; next: spectune validate --target {target}"
+    is_ours = target is not None and estimated is None and is_here(device)
+    following = f"; next: spectune validate --target {target}" if is_ours else ""
     kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
     tell(settings, f"{kept_as}{written}{following}")
     if missed := out_of_reach(made):

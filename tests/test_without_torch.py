@@ -163,6 +163,11 @@ def test_a_plan_is_the_one_that_is_made_beside_torch(said: dict[str, Any]) -> No
     assert list(differences(found, expected)) == []
 
 
+def test_a_plan_for_another_device_is_not_to_be_validated_here(said: dict[str, Any]) -> None:
+    for name in ("plan", "plan for an engine"):
+        assert ", kept in " in said[name]["stderr"] and "validate" not in said[name]["stderr"]
+
+
 def test_an_exported_command_says_how_its_models_are_converted(said: dict[str, Any]) -> None:
     for engine in ("llama.cpp", "OpenVINO"):
         assert "spectune convert" in said[f"export to {engine}"]["stdout"]
