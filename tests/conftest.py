@@ -24,7 +24,7 @@ MOST_WORKERS = 8
 KERNELS = ("planner/kernels", "runtime/kernels", "runtime/models/kernels")
 SLOWEST = (  # files in which something takes more than 5 s at once
     *("test_cli_edge", "test_cli_images", "test_cli_jobs", "test_cli_train", "test_db_restart"),
-    *("test_demo_real", "test_demo_story"),
+    *("test_demo_real", "test_demo_story", "test_goldens"),
     *("test_runtime_kernels_on_pretended_gpu", "test_service_fuzz", "test_service_jobs"),
     *("test_tuning_images", "test_tuning_on_pretended_gpu", "test_wheel"),
 )

@@ -185,7 +185,7 @@ def timed(
     for shape in ((b, c, t) for b in BATCHES for c in CONTEXTS for t in tokens):
         batch, context, count = shape
         told = {"failure": "out of memory"} if shape == fails else {"repeats_ms": repeats(shape)}
-        cells.append(Measurement(batch=batch, context_tokens=context, tokens=count, **told))  # type: ignore[arg-type]
+        cells.append(Measurement(batch=batch, context_tokens=context, tokens=count, **told))
     others = [count for count in range(tokens[0], tokens[-1]) if count not in tokens]
     for count in source.sample(others, 6):
         batch, context = source.choice(BATCHES), source.choice(CONTEXTS)

@@ -18,8 +18,10 @@ from spectune.cli.export import NAMES
 from .golden_inputs import FAMILY, STORED, stored
 
 WIDTH = 100  # columns
-MODELS = ("--target", str(FAMILY / "target"), "--drafter", f"small={FAMILY / 'small'}")
-MODELS = (*MODELS, "--drafter", f"eagle3={FAMILY / 'eagle3'}")
+MODELS = (
+    *("--target", str(FAMILY / "target")),
+    *(word for name in ("small", "eagle3") for word in ("--drafter", f"{name}={FAMILY / name}")),
+)
 COUNTERS = """\
 vllm:spec_decode_num_drafts_total 1000
 vllm:spec_decode_num_draft_tokens_total 3000

@@ -9,11 +9,13 @@ or way of computing the same) never writes them: it changes the code that makes 
 and not one file.
 
 Texts are compared byte for byte. Numbers with a fraction are compared to 12 significant digits: the last ones hang on
-the processor (sums of BLAS by its width, NumPy's exponentials with and without AVX-512). No golden holds a time, a
-place or a fact of the machine.
+the processor (BLAS adds up in its own order, NumPy has other exponentials with AVX-512). No golden holds a time, a
+place or a fact of the machine. To see another processor's digits here, set NPY_DISABLE_CPU_FEATURES, OPENBLAS_CORETYPE,
+NUMBA_CPU_NAME with NUMBA_CPU_FEATURES, and GLIBC_TUNABLES.
 
-Help texts are laid out by click, schemas by pydantic and FastAPI. Where such a text differs and the library is another
-version than the one that `libraries.json` names, the test is skipped, and says so.
+Help texts are laid out by click, schemas by pydantic and FastAPI; plans are searched with random numbers of NumPy and
+Optuna. Where a golden differs and such a library is another version than the one that `libraries.json` names, the test
+is skipped, and says so.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Golden:
 
     Attributes:
         make: returns their texts by their names; a name that ends with .gz is of a compressed file.
-        libraries: whose texts are in them, so that another version of one may write another text.
+        libraries: whose texts or random numbers are in them, so that another version of one may change them.
     """
 
     make: Callable[[], dict[str, str]]
@@ -53,7 +55,10 @@ class Golden:
 
 
 GOLDENS = {
-    **{f"plan {name}": Golden(make=partial(golden_plans.plan_goldens, name)) for name in golden_plans.ASKED},
+    **{
+        f"plan {name}": Golden(make=partial(golden_plans.plan_goldens, name), libraries=("numpy", "optuna", "scipy"))
+        for name in golden_plans.ASKED
+    },
     "replays": Golden(make=golden_replays.replay_goldens),
     "help": Golden(make=golden_screens.help_golden, libraries=("click",)),
     "json keys": Golden(make=golden_screens.keys_golden),
@@ -137,7 +142,7 @@ def main(names: tuple[str, ...], write: bool, folder: Path) -> None:
     if write:
         wrote = json.loads(kept(LIBRARIES, folder) or "{}")
         wrote |= {library: version(library) for name in names or GOLDENS for library in GOLDENS[name].libraries}
-        keep(LIBRARIES, f"{json.dumps(wrote, indent=1)}\n", folder)
+        keep(LIBRARIES, f"{json.dumps(wrote, indent=1, sort_keys=True)}\n", folder)
     elif not are_alike:
         raise click.ClickException("some differ")
 
