@@ -55,6 +55,13 @@ def device_name(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
     return known
 
 
+def one_device(_ctx: click.Context, _param: click.Parameter, name: str) -> str:
+    """Return the name of a device of this machine or of a store, but not of all."""
+    if name.lower() == "all":
+        raise click.BadParameter("a plan is for one device; name it, and plan for each in turn")
+    return name
+
+
 def torch_name(name: str) -> str:
     """Return what PyTorch calls a device; `gpu:1` is `cuda:1`, and what is no such name stays as it is."""
     small = name.lower()

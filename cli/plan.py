@@ -64,6 +64,7 @@ class Place:
     default="auto",
     show_default=True,
     metavar="DEVICE",
+    callback=options.one_device,
     help="auto, cpu, gpu or cuda:N of this machine, or a name or fingerprint that the store knows.",
 )
 @options.profiled_dtype

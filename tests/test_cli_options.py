@@ -136,7 +136,7 @@ def test_what_no_way_of_lossy_decoding_would_ask_is_refused(tmp_path: Path) -> N
     windows = typed(*asked, "--setting", "10,pad,0.5", "--window-counts-itself")
     assert windows.exit_code == 2 and "every --setting is PAD's" in windows.stderr
     pivots = typed(*asked, "--setting", "10,6,0.3", "--drafter", f"pivots={tmp_path}")
-    assert pivots.exit_code == 2 and "no --setting asks it" in pivots.stderr
+    assert pivots.exit_code == 2 and "no --setting uses it" in pivots.stderr
 
 
 @pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db"), ("--real",)])

@@ -453,7 +453,7 @@ def test_a_name_that_is_too_long_is_no_message() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"kind": "draft", "session": "a", "base": -1, "tokens": []}', "behind one token or more"),
+        (b'{"kind": "draft", "session": "a", "base": -1, "tokens": []}', "follows at least one token"),
         (b'{"kind": "draft", "session": "a", "tokens": []}', "base: "),
         (b'{"kind": "close", "session": ""}', "1 to 64 characters"),
         (b'{"kind": "pong", "number": 1}', "its kind is none of hello, ping, open, draft, close"),

@@ -189,7 +189,7 @@ def test_a_lossless_plan_is_written_as_before(lossless: Plan) -> None:
 def test_a_label_that_was_taken_off_is_noticed(lossy: Plan, at: str) -> None:
     document = json.loads(plan_to_json(lossy))
     del (document if at == "plan" else document["cells"][0])["lossy"]
-    with pytest.raises(PlanError, match="anew"):
+    with pytest.raises(PlanError, match="again"):
         plan_from_json(json.dumps(document))
 
 

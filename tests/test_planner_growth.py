@@ -71,7 +71,7 @@ def test_a_static_tree_asks_for_no_child_it_does_not_draft() -> None:
 
 
 def test_a_static_tree_of_ranks_that_a_drafter_does_not_have_is_refused() -> None:
-    with pytest.raises(PlanError, match="asks for 3 children of a node and the drafter has 2 tokens"):
+    with pytest.raises(PlanError, match="needs 3 children of a node and the drafter has 2 tokens"):
         grow(StaticPolicy(tree=FORK), toy_scorer(3, vocabulary=2), 1)
 
 

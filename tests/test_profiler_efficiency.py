@@ -154,7 +154,7 @@ def test_an_estimate_for_another_regime_or_format_than_the_calibrated_one_is_ref
 
 def test_a_device_of_unknown_arithmetic_has_bounds_but_no_estimates():
     found = calibrate([measured(SMALL, False)], DEVICE)
-    with pytest.raises(DeviceError, match="no source tells"):
+    with pytest.raises(DeviceError, match="no source says how fast"):
         estimate_surface(SMALL, catalogued("EPYC-9654").limits, KEY, SHAPES, found)
 
 

@@ -56,7 +56,7 @@ def test_a_drafter_of_our_own_kinds_is_nothing_an_engine_loads(tmp_path: Path, k
     save_file({"some.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"spectune": {"kind": kind}}))
     assert drafter_form(tmp_path, follows_text=True) == "unknown"
-    with pytest.raises(RequestError, match=r"small at .+ is no language model of its own"):
+    with pytest.raises(RequestError, match=r"small at .+ works beside its target and is no language model"):
         require_language_model("small", tmp_path, "llama.cpp")
 
 

@@ -132,7 +132,7 @@ def test_a_folder_that_is_not_there_is_named_and_not_looked_for_elsewhere(absent
 def test_a_head_is_refused_before_anything_is_loaded(name: str, first: str, tmp_path: Path) -> None:
     names = ("fc.weight", f"{first}self_attn.q_proj.weight")
     save_file({one: torch.zeros(2) for one in names}, tmp_path / "model.safetensors")
-    with pytest.raises(RequestError, match=r"it at .+ is no language model of its own"):
+    with pytest.raises(RequestError, match=r"it at .+ works beside its target and is no language model"):
         run_engine(name, tmp_path / "none", {"it": tmp_path}, dtype="float32", threads=1, folder=tmp_path)
 
 

@@ -117,7 +117,7 @@ def test_a_scorer_of_another_batch_is_refused() -> None:
 
 def test_a_static_tree_of_ranks_beyond_the_vocabulary_is_refused() -> None:
     policy = StaticPolicy(tree=TokenTree(parents=(-1, 0), ranks=(0, 7)))
-    with pytest.raises(PlanError, match="asks for 8 children of a node and the drafter has 6 tokens"):
+    with pytest.raises(PlanError, match="needs 8 children of a node and the drafter has 6 tokens"):
         grow_on_device(policy, DeviceToyScorer(toy_scorer(1, vocabulary=6), is_told=False), 1)
 
 

@@ -49,7 +49,7 @@ def test_the_last_feature_is_the_state_before_the_final_norm() -> None:
 @pytest.mark.parametrize("after", [(), (4,), (-1,)])
 def test_features_of_layers_that_are_not_there_are_refused(after: tuple[int, ...]) -> None:
     model = LeanModel(tiny_llama(layers=3, seed=0))
-    with pytest.raises(ModelError, match="of a model of 3"):
+    with pytest.raises(ModelError, match="do not exist in a model of 3"):
         model.features(whole_text(model), model.new_cache(1, 8), after)
 
 

@@ -296,7 +296,7 @@ def test_an_unknown_role_is_refused() -> None:
 
 
 def test_an_exit_behind_the_last_layer_is_refused() -> None:
-    with pytest.raises(ModelError, match="exit after 3 layers asked of a model of 2"):
+    with pytest.raises(ModelError, match="an exit after 3 layers does not exist in a model of 2"):
         runner(tiny_lean(layers=2, seed=0), "exit:3")
 
 

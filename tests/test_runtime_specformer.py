@@ -110,5 +110,5 @@ def test_a_drafter_that_does_not_fit_its_target_is_refused(name: str) -> None:
         SpecFormer(without, shape, LeanModel(LLAMA))
     with pytest.raises(ModelError, match="give the drafter of this target"):
         SpecFormer(WEIGHTS, shape, LeanModel(tiny_llama(layers=2, seed=0, hidden=64)))
-    with pytest.raises(ModelError, match="of a model of 1"):
+    with pytest.raises(ModelError, match="do not exist in a model of 1"):
         SpecFormer(WEIGHTS, shape, LeanModel(tiny_llama(layers=1, seed=0)))
