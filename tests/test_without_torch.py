@@ -188,6 +188,12 @@ def test_a_processor_is_described(tmp_path: Path) -> None:
     assert threads == cores
 
 
+def test_a_device_that_nobody_knows_is_refused_with_those_of_the_store(folder: Path) -> None:
+    done = light(ONE.format(words=["plan", "--target", "target", "--device", "tpu"]), folder)
+    assert done.returncode == 1
+    assert "'tpu' is no auto, cpu, cuda:N or file" in done.stderr and "knows AMD EPYC" in done.stderr
+
+
 def test_an_id_that_was_never_profiled_is_not_looked_for(folder: Path) -> None:
     done = light(ONE.format(words=["plan", "--target", "org/name"]), folder)
     assert done.returncode == 1
