@@ -102,7 +102,7 @@ def _errors(surface: LatencySurface, now: LatencySurface) -> Json:
     pace = statistics.median(off for cell, off in rated if cell.purpose == "sentinel")
     raw = [abs(off - 1.0) for cell, off in rated if cell.purpose == "held-out"]
     at_pace = [abs(off / pace - 1.0) for cell, off in rated if cell.purpose == "held-out"]
-    noise = [abs(ms / cell.median_ms - 1.0) for cell in ran for ms in cell.steady_ms if len(cell.steady_ms) > 2]
+    noise = now.repeat_noise()
     return {
         "role": surface.role,
         "shapes": len(at_pace),
