@@ -14,6 +14,7 @@ the first 32 are profiled, the next 32 raced.
 | `pair-q4-N` | the same with GGUF files in their own format, and beside bfloat16 |
 | `transformers` | generate, assisted generation and prompt lookup |
 | `llamacpp-N` | a native llama-server: the best of a sweep, then in turns with our plans |
+| `engine-llamacpp` | memory and plain speed of `profile --engine llama.cpp`, beside a server started by hand |
 | `regret-sweep-N`, `regret-1` | 49 ways in parts; the five fastest and the plan on new prompts |
 | `identity-SET` | float32 texts beside transformers.generate's; at a difference both logits in float64 |
 | `identity-sampled` | every token drawn at temperature 0.8 is the target's own draw |
@@ -56,6 +57,7 @@ from real_cells import (  # isort: skip
     sweep_cell,
     transformers_cell,
 )
+from real_engine import engine_cell  # isort: skip
 from real_sets import SETS, Json, Options, profiled  # isort: skip
 from result import commit, print_result  # isort: skip
 
@@ -65,7 +67,7 @@ QUICK = {"prompts": 8, "tokens": 24, "rule_prompts": 2, "rule_tokens": 16, "long
 QUICK |= {"few": 2, "swept": 3, "profiles": 1}
 BATCHES = (1, 4, 8)
 MOST_MINUTES = 40.0
-NOT_HERE = ("all cells on a GPU", "profile --engine llama.cpp: its memory and its plain speed (benchmarks/engines.py)")
+NOT_HERE = ("all cells on a GPU",)
 Records = Mapping[str, Json]
 
 
@@ -145,6 +147,7 @@ def all_cells() -> list[Measured]:
     found.append(
         Measured(name="transformers", run=lambda options, _: transformers_cell(options), needs=("profile-pair",))
     )
+    found.append(Measured(name="engine-llamacpp", run=lambda options, _: engine_cell(options)))
     for name in ("pair-mtbench", "smollm2", "gemma3", "long", "sampled"):
         found.append(Measured(name=f"profile-{name}", run=partial(_profiled, name)))
         found += [_race(f"{name}-{batch}", name, batch) for batch in SETS[name].batches]
@@ -300,6 +303,9 @@ def claims_of(name: str, record: Json) -> Iterator[Claim]:
     if name == "pair-q4-1":
         yield least("packed plan over bfloat16's", record["plan_ratio"], 1.15)
         yield least("packed plain decoding over bfloat16's", record["plain_ratio"], 1.5)
+    if "memory_ratio" in record:
+        yield most("peak memory over one instance's", record["memory_ratio"], 1.3)
+        yield most("plain off a server by hand", _off(record["plain_ratio"]), 0.03)
     if "plan_over_best" in record:
         yield least("plan over llama.cpp's best", record["plan_over_best"], 1.0 if name == "llamacpp-1" else 1.3)
     if name == "regret-1":
