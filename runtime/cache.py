@@ -43,7 +43,7 @@ class KeyValueCache:
             )
 
     def keep(self, kept: Iterable[Kept]) -> None:
-        """Move nodes (slot, position of node 0, increasing nodes) to the first places behind node 0, in every layer."""
+        """Move nodes (slot, start, increasing indices) from start + index to start, start + 1, ..., in every layer."""
         source: list[int] = []
         target: list[int] = []
         for slot, start, nodes in kept:

@@ -58,7 +58,7 @@ class Found:
 def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_from_json) -> Found:
     """Return the best plan of a store.
 
-    `parse` may cache what `plan_from_json` returns: only one cell of each plan is used.
+    `parse` may cache plans, and of each only one cell; else it is as `plan_from_json`.
 
     Raises:
         NoPlanError: there is none for this target, workload and temperature on this device or a near one.

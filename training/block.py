@@ -116,7 +116,7 @@ def _learned(request: BlockRequest, run: OwnRun, folder: Path, progress: Progres
 
 
 class _Job:
-    """The frozen target and a drafter in training; `anchors` are places in all texts with all target tokens behind."""
+    """The frozen target and a drafter in training; `anchors` are places, over all texts, with enough tokens behind."""
 
     def __init__(self, request: BlockRequest, texts: Ids, partial: Path, progress: Progress) -> None:
         self._request, self._length = request, texts.shape[1]

@@ -65,7 +65,7 @@ def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
 
 
 def parted(files: Sequence[Corpus], share: float) -> tuple[Corpus, Corpus]:
-    """Split files into all but a share, and that share: each text's end, and one of several conversations or more."""
+    """Split files into all but a share, and that share: each text's end, and at least one of several conversations."""
     ends = [len(file.tokens) - math.ceil(share * len(file.tokens)) for file in files]
     talks = [talk for file in files for talk in file.conversations]
     every = min(round(1 / share), len(talks)) if len(talks) > 1 else 2

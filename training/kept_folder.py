@@ -34,7 +34,7 @@ def require_own(folder: Path, *models: Path) -> None:
 
 
 def claim(folder: Path, maker: str) -> None:
-    """Make or reuse a folder in which only this maker writes; TrainingError where others have written."""
+    """Make or reuse a folder in which only this maker writes, dot files apart; TrainingError for other files."""
     note = folder / MAKER
     is_own = note.is_file() and note.read_text().strip() == maker
     if not is_own and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):

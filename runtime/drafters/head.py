@@ -61,7 +61,7 @@ class HeadDrafter(FeatureDrafter):
 
 
 def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Callable[[ForwardInput], torch.Tensor]:
-    """Return a head's forward over committed text; it holds the cache weakly, since captured work holds the cache."""
+    """Return a head's forward over committed text; captured work holds it, so it holds the cache only weakly."""
     held = ref(cache)
 
     def read(step: ForwardInput) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Introduction of a device to a server: how fast each drafts, how far away it is, and how to draft."""
+"""Introduction of a device to a server: how fast it drafts, how far away the server is, and how to draft."""
 
 from __future__ import annotations
 

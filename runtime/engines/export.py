@@ -86,7 +86,7 @@ def _answers(
 def _answer(
     engine: Engine, plan: Plan, policy: TreePolicy, drafter: EngineDrafter | None, version: str
 ) -> Setting | str:
-    """Return how an engine runs a policy at the plan's temperature; its own measurements price also the nearest one."""
+    """Return how an engine runs a policy at the plan's temperature, without deviation if the plan measured that."""
     if drafter is not None and drafter.refused:
         return drafter.refused
     found = engine.setting(policy, drafter, version)
