@@ -18,7 +18,7 @@ BEHIND = 2  # rounds that may wait for a prompt that a device still reads: the n
 
 
 class Admission:
-    """Lets sequences into the batch of one decoder, at once or piece by piece, and out of it."""
+    """Lets sequences into the batch of one decoder, at once or in pieces, and out of it; spare slots hold old texts."""
 
     def __init__(
         self,
@@ -29,15 +29,6 @@ class Admission:
         slots: int,
         prefix_caching: bool = False,
     ) -> None:
-        """Take what belongs to one decoder.
-
-        Args:
-            target: that reads.
-            cache: of the target; its slots beyond those of sequences keep texts alone.
-            drafting: its drafters, told of who joins.
-            slots: sequences at once.
-            prefix_caching: whether the beginning of a prompt that lies in any slot is not read again.
-        """
         self._target, self._cache, self._drafting, self._slots = target, cache, drafting, slots
         self._batch = Slots[Sequence]()
         self._prefixes = PrefixCache(is_on=prefix_caching)
@@ -47,7 +38,7 @@ class Admission:
 
     @property
     def running(self) -> list[Sequence]:
-        """The batch."""
+        """The sequences of the batch."""
         return self._batch.running
 
     @property
@@ -56,12 +47,12 @@ class Admission:
         return len(self._batch.running) + (self._reading is not None) < self._slots
 
     def unread(self, request: Request) -> int:
-        """Do as `Decoder.unread` does."""
+        """See `Decoder.unread`."""
         prefix = self._prefixes.longest(request.prompt, self._batch.next)
         return len(request.prompt) - (0 if prefix is None else prefix.tokens)
 
     def admit(self, request: Request, index: int) -> Sequence:
-        """Do as `Decoder.admit` does."""
+        """See `Decoder.admit`."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens)
         reading = Reading(Sequence(request, index), slot=self._batch.next)
@@ -70,7 +61,7 @@ class Admission:
         return reading.sequence
 
     def begin(self, request: Request, index: int) -> Reading:
-        """Do as `Decoder.begin` does."""
+        """See `Decoder.begin`."""
         assert self.has_room and self._reading is None
         self.settle()  # nobody else lies in the last slot
         self._cache.require(len(request.prompt) + request.max_new_tokens)
@@ -80,26 +71,26 @@ class Admission:
         return reading
 
     def read_on(self, reading: Reading, most: int) -> None:
-        """Do as `Decoder.read_on` does."""
+        """See `Decoder.read_on`."""
         assert reading is self._reading
         self._read_on(reading, most)
         if not reading.left:
             self._reading = None
 
     def abandon(self, reading: Reading) -> None:
-        """Do as `Decoder.abandon` does."""
+        """See `Decoder.abandon`."""
         if reading is self._reading:
             self._reading = None
             self._prefixes.keep(reading.slot, reading.sequence.request.prompt, reading.read)
 
     def leave(self, sequence: Sequence) -> None:
-        """Let a sequence out of the batch."""
+        """Remove a sequence from the batch."""
         slot = self._batch.leave(sequence)
         self._prefixes.keep(slot, sequence.tokens, sequence.context)
         self._drafting.note_left(self._cache.slots)
 
     def settle(self) -> None:
-        """Let every sequence lie in its own slot of every cache."""
+        """Move every sequence into its own slot of every cache."""
         for source, target, mover in self._batch.settle():
             self._vacate(target)
             self._prefixes.drop(target)
@@ -108,17 +99,15 @@ class Admission:
             self._prefixes.moved(source, target)
 
     def note_round(self) -> bool:
-        """Take note that a round has ended; return whether its time may hold the reading of a prompt."""
+        """Note that a round has ended; return whether its time may include the reading of a prompt."""
         is_behind, self._behind = self._behind > 0, max(0, self._behind - 1)
         return is_behind
 
     @property
     def _taken(self) -> set[int]:
-        """The slots in which something runs or is being read."""
         return {*self._batch.homes, *(() if self._reading is None else (self._reading.slot,))}
 
     def _resume(self, reading: Reading) -> None:
-        """Let a prompt's slot begin as another does that holds most of it, so that reading goes on behind that."""
         if not self._prefixes.is_on:
             return
         prompt, slot = reading.sequence.request.prompt, reading.slot
@@ -134,7 +123,6 @@ class Admission:
         reading.read = reading.sequence.cached = tokens
 
     def _swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots in which nobody runs exchange what they hold, in every cache."""
         if one == other:
             return
         tokens = max(self._prefixes.length(slot) for slot in (one, other))
@@ -144,7 +132,7 @@ class Admission:
         self._prefixes.put_back(before, one, other)
 
     def _vacate(self, slot: int, besides: int | None = None, shared: int = 0) -> None:
-        """Let the text of a slot that is needed move to a free one, see `PrefixCache.refuge`; but to one not."""
+        """Move the text of a slot to a free slot other than `besides`, if `PrefixCache.refuge` names one."""
         free = set(range(len(self.running), self._cache.slots)).difference(self._taken, (slot, besides))
         refuge = self._prefixes.refuge(slot, free, shared)
         if refuge is not None:
@@ -152,7 +140,6 @@ class Admission:
             self._prefixes.moved(slot, refuge)
 
     def _copy_prefix(self, source: int, slot: int, tokens: int) -> dict[str, int]:
-        """Let a slot of every cache begin as another does; return how many tokens each drafter holds of so many."""
         self._prefixes.drop(slot)  # until all of it is there
         if source != slot:
             self._cache.move_slot(source, slot, tokens)
@@ -172,7 +159,6 @@ class Admission:
             raise
 
     def _join(self, reading: Reading, logits: Tensor) -> None:
-        """Draw a sequence's first token and let it into the batch; where anything is raised, it is not in it."""
         sequence, slot = reading.sequence, self._batch.next
         require_numbers(logits)
         sequence.commit(draw(logits, [sequence], np.zeros((1, 1), dtype=np.int64))[0])

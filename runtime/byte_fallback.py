@@ -1,6 +1,6 @@
-"""Bytes that a tokenizer has as tokens of their own (byte fallback), made readable one character at a time.
+"""Decodes byte-fallback tokens one character at a time.
 
-`tokenizers` reads a run of such tokens all or nothing: one byte that is no character takes back those before it.
+`tokenizers` decodes a run of byte tokens all or nothing: one invalid byte spoils the bytes before it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
-    """Return the text of some tokens, special ones left out; a character is whole whatever follows it.
-
-    Each byte that belongs to no character is one U+FFFD.
+    """Return the text without special tokens; each byte that belongs to no character becomes one U+FFFD.
 
     Source: SentencePiece, `SentencePieceProcessor::Decode` reads byte pieces like this.
     """
@@ -33,7 +31,7 @@ def decoded(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
 
 @lru_cache(maxsize=8)
 def _byte_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
-    """Return the byte of each token that is one; nothing where the tokenizer has no byte fallback."""
+    """Return the byte of each byte token; empty where the tokenizer has no byte fallback."""
     if not hasattr(tokenizer, "convert_tokens_to_ids"):
         return {}
     ids = cast("list[int | None]", tokenizer.convert_tokens_to_ids(PIECES))
@@ -43,7 +41,6 @@ def _byte_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
 
 
 def _readable(tokens: Sequence[int], bytes_of: dict[int, int]) -> list[int]:
-    """Return tokens whose runs of bytes are valid UTF-8: U+FFFD stands for each byte that is no character."""
     if bytes_of.keys().isdisjoint(tokens):
         return list(tokens)
     tokens_of, found = list(bytes_of), list[int]()  # byte 0 is the first
@@ -56,7 +53,6 @@ def _readable(tokens: Sequence[int], bytes_of: dict[int, int]) -> list[int]:
 
 
 def _characters(run: bytes) -> str:
-    """Return the characters of a run of bytes, and one U+FFFD for each byte of none."""
     found = ""
     while run:
         try:

@@ -1,8 +1,7 @@
 """The key-value cache: allocated once, written in place, its rows counted in tokens.
 
-Every sequence of a batch owns one *slot* of `capacity` positions. A forward writes its new
-tokens behind the committed ones; `keep` moves the accepted nodes of a tree together, and what
-is not kept is simply written over next time.
+Every sequence of a batch has one *slot* of `capacity` positions. A forward writes its new tokens behind the committed
+ones; `keep` moves the accepted nodes of a tree together, and later forwards overwrite the rest.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ Kept = tuple[int, int, Sequence[int]]  # (slot, position of node 0, nodes)
 class KeyValueCache:
     """Keys and values of all layers for a fixed number of slots.
 
-    Invariant: `states[layer, slot, position]` holds the keys then the values of one token, and
-    positions at or behind a slot's committed length may hold anything.
+    Invariant: `states[layer, slot, position]` holds the keys then the values of one token; positions at or behind a
+    slot's committed length may hold anything.
     """
 
     def __init__(self, *, layers: int, slots: int, capacity: int, width: int, dtype: torch.dtype, device: torch.device):
@@ -44,12 +43,7 @@ class KeyValueCache:
             )
 
     def keep(self, kept: Iterable[Kept]) -> None:
-        """Move tokens written at start + nodes to start, start + 1, ... of their slots, in every layer.
-
-        Args:
-            kept: per sequence its slot, the position of node 0, and increasing node indices, each at least its own
-                place in the list.
-        """
+        """Move nodes (slot, start, increasing indices) from start + index to start, start + 1, ..., in every layer."""
         source: list[int] = []
         target: list[int] = []
         for slot, start, nodes in kept:
@@ -61,19 +55,14 @@ class KeyValueCache:
             self._move(np.array([source, target]))
 
     def keep_paths(self, starts: torch.Tensor, nodes: torch.Tensor) -> None:
-        """Do what `keep` does for slots 0 to batch - 1; the host reads nothing.
-
-        Args:
-            starts: (batch,) positions of node 0.
-            nodes: (batch, any) that lie at starts, starts + 1, ... afterwards, each at least its own place in the row.
-        """
+        """Do what `keep` does for slots 0 to batch - 1, on the device: `starts` (batch,), `nodes` (batch, any)."""
         batch, count = nodes.shape
         firsts = torch.arange(batch, device=nodes.device) * self.capacity + starts
         places = torch.arange(count, device=nodes.device)
         self.copy_rows((firsts.unsqueeze(1) + nodes).flatten(), (firsts.unsqueeze(1) + places).flatten())
 
     def _move(self, moves: Ints) -> None:
-        """Copy rows (2, any) of all slots' positions: the first over the second, of which none is read later."""
+        """Copy rows (2, any) of all slots' positions: the first over the second, none of which is read later."""
         if self.states.device.type != "cpu":
             self.copy_rows(*sent(moves, self.states.device))
             return
@@ -81,7 +70,7 @@ class KeyValueCache:
             move_rows(rows.view(torch.uint8).numpy(), moves)
 
     def first(self, layers: int) -> KeyValueCache:
-        """Return the cache of the first layers alone; what is written in one is in the other."""
+        """Return a view of the first layers, which shares its memory with this cache."""
         shorter = copy(self)
         shorter.states, shorter.layers = self.states[:layers], layers
         shorter._moving = [self._moving[0][:layers], *self._moving[1:]]
@@ -92,7 +81,7 @@ class KeyValueCache:
         self.states[:, target, :tokens] = self.states[:, source, :tokens]
 
     def swap_slots(self, one: int, other: int, tokens: int) -> None:
-        """Let two slots exchange their first `tokens` positions; what is broken off leaves neither."""
+        """Exchange the first `tokens` positions of two slots; if it is interrupted, both texts are lost."""
         for rows in self._moving:
             of_slots = rows.view(len(rows), self.slots, self.capacity, rows.shape[-1])
             for start in range(0, tokens, SWAPPED_AT_ONCE):
@@ -108,10 +97,10 @@ class KeyValueCache:
         self.states[:, 1:slots, :tokens] = self.states[:, :1, :tokens]
 
     def take_over(self, smaller: KeyValueCache) -> None:
-        """Copy everything from a cache with as many slots and less capacity."""
+        """Copy all states of a cache with as many slots and less capacity."""
         self.states[:, :, : smaller.capacity] = smaller.states
 
     def copy_rows(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy rows (any,) of all slots' positions to as many others; the host reads nothing."""
+        """Copy rows (any,) of all slots' positions over as many others, without a read by the host."""
         for rows in self._moving:
             rows.index_copy_(1, target, rows.index_select(1, source))

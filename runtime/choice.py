@@ -1,4 +1,4 @@
-"""Which plan a target decodes with on a device, and why it is this one or none."""
+"""The plan by which a target decodes on a device, and the reason for it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Choice:
     """A plan, or none for plain decoding, and the reason in one line.
 
     Attributes:
-        source: where the plan comes from; "nearest device" and "estimate" are guesses.
+        source: "nearest device" and "estimate" are guesses.
         match: of the plan's device with this one; None without a plan.
-        plan_id: of the store it was found in; None for a file, and without a plan.
-        dtype: number format of the weights where it was asked for; the plan's where None.
-        substitutes: by (batch, context), how cells are run that cannot be run as planned.
-        rivals: by (batch, context), other ways to draft that cells try while they run; see `rivals.py`.
+        plan_id: number in the store; None for a file, and without a plan.
+        dtype: requested number format of the weights; None: the plan's.
+        substitutes: by (batch, context), setups of cells that cannot run as planned.
+        rivals: by (batch, context), other setups that a cell tries while it runs; see `rivals.py`.
     """
 
     plan: Plan | None
@@ -49,38 +49,37 @@ class Choice:
 
     @property
     def is_in_planned_dtype(self) -> bool:
-        """Whether weights have the number format that the plan was made for."""
+        """Whether the weights have the plan's number format."""
         return self.plan is not None and self.dtype in (None, self.plan.dtype)
 
     @property
     def is_guess(self) -> bool:
-        """Whether nothing of the plan was measured on this kind of device."""
+        """Whether no part of the plan was measured on this kind of device."""
         return self.source in ("nearest device", "estimate")
 
     @property
     def setups(self) -> tuple[RoundSetup, ...]:
-        """Every way a round may be run: plainly, padded or not, or as a cell says."""
+        """Every setup that a round may have: plain, padded or not, and those of cells."""
         return self._ways(() if self.plan is None else self.plan.cells)
 
     def setups_within(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
-        """Return every way a round of at most so many sequences may be run, behind at most so many tokens."""
+        """Return every setup of a round with at most so many sequences and tokens of context."""
         return self._ways(() if self.plan is None else reachable(self.plan, batch, context))
 
     def setups_at(self, batch: int, context: int) -> tuple[RoundSetup, ...]:
-        """Return every way a round of so many sequences may be run, behind at most so many tokens."""
+        """Return every setup of a round with so many sequences and at most so many tokens of context."""
         return self._ways(() if self.plan is None else reachable_at(self.plan, batch, context))
 
     def _ways(self, cells: Sequence[PlanCell]) -> tuple[RoundSetup, ...]:
-        """Return the ways of some cells, plain ones first."""
         rivals = (rival for cell in cells for rival in self.rivals_of(cell))
         return tuple(dict.fromkeys((PLAIN, *map(plain_setup, cells), *map(self.setup, cells), *rivals)))
 
     def setup(self, cell: PlanCell) -> RoundSetup:
-        """Return how a cell of the plan is run."""
+        """Return the setup by which a cell of the plan runs."""
         return dict(self.substitutes).get((cell.batch, cell.context)) or setup_of(cell)
 
     def rivals_of(self, cell: PlanCell) -> tuple[RoundSetup, ...]:
-        """Return the other ways to draft that a cell of the plan tries while it runs."""
+        """Return the other setups that a cell of the plan tries while it runs."""
         return dict(self.rivals).get((cell.batch, cell.context), ())
 
 
@@ -99,19 +98,10 @@ def choose_plan(
     temperature: float,
     dtype: str | None = None,
 ) -> Choice:
-    """Return the plan to decode with.
+    """Return the plan to decode with; where a plan or store is of no use, plain decoding and the reason.
 
-    Whatever is wrong with a plan or a store means plain decoding, and the reason says so: it cannot be read, is of
-    another version, names a policy that is not known here, or is for another target or device.
-
-    Args:
-        plan: "auto" looks into the store, and climbs down the ladder of `ladder.py`; "none" is plain decoding; a whole
-            number is that plan of the store; a URL is another store to look into; anything else is a plan file.
-        target, device: what it must be for.
-        store: as `open_store` takes it.
-        workload: whose; where None, that of "default" if there is one, else the newest.
-        temperature: of the requests.
-        dtype: of the weights; plans made for it go first on each rung, any does where None.
+    `plan`: "auto" searches the store along the ladder of `ladder.py`; "none" is plain decoding; a whole number is a
+    plan of the store; a URL is another store; else a plan file. `workload` None is "default", else the newest.
 
     Raises:
         RequestError: there is no such plan file, or no plan of that number in the store.
@@ -149,7 +139,6 @@ def _from_store(wanted: Wanted, store: str | None) -> Choice:
 
 
 def _reason(found: Found, wanted: Wanted) -> str:
-    """Say which plan was found, what differs, and what was passed over."""
     workload = "" if wanted.workload is not None else f" for the workload {found.plan.workload!r}"
     passed = f"; passed over: {in_short(found.passed)}" if found.passed else ""
     return f"{_origin(found.rung, found.plan, found.match)}{workload}{passed}"
@@ -187,11 +176,6 @@ def _from_file(path: Path, wanted: Wanted) -> Choice:
 
 
 def _fitting(text: str, wanted: Wanted, place: str) -> Choice:
-    """Return the choice of a plan that somebody named.
-
-    Raises:
-        PlanError: it cannot be read, or is for another target or device.
-    """
     plan = plan_from_json(text)
     plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
     if plan.target.key != wanted.target.key:

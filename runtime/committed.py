@@ -1,4 +1,4 @@
-"""What a round's verification lets stand, and what becomes of its sequences."""
+"""The accepted tokens of a round, and their commit to its sequences."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .walk import Acceptance, accept
 
 @dataclass(slots=True)
 class Accepted:
-    """The longest path of every sequence's tree that is accepted; nothing of it is committed yet."""
+    """The longest accepted path of every sequence's tree, not yet committed."""
 
     paths: list[Acceptance]
     gates: list[Gates]  # what a lossy rule met, of each sequence; empty in a lossless round
 
     def moves(self, batch: Many[Sequence]) -> list[Kept]:
-        """Return which keys of the target's cache belong together now."""
+        """Return which keys of the target's cache to move together."""
         return [
             (slot, sequence.context, path.nodes)
             for slot, (sequence, path) in enumerate(zip(batch, self.paths, strict=True))
@@ -38,7 +38,7 @@ class Accepted:
 
 @dataclass(slots=True, kw_only=True)
 class Committed:
-    """What a round drafted, and what its sequences emitted: of each how many tokens."""
+    """The draft of a round and how many tokens each sequence emitted."""
 
     widths: tuple[int, ...]  # of the draft, as a `DraftBatch` has them
     levels: tuple[int, ...]
@@ -55,14 +55,7 @@ class Committed:
 def accepted(
     batch: Many[Sequence], draft: DraftBatch, draws: Many[list[int]], loosely: LossyRound | None = None
 ) -> Accepted:
-    """Return the path that every sequence takes.
-
-    Args:
-        batch: of the round.
-        draft: a tree each.
-        draws: the target's draw behind each node.
-        loosely: the rule of a lossy round.
-    """
+    """Return every sequence's path; `draws` is the target's draw behind each node, `loosely` a lossy round's rule."""
     tokens, parents, sizes = draft.tokens.tolist(), draft.parents.tolist(), draft.sizes.tolist()
     found = Accepted(paths=[], gates=[])
     for slot, sequence in enumerate(batch):
@@ -77,13 +70,7 @@ def accepted(
 
 
 def accepted_by(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> Accepted:
-    """Return what `accepted` does of tokens that are drawn behind accepted nodes alone.
-
-    Args:
-        scores: (batch, at least nodes, vocabulary), by their bits; see `bits_for_kernels`.
-        draws: how, of every sequence.
-        draft: a tree of every sequence.
-    """
+    """Return what `accepted` does, drawing behind accepted nodes only; `scores` are bits, see `bits_for_kernels`."""
     batch, nodes = draft.tokens.shape
     paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
     follow(scores, whole(draft.tokens), whole(draft.parents), whole(draft.sizes), *draws, paths)
@@ -91,7 +78,7 @@ def accepted_by(scores: NDArray[Any], draws: Draws, draft: DraftBatch) -> Accept
 
 
 def accepted_of(draws: Ints, draft: DraftBatch) -> Accepted:
-    """Return what `accepted` does of draws (batch, at least nodes) by a compiled call."""
+    """Return what `accepted` does for draws (batch, at least nodes), by a compiled call."""
     batch, nodes = draft.tokens.shape
     paths = np.empty((batch, 2, nodes + 1), dtype=np.int64)
     walk(np.ascontiguousarray(draws), whole(draft.tokens), whole(draft.parents), whole(draft.sizes), paths)
@@ -99,20 +86,20 @@ def accepted_of(draws: Ints, draft: DraftBatch) -> Accepted:
 
 
 def _accepted_along(paths: Ints) -> Accepted:
-    """Return what kernels wrote, (batch, 2, nodes + 1): how long each path is and its nodes; what was drawn on it."""
+    """Return paths that kernels wrote, (batch, 2, nodes + 1): length and nodes, then the tokens drawn."""
     found = [Acceptance(nodes=path[1 : path[0] + 1], drawn=drawn[: path[0]]) for path, drawn in paths.tolist()]
     return Accepted(paths=found, gates=[])
 
 
 def commit_drawn(batch: Many[Sequence], widths: tuple[int, ...], drawn: Ints, fed: int) -> Committed:
-    """Let every sequence emit what a model says, (batch, any): how many tokens, and these; their keys have moved."""
+    """Emit each row's first `drawn[:, 0]` tokens of the rest, (batch, any); their keys have moved already."""
     emitted = zip(batch, drawn.tolist(), strict=True)
     kept = [sequence.commit(tokens[1 : 1 + tokens[0]]) for sequence, tokens in emitted]
     return Committed(widths=widths, levels=(), fed=fed, kept=kept)
 
 
 def commit(batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
-    """Let every sequence emit what was accepted; return what the round made of it."""
+    """Emit the accepted tokens of every sequence; return the round's counts."""
     kept = [sequence.commit(path.drawn, path.lossy) for sequence, path in zip(batch, stands.paths, strict=True)]
     if not stands.gates:
         return Committed(widths=draft.widths, levels=draft.levels, fed=fed, kept=kept)

@@ -1,9 +1,7 @@
 """Decode a batch round by round: draft, verify in one forward, accept, commit.
 
-The output is the target's own whatever the drafts are: each emitted token is drawn from the
-target's logits (see draws.py), and a draft only decides how many are drawn per forward. So a
-drafter that fails costs its drafts and nothing else (see faults.py). A decoder made with `allow_lossy` is
-the one exception: it runs lossy policies as they are (see lossy.py).
+Each emitted token is drawn from the target's logits (see draws.py), so drafts only decide how many are drawn per
+forward. A failing drafter costs only its drafts (see faults.py). The one exception is `allow_lossy` (see lossy.py).
 """
 
 from __future__ import annotations
@@ -38,8 +36,7 @@ from .verifying import Verifying
 class Decoder:
     """A running batch over one target and its drafters.
 
-    Invariant: while a round runs, slot i of every cache belongs to `running[i]`; the target's cache holds all of its
-    tokens but the last.
+    Invariant: while a round runs, slot i of every cache belongs to `running[i]`; the target's lacks its last token.
     """
 
     def __init__(
@@ -58,13 +55,12 @@ class Decoder:
     ) -> None:
         """Allocate the target's cache for `slots` sequences of `capacity` tokens, draft nodes included.
 
-        With `prefix_caching` texts that have left are kept in free slots and in `spare_slots`, in which nothing runs; a
-        prompt that begins like one of them, or like the prompt of one that runs, is read from where they differ.
-        Drafters have room for all of these slots, too.
-
-        Without `allow_lossy`, or without the judge among `judges` that it asks, a lossy policy's drafts are verified
-        without loss, and every such round has a fault. So has a round whose drafter is not among `drafters`; `absent`
-        says of some why.
+        Args:
+            allow_lossy: without it, or without the policy's judge, lossy drafts are verified without loss, with a
+                fault.
+            absent: why drafters are missing; a round whose drafter is missing has a fault.
+            prefix_caching: texts that have left stay in free and in spare slots; a prompt that begins like one of them,
+                or like a running prompt, is read from where they differ.
         """
         self._told = 0  # rounds ahead of the host that were committed
         self._left = 0  # sequences, since the last round was told
@@ -98,27 +94,27 @@ class Decoder:
 
     @property
     def running(self) -> list[Sequence]:
-        """The batch; nobody else changes it."""
+        """The batch, which only the decoder changes."""
         return self._admission.running
 
     @property
     def forwards(self) -> int:
-        """Of the target, in rounds that were committed."""
+        """Forwards of the target in committed rounds."""
         return self._told + self._verifying.forwards
 
     @property
     def device(self) -> torch.device:
-        """Where the target runs."""
+        """The target's device."""
         return self._target.device
 
     @property
     def vocabulary(self) -> int:
-        """Of the target: its tokens are the numbers below."""
+        """The target's vocabulary size."""
         return self._target.vocabulary
 
     @property
     def is_faultless(self) -> bool:
-        """Whether no drafter has failed in its last round or for good."""
+        """Whether no drafter failed in its last round or for good."""
         return self._drafting.is_faultless
 
     @property
@@ -127,10 +123,7 @@ class Decoder:
         return self._admission.has_room
 
     def expect(self, batch: int, context: int) -> None:
-        """Let those alone read prompts at once that draft rounds of so many sequences behind so many tokens.
-
-        Before the first round everybody reads them where this is not told.
-        """
+        """Let only the drafters of rounds of this size read prompts at once; without this call every drafter does."""
         self._drafting.expect(self._schedule(batch, context))
 
     def unread(self, request: Request) -> int:
@@ -138,37 +131,27 @@ class Decoder:
         return self._admission.unread(request)
 
     def admit(self, request: Request, index: int = 0) -> Sequence:
-        """Read a prompt, draw its first token and let the sequence join the batch.
-
-        Returns the sequence; it joins only if that token did not finish it.
-        """
+        """Read a prompt and draw its first token; the sequence joins the batch unless that token finished it."""
         sequence = self._admission.admit(request, index)
         self._note_joined(sequence)
         return sequence
 
     def begin(self, request: Request, index: int = 0) -> Reading:
-        """Keep a slot for a request whose prompt is read by and by, while rounds run; one at a time.
-
-        `read_on` reads, and lets the sequence join; `abandon` gives the slot back.
-        """
+        """Reserve a slot, one at a time, for a prompt that `read_on` reads between rounds; `abandon` frees it."""
         return self._admission.begin(request, index)
 
     def read_on(self, reading: Reading, most: int) -> None:
-        """Read at most so many more tokens of a prompt that was begun; behind the last one do as `admit` does."""
+        """Read at most `most` more tokens of a prompt; behind the last one do as `admit` does."""
         self._admission.read_on(reading, most)
         if not reading.left:
             self._note_joined(reading.sequence)
 
     def abandon(self, reading: Reading) -> None:
-        """Give up a prompt that was begun, where it has not joined."""
+        """Give up a prompt that was begun and has not joined."""
         self._admission.abandon(reading)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Let a sequence leave before it is finished; what it has emitted stays in it.
-
-        Raises:
-            RequestError: it is not in the batch.
-        """
+        """Remove a sequence before it is finished; RequestError if it is not in the batch."""
         if not any(other is sequence for other in self.running):
             raise RequestError(
                 f"request {sequence.index} is not being decoded; it has finished or was cancelled before"
@@ -176,10 +159,7 @@ class Decoder:
         self._leave(sequence)
 
     def step(self, setup: RoundSetup | None = None) -> Round:
-        """Run one round over the whole batch and let finished sequences leave.
-
-        Args:
-            setup: how; as the schedule says where None.
+        """Run one round over the whole batch and let finished sequences leave; `setup` None: as scheduled.
 
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
@@ -226,7 +206,7 @@ class Decoder:
         )
 
     def draft(self, setup: RoundSetup, fresh: int) -> None:
-        """Let a setup's drafter draft behind so many tokens that it has to read first; nothing becomes of it."""
+        """Let a setup's drafter draft with `fresh` unread tokens, and drop the draft."""
         self._admission.settle()
         drafter = self._drafting.asked(setup)
         if isinstance(drafter, Forgets):
@@ -236,35 +216,30 @@ class Decoder:
             self._drafting.draft(self.running, setup)
 
     def verify(self, draft: DraftBatch, setup: RoundSetup) -> None:
-        """Verify trees that come from elsewhere, one behind every sequence, as a round of a setup would.
-
-        Raises:
-            MemoryError: the target cannot verify even the newest token of every sequence.
-        """
+        """Verify given trees, one for each sequence, as a round of a setup would; errors as in `step`."""
         self._admission.settle()
         self._verifying.verify(self.running, draft, setup)
         self._let_finished_leave(list(self.running))
 
     def forgiven(self) -> list[Fault]:
-        """Return what went wrong outside rounds and forget it; a drafter that is still asked has a clean slate."""
+        """Return and clear the faults outside rounds, and the failure counts of drafters still in use."""
         faults = list(self._faults)
         self._faults.clear()
         self._drafting.forgive()
         return faults
 
     def tell_again(self, faults: Iterable[Fault]) -> None:
-        """Let the next round tell faults of rounds that nobody has heard of."""
+        """Add faults of earlier rounds that were not reported to the next round."""
         self._faults.extend(faults)
 
     def _let_finished_leave(self, batch: Many[Sequence]) -> list[Sequence]:
-        """Return the sequences that have ended."""
         finished = [s for s in batch if s.is_finished]
         for sequence in finished:
             self._leave(sequence)
         return finished
 
     def _run_ahead(self, batch: Many[Sequence], setup: RoundSetup) -> Committed | None:
-        """Commit what a round says that was launched ahead, or is now; None where it has to be run as any other."""
+        """Commit a round that runs ahead; None where it must run as any other round."""
         if self._ahead is None:
             return None
         asked = self._drafting.asked(setup)
@@ -290,7 +265,6 @@ class Decoder:
         return done
 
     def _run(self, batch: Many[Sequence], setup: RoundSetup) -> Committed:
-        """Draft, verify and commit, each when the host has seen what came before."""
         fresh, draft = self._drafting.draft(batch, setup)
         self._watch.mark(DRAFTED)
         done = self._verifying.verify(batch, draft, setup)
@@ -305,6 +279,5 @@ class Decoder:
             self._ahead.note_joined(self.running)
 
     def _leave(self, sequence: Sequence) -> None:
-        """Give up the slot of a sequence."""
         self._admission.leave(sequence)
         self._left += 1

@@ -1,7 +1,7 @@
-"""How tokens are drawn by captured work: settings and seeds lie on the device, where every replay reads them.
+"""Drawing of tokens by captured work: `runtime.sampling` and `runtime.noise` in tensors of fixed shape.
 
-`runtime.sampling` and `runtime.noise` in tensors of fixed shape. What captured work is made for is a `DrawKind`; the
-numbers may be others in every replay. A penalty of repetition hangs on the text, which no kind knows.
+Every replay reads settings and seeds from the device; what is captured is a `DrawKind`. A repetition penalty depends on
+the text, so no kind supports it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ SEED, TEMPERATURE, TOP_K, LEFT_OUT, MIN_P, IS_SAMPLED = range(6)  # what is told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawKind:
-    """What is done to the scores of some rows of a batch at least, besides adding noise.
-
-    Attributes:
-        most_kept: at least the k of any row's top-k; 0 where no row asks for that.
-        has_top_p, has_min_p: whether any row does.
-    """
+    """Processing of a batch's scores before noise; `most_kept` is at least the k of any row's top-k, 0 without one."""
 
     most_kept: int = 0
     has_top_p: bool = False
@@ -45,12 +40,12 @@ class DrawKind:
 
 
 def draws_ahead(samplings: Many[Sampling]) -> bool:
-    """Return whether captured work may draw the tokens of such requests: nothing hangs on what stands in the text."""
+    """Return whether captured work may draw for such requests: none penalises tokens of its text."""
     return not any(s.penalises for s in samplings)
 
 
 def kind_of(samplings: Many[Sampling]) -> DrawKind | None:
-    """Return how captured work draws the tokens of requests that it may draw; None where all are greedy."""
+    """Return the kind of draws of requests that `draws_ahead` allows; None where all are greedy."""
     if are_greedy(samplings):
         return None
     sampled, most_kept = [s for s in samplings if s.temperature > 0], max(kept_by_top_k(s) for s in samplings)
@@ -69,21 +64,16 @@ class TreeDraws:
     most: int  # at least the depth of any node
 
     def behind(self, logits: Tensor, step: ForwardInput) -> Tensor:
-        """Return the token (batch, n) that is drawn behind every node."""
+        """Return the token drawn behind every node, (batch, n)."""
         assert step.tree is not None, "a captured forward has a tree"
         starts = step.tree.starts
         return self.draws.drawn(logits, starts + 1, step.positions - starts.unsqueeze(1), self.most)
 
 
 class DeviceDraws:
-    """How the tokens of a batch are drawn.
-
-    Attributes:
-        kind: of these draws.
-    """
+    """Draws of one kind for the tokens of a batch."""
 
     def __init__(self, kind: DrawKind, batch: int, device: torch.device) -> None:
-        """Have room for the settings of so many sequences; know none yet."""
         self.kind = kind
         self._requests: list[Request] = []
         self._numbers = torch.zeros((IS_SAMPLED + 1, batch), dtype=torch.int64, device=device)
@@ -91,7 +81,7 @@ class DeviceDraws:
         self._floats[TEMPERATURE] = 1.0
 
     def put(self, requests: Many[Request]) -> None:
-        """Let the next replays draw for requests of this kind, one per row; the host waits for nothing."""
+        """Set the requests, one per row, of the next replays, without waiting for the device."""
         if len(requests) == len(self._requests) and all(a is b for a, b in zip(requests, self._requests, strict=True)):
             return
         numbers = np.empty(self._numbers.shape, dtype=np.int64)
@@ -103,18 +93,11 @@ class DeviceDraws:
         self._requests = list(requests)  # where memory was short the device has what it had
 
     def drawn(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> Tensor:
-        """Return the target's draw behind every node, (batch, n) int64; part of the captured work.
-
-        Args:
-            logits: (batch, n, vocabulary), the target's.
-            first: (batch,) int64, place in the text of the token behind each root.
-            depths: (batch, n) int64.
-            most: at least every depth.
-        """
+        """Return draws (batch, n); `first` (batch,) is the place in the text behind each root. Is captured."""
         return best_of(*self.noisy_parts(logits, first, depths, most))
 
     def noisy_parts(self, logits: Tensor, first: Tensor, depths: Tensor, most: int) -> tuple[Tensor, Noise]:
-        """Return scores, and what is added to them before the best is drawn; the arguments are those of `drawn`."""
+        """Return scores and the noise to add before the best is drawn; for the arguments see `drawn`."""
         depths = depths.contiguous()
         lines = self._noise(first, depths, most + 1, logits.shape[2])
         temperatures = self._floats[TEMPERATURE]
@@ -123,18 +106,12 @@ class DeviceDraws:
         return logits, Noise(temperatures=temperatures, lines=lines, depths=depths)
 
     def drafted(self, logits: Tensor, places: Tensor) -> Tensor:
-        """Return a drafter's scores behind nodes of one depth as `sampling.draft_scores` does; part of captured work.
-
-        Args:
-            logits: (batch, n, vocabulary), the drafter's.
-            places: (batch,) int64, place in the text of the token that is drawn behind each.
-        """
+        """Return a drafter's scores behind nodes of one depth as `sampling.draft_scores` does; is captured."""
         lines = self._noise(places, torch.zeros_like(places).unsqueeze(1), 1, logits.shape[2])
         scores = self._scored(logits.float()) + lines
         return scores.clamp(min=NEVER) if self.kind.masks else scores
 
     def _scored(self, logits: Tensor) -> Tensor:
-        """Return the scores (batch, n, vocabulary) that noise is added to, as `sampling.processed` does."""
         scores = logits if logits.dtype == torch.float64 else logits.float()
         scores = tempered(scores, self._column(TEMPERATURE, scores))
         if self.kind.most_kept:
@@ -150,7 +127,7 @@ class DeviceDraws:
         return scores
 
     def _noise(self, first: Tensor, depths: Tensor, places: int, vocabulary: int) -> Tensor:
-        """Return (batch, places, vocabulary) noise from a place in each text on, where nodes stand at such depths."""
+        """Return noise (batch, places, vocabulary) from place `first` of each text on, for nodes of such depths."""
         seeds, is_sampled = self._numbers[SEED], self._numbers[IS_SAMPLED]
         if kernels.is_supported(first.device):
             numbers = depths, seeds, is_sampled, first.contiguous()
@@ -163,6 +140,5 @@ class DeviceDraws:
 
 
 def _settings_of(request: Request) -> tuple[float, ...]:
-    """Return the numbers of one row in their order; a greedy one is divided by 1, and masked by none."""
     temperature, left_out, min_p = masks_of(request)
     return 0.0, temperature or 1.0, kept_by_top_k(request), left_out, min_p, 0.0

@@ -1,4 +1,4 @@
-"""The drafters of a decoder, each asked until it has failed too often: a drafter's fault costs drafts alone."""
+"""The drafters of a decoder, each used until it fails too often: a drafter's fault costs only its drafts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .setup import RoundSetup
 
 
 class Drafting:
-    """Drafters by name, and how often each has failed in a row."""
+    """Drafters by name and their failures in a row; `absent` says why others are missing."""
 
     def __init__(
         self,
@@ -24,14 +24,6 @@ class Drafting:
         faults: list[Fault],
         absent: Mapping[str, str] | None = None,
     ) -> None:
-        """Ask all of them.
-
-        Args:
-            drafters: by name.
-            vocabulary: the target's.
-            faults: where what goes wrong is told.
-            absent: why others are not here, by name.
-        """
         self.drafters = drafters
         self._vocabulary, self._faults, self._absent = vocabulary, faults, absent or {}
         self._failures = dict.fromkeys(drafters, 0)  # in a row
@@ -41,15 +33,15 @@ class Drafting:
 
     @property
     def is_faultless(self) -> bool:
-        """Whether no drafter has failed in its last round or for good."""
+        """Whether no drafter failed in its last round or for good."""
         return not any(self._failures.values())
 
     def expect(self, setup: RoundSetup) -> None:
-        """Take note of how the next round is likely to be run: who drafts by it alone reads prompts until then."""
+        """Set the likely setup of the next round: until then only its drafter reads prompts."""
         self._latest = setup
 
     def turn_to(self, asked: RoundSetup) -> RoundSetup:
-        """Return how the next round is run: as is asked, but plainly where its drafter is not here or rests."""
+        """Return the next round's setup: as wanted, but plain where its drafter is missing or rests."""
         is_alone = asked.drafter is not None and self.asked(asked) is None
         if is_alone and asked.drafter not in self.drafters:
             reason = self._absent.get(asked.drafter or "", "there is no such drafter here")
@@ -58,7 +50,7 @@ class Drafting:
         return self._latest
 
     def asked(self, setup: RoundSetup) -> Drafter | None:
-        """Return who drafts by a setup; None where nobody does, or rests."""
+        """Return the drafter of a setup; None where there is none, or it rests."""
         name = setup.drafter
         if name is None or self._failures.get(name, MOST_FAULTS) >= MOST_FAULTS:
             return None
@@ -77,7 +69,7 @@ class Drafting:
         return self.sound(batch, setup, fresh, draft)
 
     def sound(self, batch: Many[Sequence], setup: RoundSetup, fresh: int, draft: DraftBatch) -> tuple[int, DraftBatch]:
-        """Return what a drafter has read and drafted; only roots where it hands over no trees of known tokens."""
+        """Return what a drafter read and drafted; only roots where its trees are malformed."""
         name = setup.drafter or ""
         try:
             require_sound(draft, len(batch), self._vocabulary, setup.policy.max_verify_tokens)
@@ -88,17 +80,17 @@ class Drafting:
         return fresh, draft
 
     def forgive(self) -> None:
-        """Forget the failures of drafters that are still asked."""
+        """Clear the failures of drafters that are still in use."""
         for name, failures in self._failures.items():
             if failures < MOST_FAULTS:
                 self._failures[name] = 0
 
     def note_sound(self, setup: RoundSetup) -> None:
-        """Take note that a setup's drafter has handed over trees of known tokens."""
+        """Note that a setup's drafter has drafted well-formed trees."""
         self._failures[setup.drafter or ""] = 0
 
     def has_read_late(self, setup: RoundSetup, widths: tuple[int, ...]) -> bool:
-        """Return whether whoever drafted a round, in forwards so wide, had prompts to read first; it has them now."""
+        """Return whether the drafter of a round of such forwards read prompts late in it; clears that mark."""
         name = setup.drafter
         if name not in self._late or not widths:
             return False
@@ -106,7 +98,7 @@ class Drafting:
         return True
 
     def read_along(self, reading: Reading) -> None:
-        """Let whoever drafts now read as far in a prompt as the target has, where it can; others read it later."""
+        """Let the current drafter read as much of a prompt as the target has; others read it later."""
         tokens = reading.sequence.request.prompt[: reading.read]
 
         def read(name: str, drafter: Drafter) -> None:
@@ -117,7 +109,7 @@ class Drafting:
         self.keep_up(read, reading.slot)
 
     def copy_prefix(self, source: int, slot: int, tokens: int) -> dict[str, int]:
-        """Let a slot begin as another does, with so many tokens at most; return how many each drafter holds there."""
+        """Copy at most `tokens` of a slot over another in every drafter; return how many each then holds."""
         held: dict[str, int] = {}
 
         def copy(name: str, drafter: Drafter) -> None:
@@ -128,7 +120,7 @@ class Drafting:
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots in which nobody runs exchange what they hold."""
+        """Exchange the texts of two slots in which no sequence runs."""
 
         def swap(_: str, drafter: Drafter) -> None:
             if isinstance(drafter, CopiesPrefix):
@@ -137,10 +129,7 @@ class Drafting:
         self.keep_up(swap, one, other)
 
     def join(self, reading: Reading, slot: int) -> None:
-        """Let drafters take a sequence whose prompt the target has read into its slot, with what they have read.
-
-        Whoever does not draft now reads it where it is asked to draft: prompts are long, and it may never be.
-        """
+        """Let drafters take a sequence into its slot; those not in use read the prompt when they first draft."""
 
         def take(name: str, drafter: Drafter) -> None:
             if not isinstance(drafter, ReadsAlong):
@@ -159,15 +148,14 @@ class Drafting:
         self.keep_up(take, slot)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self.keep_up(lambda _, drafter: drafter.move(source, target), target)
 
     def _reads_at_once(self, name: str) -> bool:
-        """Whether a drafter reads prompts before it is asked to draft: who drafted last; all before any is known."""
         return self._latest is None or self._latest.drafter == name
 
     def keep_up(self, tell: Callable[[str, Drafter], None], *slots: int) -> None:
-        """Tell drafters of what came or moved to some slots; who fails at it reads their texts anew, later."""
+        """Apply a change of slots to every drafter; one that fails reads their texts again later."""
         for name, drafter in self.drafters.items():
             if self._failures[name] < MOST_FAULTS:
                 try:
@@ -176,7 +164,7 @@ class Drafting:
                     self._note_failure(name, error, 1 if self._has_forgotten(name, slots) else MOST_FAULTS)
 
     def note_left(self, slots: int) -> None:
-        """Take note of a text that has left; who has rested for long enough begins anew, in so many slots."""
+        """Note a text that has left; a drafter that has rested long enough starts again, in so many slots."""
         for name in list(self._resting):
             self._resting[name] -= 1
             if not self._resting[name]:
@@ -185,7 +173,7 @@ class Drafting:
                     self._failures[name] = MOST_FAULTS - 1
 
     def _has_forgotten(self, name: str, slots: Iterable[int]) -> bool:
-        """Let a drafter hold nothing of some slots' texts, and read them when it drafts; return whether it can."""
+        """Let a drafter drop some slots' texts, to read them when it drafts; return whether it can."""
         drafter = self.drafters[name]
         if not isinstance(drafter, ReadsAlong):
             return False
@@ -198,7 +186,7 @@ class Drafting:
         return True
 
     def _note_failure(self, name: str, error: Exception, weight: int) -> None:
-        """Tell what went wrong; who fails too often is not asked again, or not soon where memory was all it lacked."""
+        """Report a failure; too many end a drafter, or let it rest where it only lacked memory."""
         self._failures[name] += weight
         is_memory, is_last, fate = is_out_of_memory(error), False, ""
         if self._failures[name] >= MOST_FAULTS:

@@ -1,9 +1,9 @@
 """Draw tokens from logits: greedy, or sampled with noise keyed by (seed, position).
 
-A sampled token is argmax(scores + gumbel), where the scores are the logits after temperature, masks and penalty
-(see sampling.py) and the noise is a pure function of the request's seed, the token's position in the text and the
-token id. So the target's own sampled continuation is fixed by (prompt, seed) like a greedy one: verification only has
-to *match* it, whatever drew the tree, and the output is the target's own, token for token.
+A sampled token is argmax(scores + gumbel): scores are the logits after temperature, masks and penalty (see
+sampling.py), and the noise is a pure function of the request's seed, the token's position in the text and the token id.
+So the target's own sampled continuation is fixed by (prompt, seed) like a greedy one. Verification only has to *match*
+it, whatever drew the tree, and the output is the target's own, token for token.
 
 Source: see noise.py.
 """
@@ -33,24 +33,20 @@ def draw(
 ) -> list[list[int]]:
     """Return the target's draw behind every node of every row, on the host.
 
-    Args:
-        logits: (batch, n, vocabulary).
-        sequences: (batch,), whose requests say how to draw.
-        depths: (batch, n), distance of each node from the last committed token.
-        paths: (batch, n, any) tokens of each node's path behind the committed text, as `sampling.tree_paths` gives
-            them; read only where a request penalises repetition. None: every node stands right behind that text.
+    `logits` is (batch, n, vocabulary), `depths` (batch, n) from the last committed token. `paths` (batch, n, any) holds
+    each node's path, see `sampling.tree_paths`; only a repetition penalty reads it. None: nodes follow the text.
     """
     return drawn_from(scored(logits, sequences, paths), sequences, depths)
 
 
 def require_numbers(logits: Tensor) -> None:
-    """Raise ModelError where logits hold what is no number, or none that is finite; of rounds, draws tell it."""
+    """Raise ModelError where logits are not finite; in rounds the draws report that."""
     if not math.isfinite(fetched(logits.amax().float()).item()):
         raise ModelError(NO_NUMBERS)
 
 
 def draws_of(batch: Many[Sequence]) -> Draws:
-    """Return how kernels draw for the sequences of a round; no request penalises what stands in the text."""
+    """Return how kernels draw for the sequences of a round, none of which penalises repetition."""
     if shared_temperature(batch) == 0.0:
         return greedy_draws(len(batch))
     asked = [(s.request, len(s.tokens)) for s in batch]
@@ -59,39 +55,35 @@ def draws_of(batch: Many[Sequence]) -> Draws:
 
 
 def is_unpenalised(sequences: Many[Sequence]) -> bool:
-    """Whether what is drawn hangs on scores and noise alone, and on nothing that stands in the texts."""
+    """Whether draws depend on scores and noise alone, not on the tokens of the texts."""
     return shared_temperature(sequences) is not None or not any(s.request.penalises for s in sequences)
 
 
 def drafted_draws(sequences: Many[Sequence]) -> Draws | None:
-    """Return how kernels draw for some sequences, see `is_unpenalised`; None where the best tokens are looked for."""
+    """Return how kernels draw for some sequences, see `is_unpenalised`; None where all are greedy."""
     return None if shared_temperature(sequences) == 0.0 else draws_of(sequences)
 
 
 @lru_cache(maxsize=256)
 def greedy_draws(batch: int) -> Draws:
-    """Return how kernels find the best tokens; nobody writes to it."""
+    """Return how kernels find the best tokens; shared, so read-only."""
     return Draws(np.zeros((batch, 3), dtype=np.int64), np.zeros((batch, 3), dtype=np.float32))
 
 
 def scored(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None = None) -> Tensor:
-    """Return the scores (batch, n, vocabulary) that tokens are drawn from, before noise; the arguments are `draw`'s."""
+    """Return the scores (batch, n, vocabulary) to draw from, before noise; for the arguments see `draw`."""
     return processed(logits, [s.request for s in sequences], seen_tokens(sequences, paths, logits.device))
 
 
 def drawn_from(scores: Tensor, sequences: Many[Sequence], depths: Ints) -> list[list[int]]:
-    """Return the draw behind every node by its scores, as `scored` gives them, and the noise of its place."""
+    """Return the draw behind every node from `scored` scores and the noise of its place."""
     rows = [row for row, s in enumerate(sequences) if s.request.temperature > 0]
     own = [sequences[row] for row in rows]
     return best_tokens(on_rows(scores, rows, lambda some: some + noise(own, depths[rows], some)))
 
 
 def best_tokens(scores: Tensor) -> list[list[int]]:
-    """Return the best-scored token behind every node, the first of equals, on the host; `NO_TOKEN` without a number.
-
-    Args:
-        scores: (batch, n, vocabulary).
-    """
+    """Return the first best token of scores (batch, n, vocabulary), on the host; `NO_TOKEN` if not finite."""
     if scores.device.type == "cpu" and scores.dtype != torch.float64:
         # numpy's float32 arg-max is several times faster than torch's in bf16 on a CPU
         numbers = scores.float().numpy()
@@ -106,7 +98,7 @@ def best_tokens(scores: Tensor) -> list[list[int]]:
 
 
 def noise(sequences: Many[Sequence], depths: Ints, like: Tensor) -> Tensor:
-    """Return the noise (rows, n, vocabulary) of what is drawn behind nodes at those depths, shaped like the scores."""
+    """Return noise (rows, n, vocabulary) for draws behind nodes at those depths."""
     device = like.device
     first = np.array(
         [[len(s.tokens)] for s in sequences], dtype=np.int64

@@ -1,6 +1,6 @@
-"""The tokens that end a target's text: its tokenizer's end, and what its generation settings or a caller name.
+"""The tokens that end a target's text: its tokenizer's end, and those of its generation settings or of a caller.
 
-Chat models end a turn by a token that is not the end of all text: their `generation_config.json` then lists several.
+Chat models end a turn by another token than the end of text: their `generation_config.json` then lists several.
 """
 
 from __future__ import annotations
@@ -18,15 +18,7 @@ from .models.loading import first_line, load_config
 
 
 def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the tokens that end a text: those that `transformers.generate` ends at, and the tokenizer's own.
-
-    Args:
-        folder: the model's, or its GGUF file; what is not there names none.
-        tokenizer: the model's.
-
-    Raises:
-        ModelError: its settings cannot be read.
-    """
+    """Return the tokens that end texts, for `transformers.generate` and the tokenizer; ModelError for bad settings."""
     try:
         return own_ends(tokenizer) | _ids(_configured(folder))
     except (OSError, ValueError, TypeError) as error:
@@ -34,22 +26,19 @@ def end_tokens(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[in
 
 
 def own_ends(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the tokenizer's end of text alone; nothing where it has none."""
+    """Return only the tokenizer's end of text; empty where it has none."""
     return _ids(tokenizer.eos_token_id)
 
 
 def special_ends(
     tokenizer: PreTrainedTokenizerBase, stop: Iterable[str], ends: frozenset[int] = frozenset()
 ) -> frozenset[int]:
-    """Return the special tokens among stop strings: a text is shown without them, so nobody would find them there.
+    """Return the special tokens among stop strings, which a text without special tokens does not show.
 
-    Args:
-        tokenizer: the target's.
-        stop: stop strings. One that only holds a special token at which texts end anyway stops nothing earlier.
-        ends: tokens at which they do.
+    A stop string with one of `ends`, at which texts end anyway, needs no token of its own.
 
     Raises:
-        RequestError: a string is more than a special token, at which no text ends.
+        RequestError: a string has other text beside a special token at which no text ends.
     """
     special = _special(tokenizer, len(tokenizer))
     for string in stop:
@@ -64,13 +53,13 @@ def special_ends(
 
 @lru_cache(maxsize=4)
 def _special(tokenizer: PreTrainedTokenizerBase, size: int) -> Mapping[str, int]:
-    """Return the special tokens of a tokenizer of so many tokens, which it takes long to tell between two rounds."""
+    """Return a tokenizer's special tokens; cached, since it takes long between two rounds."""
     added = tokenizer.added_tokens_decoder.items()
     return {token.content: number for number, token in added if token.special and token.content}
 
 
 def _configured(folder: Path) -> Any:  # Any: None, a token or a list of them
-    """Return what the generation settings name; without such a file, what the model's configuration does."""
+    """Return the ends of the generation settings; without such a file, of the model's configuration."""
     if is_gguf(folder):
         return load_config(str(folder)).eos_token_id
     if (folder / "generation_config.json").is_file():

@@ -1,4 +1,4 @@
-"""What may go wrong beside the target: a drafter's fault costs drafts, never the output."""
+"""Faults beside the target: a drafter's fault costs drafts, never the output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fault:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed: torch on a CPU says so in a plain RuntimeError, as CUDA's libraries do."""
+    """Return whether an allocation failed: torch on a CPU raises a plain RuntimeError, as CUDA's libraries do."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
@@ -42,17 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_for(what: str, remedy: str) -> Iterator[None]:
-    """Let an allocation that fails in a block be told in words.
-
-    Whoever goes on with less does so behind its handler: the error holds what the block has allocated.
-
-    Args:
-        what: is to be measured.
-        remedy: what to do.
-
-    Raises:
-        NoRoomError: an allocation failed.
-    """
+    """Turn a failed allocation into a NoRoomError, which holds the block's memory until its handler ends."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -62,10 +52,7 @@ def memory_for(what: str, remedy: str) -> Iterator[None]:
 
 
 def require_sound(draft: DraftBatch, batch: int, vocabulary: int, most: int) -> None:
-    """Raise ModelError unless a draft is a tree of known tokens, at most so many, for every sequence of the batch.
-
-    The nodes of drafts that are sound by their making are not looked at.
-    """
+    """Raise ModelError unless a draft has a tree of at most `most` known tokens for every sequence."""
     shape = draft.tokens.shape  # that of parents and depths, too: see DraftBatch
     if shape[0] != batch:
         raise ModelError(f"a draft for {batch} sequences has {shape[0]} trees; repair the drafter")

@@ -1,4 +1,4 @@
-"""A key-value cache that also keeps a hidden state per token: what heads draft from."""
+"""A key-value cache that also holds a hidden state per token, from which heads draft."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from .cache import KeyValueCache
 
 
 class FeatureCache(KeyValueCache):
-    """Keys, values and features; whatever moves, moves together.
+    """Keys, values and features, which always move together.
 
-    Invariant: `features[slot, position]` belongs to the token whose keys lie at that position.
-
-    Attributes:
-        after: how many layers of the target each part of a feature has passed; empty where they are a head's own.
+    Invariant: `features[slot, position]` belongs to the token whose keys lie at that position. `after` is the number of
+    the target's layers before each part of a feature; empty for a head's own features.
     """
 
     def __init__(
@@ -28,7 +26,7 @@ class FeatureCache(KeyValueCache):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        """Allocate a cache as any, and features (slots, capacity, feature_width)."""
+        """Allocate a key-value cache, and features (slots, capacity, feature_width)."""
         super().__init__(layers=layers, slots=slots, capacity=capacity, width=width, dtype=dtype, device=device)
         self.after = after
         self.features = torch.zeros(slots, capacity, feature_width, dtype=dtype, device=device)
@@ -40,7 +38,7 @@ class FeatureCache(KeyValueCache):
         self._flat_features.index_copy_(0, rows, features)
 
     def write_part(self, rows: torch.Tensor, passed: int, states: torch.Tensor) -> None:
-        """Set, of the features of rows (n,), the states (n, hidden) that have passed so many layers, one of `after`."""
+        """Set the part of features in rows (n,) that is the states (n, hidden) after `passed` layers."""
         width = states.shape[1]
         begin = self.after.index(passed) * width
         self._flat_features[:, begin : begin + width].index_copy_(0, rows, states)

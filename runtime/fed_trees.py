@@ -1,4 +1,4 @@
-"""The trees of a round as its target reads them: as many tokens of every sequence, laid out for one forward."""
+"""The trees of a round as its target reads them: equally many tokens of every sequence, in one forward."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ ALONE: Bools = np.ones((1, 1, 1), dtype=np.bool_)  # what a root sees of the nod
 
 
 def prepare(dtype: torch.dtype, device: torch.device) -> None:
-    """Load what checks and lays out drafted trees, so that no round waits for a compiler; a moment, once a process.
-
-    Args:
-        dtype: of the target's masks.
-        device: the target's.
-    """
+    """Load and compile what checks and lays out drafted trees, so that no round waits; once a process."""
     numbers = np.array([[[ROOT_TOKEN, 0]], [[-1, 0]], [[0, 1]]], dtype=np.int64)
     tokens, parents, depths = numbers
     draft = DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=np.array([2]), widths=())
@@ -54,26 +49,16 @@ def prepare(dtype: torch.dtype, device: torch.device) -> None:
 
 
 class FedTrees:
-    """A batch of trees, cut or padded to the tokens that are fed; padding hangs on the root.
-
-    What only some rounds read is made when it is asked for.
-    """
+    """A batch of well-formed trees, padded to `fed` tokens each below the root; values are computed on demand."""
 
     def __init__(self, batch: Many[Sequence], draft: DraftBatch, fed: int) -> None:
-        """Take sound trees.
-
-        Args:
-            batch: the sequences, whose newest tokens are the roots.
-            draft: their trees.
-            fed: tokens of each that are fed, at least those of the largest tree.
-        """
         self._batch, self._draft, self._fed = batch, draft, fed
         self._nodes = max(draft.sizes.tolist())
         self.contexts = [s.context for s in batch]
 
     @cached_property
     def tokens(self) -> Ints:
-        """(batch, fed), roots included; -1 where a row's tree has ended before the largest one."""
+        """(batch, fed), roots included; -1 where a tree is smaller than the largest."""
         tokens = widened(self._draft.tokens, self._nodes, self._fed)
         tokens[:, 0] = self._roots
         return tokens
@@ -90,18 +75,13 @@ class FedTrees:
 
     @property
     def paths(self) -> Ints | None:
-        """Each node's own path, None where no request penalises it; see `sampling.tree_paths`."""
+        """Each node's own path, None where no request penalises repetition; see `sampling.tree_paths`."""
         if not any(s.request.penalises for s in self._batch):
             return None
         return tree_paths(self._batch, self.tokens, self.sees)
 
     def laid_out(self, masks: Masks, seen_in: Callable[[int], int] | None = None) -> ForwardInput:
-        """Return what a model's forward reads.
-
-        Args:
-            masks: memory for its mask.
-            seen_in: as `layout.lay_out` takes it.
-        """
+        """Return the forward's input; for `seen_in` see `layout.lay_out`."""
         ends, seen = self._ends, self._seen
         batch, draft = len(self.contexts), self._draft
         if seen_in is not None:
@@ -119,7 +99,7 @@ class FedTrees:
 
     @property
     def _ends(self) -> Ints:
-        """(2, batch), the token of each root, and committed tokens in the cache."""
+        """Tokens of the roots and numbers of cached tokens, (2, batch)."""
         return np.array([self._roots, self.contexts], dtype=np.int64)
 
     @property

@@ -11,26 +11,22 @@ from .requests import Request, Sequence
 class Feed:
     """Admits requests in order.
 
-    Invariant: `sequences[i]` is what request i has become; those beyond wait.
+    `sequences[i]` is request i's; later requests wait. With `keeps_full` all are admitted again, with further indices,
+    while any decodes for the first time: every slot stays busy until then.
     """
 
     def __init__(self, decoder: Decoder, requests: Many[Request], *, keeps_full: bool = False) -> None:
-        """Take a decoder and what it is to decode.
-
-        With `keeps_full` all are admitted anew, under numbers of their own behind the last, while any of them is being
-        decoded for the first time: every slot stays busy until then.
-        """
         self.sequences: list[Sequence] = []
         self._decoder, self._requests, self._keeps_full = decoder, requests, keeps_full
         self._again = 0  # admitted anew
 
     @property
     def admitted(self) -> int:
-        """Requests that have joined so far, those decoded anew included."""
+        """Requests that have joined so far, repeats included."""
         return len(self.sequences) + self._again
 
     def refill(self) -> bool:
-        """Let waiting requests join while there is room; return whether anything is to be decoded."""
+        """Let waiting requests join while there is room; return whether to continue."""
         while self._decoder.has_room and len(self.sequences) < len(self._requests):
             place = len(self.sequences)
             self.sequences.append(self._decoder.admit(self._requests[place], place))

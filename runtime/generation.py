@@ -1,4 +1,4 @@
-"""What one prompt is generated with, and what comes out of it."""
+"""Settings and results of the generation from one prompt."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ class GenerationSettings(Sampling):
 
 
 def _strings(given: object) -> tuple[str, ...]:
-    """Return stop strings as a tuple; raise RequestError where they are none."""
     found = tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(one, str) for one in found):
         raise RequestError(f"stop takes strings, got {given!r}; write [] for none")
@@ -72,7 +71,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What became known of one request: some text, or its end."""
+    """News of one request: some text, or its end."""
 
     handle: int  # of the request, as `Session.submit` returned it
     piece: str  # of the text, behind all pieces before; empty only where the request ends

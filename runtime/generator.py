@@ -37,13 +37,13 @@ SHARED_LENGTH = 512  # texts are given room for a multiple of this where the nex
 class Generator:
     """A target and its drafters, ready to decode by a schedule.
 
-    Everything that generates takes `GenerationSettings`, their fields as keywords, or both: keywords go first. A prompt
-    is text or, for a target that sees, an `ImagePrompt`.
+    Everything that generates takes `GenerationSettings`, their fields as keywords, or both: keywords win. A prompt is
+    text or, for a target that sees, an `ImagePrompt`.
 
     Attributes:
-        choice: the plan it follows, or why there is none.
+        choice: the plan, or why there is none.
         tokenizer: the target's.
-        observer: what is told of every round: of a loaded generator its `Watch`, with events, counters and drift.
+        observer: gets every round; of a loaded generator its `Watch`, with events, counters and drift.
     """
 
     def __init__(
@@ -60,14 +60,11 @@ class Generator:
         ends: frozenset[int] | None = None,
         why_longest: str = "",
     ) -> None:
-        """Take loaded models, and judges by name; the observer sees every round.
+        """Use loaded models, and judges by name; the observer gets every round.
 
-        `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own alone. `why_longest` is what
-        `why_shorter` says of the target.
-
-        A call takes over the caches of the one before if they fit, with what was captured over them, which can take
-        longer than a text, and with its texts, of which prompts may be the continuation. A session has its own, and
-        lets those go.
+        `ends` are the tokens that end a text, see `ends.py`; None: the tokenizer's own. `why_longest` is the target's
+        `why_shorter`. A call reuses the last call's caches if they fit, with the work captured over them, which can
+        take longer than a text, and with its texts, which prompts may continue. A session has its own and frees those.
         """
         self.choice = choice
         self._target, self.tokenizer, self._ends, self.observer = target, tokenizer, ends, observer
@@ -103,11 +100,7 @@ class Generator:
     ) -> list[Completion]:
         """Return the continuations of all prompts; one whose prompt finds no memory has "failed".
 
-        Args:
-            prompts: any number.
-            settings: one per prompt; or one for all, with which prompt i draws with seed + i.
-            slots: sequences decoded at once; the others wait for a free slot.
-            options: fields of the settings.
+        `settings` are one per prompt, or one for all, with which prompt i has seed + i. `slots` of them decode at once.
 
         Raises:
             RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
@@ -122,7 +115,6 @@ class Generator:
     def _completed(
         self, requests: Sequence[Request], each: Sequence[GenerationSettings], slots: int
     ) -> list[Completion]:
-        """Return the completions of some requests, at least one, with the settings of each."""
         held = self._held_for(requests, slots)
         held.decoder.expect(held.slots, max(len(request.prompt) for request in requests[: held.slots]))
         session = self._session_over(held, piecewise=False)
@@ -135,12 +127,9 @@ class Generator:
     def chat(
         self, messages: Conversation, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Completion:
-        """Return the target's answer to a conversation, which its tokenizer's chat template writes.
+        """Return the target's answer to a conversation, by its tokenizer's chat template.
 
-        Args:
-            messages: turns such as {"role": "user", "content": "Hi"}, as OpenAI's API takes them.
-            settings: of the answer.
-            options: fields of the settings.
+        `messages` are turns such as {"role": "user", "content": "Hi"}, as in OpenAI's API.
 
         Raises:
             RequestError: as `generate`; or there is no such template, or it refuses the conversation.
@@ -152,11 +141,7 @@ class Generator:
     def stream_chat(
         self, messages: Conversation, settings: GenerationSettings | None = None, **options: Unpack[GenerationOptions]
     ) -> Pieces[str, None, Completion]:
-        """Yield the answer to a conversation piece by piece, as `stream` does; return what `chat` does.
-
-        Raises:
-            RequestError, DeviceError: as `chat`.
-        """
+        """Yield the answer to a conversation piece by piece, as `stream` does; results and errors as in `chat`."""
         (own,) = _one_per_prompt(settings, options, 1)
         return (yield from self._pieces(self.chat_request(messages, own), own))
 
@@ -165,7 +150,7 @@ class Generator:
     ) -> Pieces[str, None, Completion]:
         """Yield the continuation of one prompt piece by piece, as rounds commit it; return what `generate` does.
 
-        A piece never ends inside a character, nor with what may still become a stop string.
+        A piece never ends inside a character, nor with a possible start of a stop string.
 
         Raises:
             RequestError, DeviceError: as `generate`.
@@ -206,21 +191,20 @@ class Generator:
         """Return a running batch that requests may join and leave at any time.
 
         Args:
-            slots: sequences decoded at once; the others wait for a free slot.
-            longest: most tokens of one request, prompt and new ones together; memory is allocated for them. Where None,
-                2,048, or as many as the model has positions.
-            prefill_tokens: of prompts, read at most between two rounds of others: fewer keep their pieces coming, more
-                let a long prompt begin sooner.
-            prefix_caching: whether a prompt that begins like another request's text is read from where they differ, in
-                slots that stand free of those that have ended. It is then answered sooner, which tells whoever sends
-                prompts how others begin.
-            spare_slots: in which nothing runs, for texts that have ended while all slots are taken; as many as slots
-                are usual where memory has room for them, which no plan counts.
-            warm: whether to decode throwaway texts at every batch first, in all ways that the plan may ask for: seconds
-                now, so that no request waits while something is captured, compiled or set up at its first use.
+            slots: sequences decoded at once; the others wait.
+            longest: most tokens of one request, prompt and new ones, for which memory is allocated; None: 2,048, or the
+                model's positions if fewer.
+            prefill_tokens: of prompts, read at most between two rounds: fewer keep running requests fast, more let a
+                long prompt begin sooner.
+            prefix_caching: a prompt that begins like another request's text is read from where they differ. Its faster
+                answer reveals to the sender how other prompts begin.
+            spare_slots: for texts that have ended while all slots are in use; usually as many as `slots` if memory has
+                room, which no plan counts.
+            warm: decode throwaway texts at every batch and in all setups of the plan first. It takes seconds, so that
+                no request waits for a first capture or compilation.
 
         Raises:
-            RequestError: the model has fewer positions than that, a number is too small, or spare slots keep nothing.
+            RequestError: the model has fewer positions than that, a number is too small, or spare slots have no use.
             DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
         most = self._target.longest_context
@@ -241,11 +225,6 @@ class Generator:
         return self._session_over(held, piecewise=True, prefill_tokens=prefill_tokens)
 
     def _warm(self, held: HeldDecoder) -> None:
-        """Run what the plan may ask for at every batch once.
-
-        Raises:
-            DeviceError: there is no memory for a round, not even of plain decoding.
-        """
         plan = self.choice.plan
         run = WarmUp(held.decoder, longest=held.longest, temperature=0.0 if plan is None else plan.temperature)
         try:
@@ -258,10 +237,10 @@ class Generator:
             raise _no_memory(error) from error
 
     def chat_request(self, messages: Conversation, settings: GenerationSettings) -> Request:
-        """Return a conversation in tokens, through the tokenizer's chat template, as `request` does a prompt.
+        """Return a conversation in tokens, by the tokenizer's chat template, as `request` does a prompt.
 
         Raises:
-            RequestError: there is no such template, it refuses the conversation, or a turn is none.
+            RequestError: there is no such template, it refuses the conversation, or a turn is malformed.
         """
         if isinstance(messages, str | Mapping):
             raise RequestError('chat takes turns, got one; write [{"role": "user", "content": "..."}]')
@@ -270,7 +249,7 @@ class Generator:
         return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, turns), settings, self._ends)
 
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
-        """Return a prompt in tokens, as a session's `enqueue` takes it; any thread may ask, while another one decodes.
+        """Return a prompt in tokens, for a session's `enqueue`; thread-safe, also while another thread decodes.
 
         Raises:
             RequestError: the prompt has no tokens, or its images do not fit it or the target.
@@ -290,7 +269,6 @@ class Generator:
         return self._target.regime == CAPTURED
 
     def _held_for(self, requests: Sequence[Request], slots: int) -> HeldDecoder:
-        """Return a decoder that nobody else uses with room for some requests."""
         slots, longest = min(slots, len(requests)), max(len(r.prompt) + r.max_new_tokens for r in requests)
         _require_slots(slots)
         if longest > self._target.longest_context:
@@ -313,7 +291,6 @@ class Generator:
         return self._maker.make(slots, longest)
 
     def _set_aside(self, held: HeldDecoder) -> None:
-        """Keep a decoder for the next call."""
         self._spare = held
         let_workers_go_beside_others()
 
@@ -337,11 +314,6 @@ def _require_slots(slots: int) -> None:
 
 
 def _events(session: Session) -> Iterator[Event]:
-    """Yield what becomes known of a session.
-
-    Raises:
-        DeviceError: there is no memory for a round, not even of plain decoding.
-    """
     try:
         yield from session.events()
     except (MemoryError, RuntimeError) as error:
@@ -349,18 +321,13 @@ def _events(session: Session) -> Iterator[Event]:
 
 
 def _no_memory(error: Exception) -> DeviceError:
-    """Return what to say where a round found no memory; raise the error itself where it is another one."""
+    """Return the error for a round without memory; raise any other error again."""
     if not is_out_of_memory(error):
         raise error
     return DeviceError(f"a round does not fit into memory: {reason_of(error)}; decode fewer at once")
 
 
 def _read(completion: Completion) -> Completion:
-    """Return a completion whose prompt was read.
-
-    Raises:
-        DeviceError: there was no memory for it.
-    """
     if completion.finish_reason == "failed":
         raise DeviceError(f"the prompt could not be read: {completion.error}; shorten it, or decode fewer at once")
     return completion
@@ -369,7 +336,7 @@ def _read(completion: Completion) -> Completion:
 def _one_per_prompt(
     settings: GenerationSettings | Sequence[GenerationSettings] | None, options: GenerationOptions, prompts: int
 ) -> list[GenerationSettings]:
-    """Return each prompt's settings, the options put over them; settings for all give every prompt its own seed."""
+    """Return each prompt's settings with the options; settings for all get one seed per prompt."""
     if settings is None or isinstance(settings, GenerationSettings):
         shared = replace(settings or GenerationSettings(), **options)
         return [replace(shared, seed=seed_behind(shared.seed, place)) for place in range(prompts)]

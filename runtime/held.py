@@ -1,4 +1,4 @@
-"""Decoders for a plan, with as many of its drafters as can be made and find memory."""
+"""Decoders for a plan, with as many of its drafters as can be made and fit into memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HeldDecoder:
     calls: int = 0  # that it served again
 
     def serves(self, slots: int, longest: int) -> bool:
-        """Whether it is idle, nothing has failed in it, and it has as many slots and room enough."""
+        """Whether it is idle and faultless, and has as many slots and enough room."""
         is_free = not self.decoder.running and self.decoder.is_faultless
         is_able = not self.is_cramped or self.calls < PATIENCE
         return is_free and is_able and self.slots == slots and self.longest >= longest
@@ -44,8 +44,6 @@ class HeldDecoder:
 
 @dataclass(slots=True)
 class _Made:
-    """The drafters of one attempt by name, and why others are not among them."""
-
     drafters: dict[str, Drafter] = field(default_factory=lambda: {LOOKUP: LookupDrafter()})
     refused: dict[str, str] = field(default_factory=dict)  # not to be had of these models
     cramped: dict[str, str] = field(default_factory=dict)  # no memory
@@ -53,16 +51,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecoderMaker:
-    """What all decoders of a generator have in common.
-
-    Attributes:
-        target: that verifies.
-        models: what drafts, by name.
-        setups_within: tells what the schedule may ask for, of at most so many sequences behind at most so many tokens.
-        schedule: of the rounds.
-        judges: of lossy rules, by name.
-        allow_lossy: whether lossy policies run.
-    """
+    """What all decoders of a generator have in common; `setups_within` maps sequences and context to setups."""
 
     target: CausalModel
     models: Mapping[str, CausalModel]
@@ -73,13 +62,13 @@ class DecoderMaker:
     _known: dict[tuple[int, int], tuple[RoundSetup, ...]] = field(default_factory=dict)  # of slots and lengths
 
     def make(self, slots: int, longest: int, *, prefix_caching: bool = True, spare_slots: int = 0) -> HeldDecoder:
-        """Return a new decoder, with the drafters alone that so many texts, as long, may meet; see `Decoder`.
+        """Return a new decoder, with only the drafters that such texts may need; see `Decoder`.
 
-        A drafter that cannot be made, or finds no memory, is left out; its rounds tell why.
-        Where the target's own cache finds none beside them, drafters are left out from the last of the plan on.
+        A drafter that cannot be made or has no memory is missing, and its rounds say why. If the target's own cache
+        then has no memory, drafters are dropped from the plan's last on.
 
         Raises:
-            DeviceError: it finds none at all.
+            DeviceError: there is no memory even without drafters.
         """
         setups = self._setups(slots, longest)
         load_kernels(setup.policy for setup in setups)
@@ -113,14 +102,13 @@ class DecoderMaker:
             return HeldDecoder(decoder, slots, longest, is_cramped=bool(made.cramped or yielding))
 
     def _setups(self, slots: int, longest: int) -> tuple[RoundSetup, ...]:
-        """Return what so many texts may meet, a little longer ones even: it is asked for at every call."""
+        """Return the setups that such texts may need, rounded up to `STEP` and cached: every call asks."""
         place = slots, -(-longest // STEP) * STEP
         if place not in self._known:
             self._known[place] = self.setups_within(*place)
         return self._known[place]
 
     def _made(self, setups: Iterable[RoundSetup], without: Iterable[str], slots: int, capacity: int) -> _Made:
-        """Return the drafters of some setups but some."""
         made, left_out = _Made(), set(without)
         for setup in setups:
             name = setup.drafter
@@ -137,7 +125,7 @@ class DecoderMaker:
         return made
 
     def _drafter(self, name: str, policy: TreePolicy, slots: int, capacity: int) -> dict[str, Drafter]:
-        """Return a drafter by its name; nothing where its models are not here, which the decoder reports as a fault."""
+        """Return a drafter by its name; empty where its models are missing, which the decoder reports as a fault."""
         drafts = drafting(policy)
         models = drafts.models if isinstance(drafts, StackPolicy) else (name,)
         if not set(models) <= set(self.models):

@@ -1,4 +1,4 @@
-"""Images as a caller gives them, and prompts that hold them."""
+"""Images from a caller, and prompts that contain them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ Pixels: TypeAlias = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A picture in colours; images with the same pixels are equal.
-
-    Attributes:
-        pixels: (height, width, 3), red, green and blue from 0 to 255.
-        digest: of the pixels and the shape.
-    """
+    """A picture of pixels (height, width, 3), RGB from 0 to 255; pictures with equal pixels are equal."""
 
     pixels: Pixels = field(repr=False)
     digest: str = field(init=False)
@@ -38,20 +33,19 @@ class Image:
         object.__setattr__(self, "digest", hashlib.sha256(repr(shape).encode() + written).hexdigest())
 
     def __eq__(self, other: object) -> bool:
-        """Return whether it shows the same."""
+        """Return whether it has the same pixels."""
         return isinstance(other, Image) and other.digest == self.digest
 
     def __hash__(self) -> int:
-        """Agree with equality."""
         return hash(self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePrompt:
-    """A text and the images that it speaks of; wherever a prompt may be text, it may be this.
+    """A text and its images; may be used wherever a prompt may be text.
 
-    The text holds the model's own placeholder, as "<image>", once for each image where that is to stand. A text without
-    any placeholder is read behind its images.
+    The text contains the model's own placeholder, as "<image>", once for each image. A text without any placeholder is
+    read behind its images.
     """
 
     text: str
@@ -67,22 +61,18 @@ PromptLike: TypeAlias = str | ImagePrompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTokens:
-    """How the texts of a model that sees hold images."""
+    """How texts of a model that sees contain images."""
 
     placeholder: int  # token id that stands for an image in a text as people write it
     size: int  # ids that an image takes
 
     def ids(self, place: int) -> range:
-        """Return the ids of an image: of a request's n-th one, or of the n-th that its model keeps."""
+        """Return the ids of an image: a request's n-th one, or the n-th that its model stores."""
         return range(IMAGE_IDS + place * self.size, IMAGE_IDS + (place + 1) * self.size)
 
 
 def read_image(path: Path) -> Image:
-    """Return the image of a file: an array saved as .npy, or a picture such as .png or .jpg.
-
-    Raises:
-        RequestError: the file cannot be read, or holds no image.
-    """
+    """Return the image of a .npy array or a picture such as .png or .jpg; RequestError if there is none."""
     try:
         pixels = _pixels(path)
     except (OSError, ValueError, EOFError) as error:

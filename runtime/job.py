@@ -1,4 +1,4 @@
-"""What a session knows of one request."""
+"""The state of one request in a session."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Job:
 
     @property
     def tokens(self) -> Many[int]:
-        """The prompt and what was emitted."""
+        """The prompt and the emitted tokens."""
         return self.request.prompt if self.sequence is None else self.sequence.tokens
 
     def completed(self, reason: FinishReason, error: str) -> Completion:
-        """Return all of a request that ends; by a stop string where what is left of its text completes one."""
+        """Return the completion, with the reason "stop" where the rest of its text completes a stop string."""
         self.transcript.finish(self.tokens)
         end = self.transcript.end
         emitted = tuple(self.tokens[len(self.request.prompt) : end])

@@ -1,13 +1,13 @@
-"""The stored plan a device decodes with: the highest rung of the ladder on which a sound one is found.
+"""The stored plan for a device: from the highest rung of the ladder with a sound one.
 
 1. this device: exactly its fingerprint.
 2. same kind of device: the same hardware under other settings or versions, the nearest of them.
 3. nearest device: another kind of hardware that is near enough (see nearness.py); a guess.
 4. estimate: a plan on computed or foreign surfaces for this device, filed under `what-if:`; a guess.
 
-On each rung plans made for the number format that is wanted go first, where one is. Among them, where no workload is
-named, those for the workload "default" do, then the one promoted last, then the newest. Retired plans do not count. A
-plan that cannot be used is passed over, and why is remembered.
+On each rung, plans for the wanted number format come first, if one is given. Among them, if no workload is named, come
+those for "default", then the last promoted one, then the newest. Retired plans do not count. The reason is recorded for
+each plan that is of no use.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_TOLD = 3  # plans that were passed over
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a plan is looked for; any workload and number format where None."""
+    """What a plan must fit; a workload or number format of None is any."""
 
     target: ModelIdentity
     device: Device
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A plan of the store, the rung it was found on, and what was passed over on the way."""
+    """A plan of the store, its rung, and the reasons why others were passed over."""
 
     plan: Plan
     plan_id: int
@@ -56,17 +56,13 @@ class Found:
 
 
 def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_from_json) -> Found:
-    """Return the best plan the store has.
+    """Return the best plan of a store.
 
-    Args:
-        store: read for its plans alone.
-        wanted: what it must fit.
-        parse: returns the plan of a text, as `plan_from_json` does; who climbs often may remember plans, and of each no
-            more than one cell.
+    `parse` may cache plans, and of each only one cell; else it is as `plan_from_json`.
 
     Raises:
-        NoPlanError: it has none for this target, workload and temperature on this device or a near one.
-        PlanError: it has some, and none can be used; the message says why.
+        NoPlanError: there is none for this target, workload and temperature on this device or a near one.
+        PlanError: there are some, and none can be used; the message says why.
         StoreError: it cannot be read.
     """
     search = _Search(store, wanted, parse)
@@ -80,11 +76,7 @@ def find_plan(store: Store, wanted: Wanted, parse: Callable[[str], Plan] = plan_
 
 
 def found_in(store: Store, wanted: Wanted) -> Found:
-    """Return the best plan of a store: a service looks for it itself, on a database's plans `find_plan` climbs.
-
-    Raises:
-        NoPlanError, PlanError, StoreError: as `find_plan` does.
-    """
+    """Return the best plan of a store, which a service searches for itself; errors as in `find_plan`."""
     answer = store.resolve(wanted.device, wanted.target.key, wanted.workload, wanted.temperature, wanted.dtype)
     if answer is None:
         return find_plan(store, wanted)
@@ -104,8 +96,6 @@ def in_short(reasons: Sequence[str]) -> str:
 
 
 class _Search:
-    """One search through a store; a plan that was looked at once is not looked at again."""
-
     def __init__(self, store: Store, wanted: Wanted, parse: Callable[[str], Plan]) -> None:
         self.passed: list[str] = []
         self.too_far: list[str] = []  # devices
@@ -119,7 +109,7 @@ class _Search:
         return row.target == wanted.target.key and is_workload and is_temperature and row.state != "retired"
 
     def plans(self, rung: Rung, belongs: Callable[[PlanRow], bool]) -> Iterator[Found]:
-        """Yield the plan of every device of a rung that goes first among its usable ones."""
+        """Yield the best usable plan of every device of a rung."""
         rows = sorted(filter(belongs, self._rows), key=self._weight)
         self._rows = [row for row in self._rows if not belongs(row)]
         for device in dict.fromkeys(row.device for row in rows):
@@ -128,16 +118,16 @@ class _Search:
                 yield found
 
     def place(self, found: Found) -> tuple[bool, tuple[int, ...]]:
-        """Return what sorts plans of different devices of a rung: the wanted number format first, then the nearest."""
+        """Return the sort key of a rung's devices: the wanted number format first, then the nearest."""
         return not self._is_in_dtype(found.plan), found.match.distance
 
     def _weight(self, row: PlanRow) -> tuple[bool, int]:
-        """Return what sorts plans of a rung: the workload that goes first, in it the plan promoted last."""
+        """Return the sort key of a rung's plans: the first workload, then the last promoted."""
         promoted = self._store.plan_events(row.id)[-1].id if row.state == "promoted" else 0
         return row.workload != FIRST_WORKLOAD, -promoted
 
     def _best(self, rung: Rung, rows: Sequence[PlanRow]) -> Found | None:
-        """Return the first usable plan of a device in the wanted number format, else the first in any."""
+        """Return a device's first usable plan in the wanted number format, else its first in any."""
         other: Found | None = None
         for row in rows:
             found = self._sound(rung, row)
@@ -169,7 +159,6 @@ class _Search:
         return Found(plan=plan, plan_id=row.id, rung=rung, match=match, passed=tuple(self.passed))
 
     def _require_sound(self, rung: Rung, plan: Plan, match: DeviceMatch) -> None:
-        """Raise PlanError where a plan is not what it is filed as."""
         plan.cell(1, 0)  # compares all cells, so that no decoder meets one that cannot be compared
         if plan.target.key != self._wanted.target.key:
             raise PlanError(f"it is filed under this model, but was made for {plan.target.name}; plan again")

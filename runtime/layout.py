@@ -25,21 +25,17 @@ GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a ma
 
 
 class PackedTrees:
-    """Inputs of captured forwards, on the host, in memory that every round writes anew: few shapes of trees recur."""
+    """Inputs of captured forwards on the host, in memory reused by every round: few shapes of trees recur."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self._kept: dict[tuple[int, int, int], tuple[Ints, ForwardInput]] = {}
 
     def of(self, trees: tuple[Ints, Ints, Ints], nodes: int, ends: Ints, fed: int, seen: int) -> ForwardInput:
-        """Return the input that tells by a tree what its tokens see; valid until the next.
+        """Return the input with a tree instead of a mask; valid until the next call.
 
-        Args:
-            trees: tokens, parents and depths, each (batch, any), parents before children.
-            nodes: columns of them that are fed.
-            ends: (2, batch), the token of each root, and committed tokens in the cache.
-            fed: tokens of each row; padding hangs on the root.
-            seen: cache positions in sight.
+        `trees` are tokens, parents and depths, (batch, any), parents before children, of which the first `nodes`
+        columns are fed, padded to `fed` tokens below the root. `ends` is (2, batch): each root's token, and cached
+        tokens. `seen` is the cache positions in sight.
         """
         key = ends.shape[1], fed, seen
         packed, step = self._kept[key] if key in self._kept else self._made(*key)
@@ -58,22 +54,14 @@ class PackedTrees:
 
 
 class Masks:
-    """The mask of a forward, in memory that is allocated once and written anew for every forward.
+    """The mask of a forward, in memory that is allocated once and rewritten for every forward.
 
-    A forward of n tokens finds room for n tokens of every slot, or a few more, that see the whole cache, so the memory
-    does not grow with the text. On a CPU it is written where it is read. On a GPU the host's part is pinned by torch,
-    so that copying it waits for nothing.
+    There is room for n tokens of every slot, or a few more, that see the whole cache, so the memory does not grow with
+    the text. On a CPU the mask is written where it is read. On a GPU torch pins the host's part, so that no copy waits.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, *, slots: int = 1, capacity: int = 0) -> None:
-        """Hold nothing yet.
-
-        Args:
-            dtype: of the mask.
-            device: where it is used.
-            slots: most rows.
-            capacity: most positions in sight; where it is not told, the memory grows to the largest mask.
-        """
+        """Allocate nothing yet; with `capacity` 0 the memory grows to the largest mask."""
         self.dtype, self.device = dtype, device
         self._slots, self._capacity = slots, capacity
         self.packed = PackedTrees()  # of captured forwards, which have no masks
@@ -84,7 +72,7 @@ class Masks:
         self._open, self._shut = torch.tensor([0.0, -torch.inf], dtype=kind).view(self._written).numpy()
 
     def prepare(self) -> None:
-        """Load what writes masks, so that no round waits for a compiler; what is read-only is another kind to it."""
+        """Load and compile what writes masks, so that no round waits; read-only arrays are a type of their own."""
         for visible in (np.ones((1, 1, 1), dtype=np.bool_), chain_sight(1)):
             self.mask([0], visible, 1)
 
@@ -96,15 +84,7 @@ class Masks:
         return self._read_from(shape)
 
     def of_trees(self, trees: tuple[Ints, Ints, Ints], nodes: int, ends: Ints, placed: Ints, seen: int) -> torch.Tensor:
-        """Return `mask`, (batch, fed, seen), of trees: a node sees its ancestors and itself, padding hangs on the root.
-
-        Args:
-            trees: tokens, parents and depths, each (batch, any), parents before children.
-            nodes: columns of them that are fed.
-            ends: (2, batch), the token of each root, and committed tokens in the cache.
-            placed: (3, batch, fed), padding included; tokens, positions and columns of all that is fed, written.
-            seen: cache positions in sight.
-        """
+        """Return `mask` of trees, (batch, fed, seen), padded below the root; write tokens and places to `placed`."""
         tokens, parents, depths = (whole(part) for part in trees)
         shape = *placed.shape[1:], seen
         written = self._written_to(shape)
@@ -112,7 +92,7 @@ class Masks:
         return self._read_from(shape)
 
     def _written_to(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return the memory (any,) that the host writes a mask of (rows, count, seen) to."""
+        """Return the flat memory to which the host writes a mask of (rows, count, seen)."""
         rows, count, seen = shape
         most = 1 if rows == 1 else self._slots  # a prompt is read alone, in longer pieces
         for arena in (self._host,) if self._device is None else (self._host, self._device):
@@ -121,7 +101,6 @@ class Masks:
         return self._host.numbers(self._written)
 
     def _read_from(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """Return a written mask where the model reads it."""
         written = self._host.view(shape)
         if self._device is None:
             return written
@@ -130,10 +109,10 @@ class Masks:
 
 
 def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:
-    """Return how many cache positions a captured forward has in sight where it needs so many; None: none is captured.
+    """Return how a captured forward rounds the cache positions it needs; None: none is captured.
 
-    Few different numbers, for every one is captured by itself. A model that reads trees looks no further than each
-    text whatever is in sight: so that is the whole cache, and one capture serves every context.
+    Few different numbers result, since each is captured by itself. A model that reads trees never looks beyond each
+    text: its number is always the whole cache, so one capture serves every context.
     """
     if model.regime != CAPTURED:
         return None
@@ -162,16 +141,11 @@ def lay_out(
         tokens: (batch, n) ids.
         depths: (batch, n) or (n,), distance from the first token behind the context.
         contexts: (batch,) committed tokens in the cache, per row.
-        visible: (batch or 1, n, written + n), which of the nodes behind the context each sees; `chain_sight` where
-            these are texts.
-        dtype: of the mask, the model's.
-        device: the model's.
+        visible: (batch or 1, n, written + n), which nodes behind the context each sees; `chain_sight` for texts.
         written: nodes behind the context that are in the cache already.
         take: (batch,) the only token of each row whose output is wanted.
-        first_slot: cache slot of row 0.
         masks: memory for the mask, valid until the next; fresh memory where None.
-        seen_in: of a captured forward, the cache positions in sight where so many are needed. Its input is packed, lies
-            on the host, and has a tree instead of a mask.
+        seen_in: see `seen_by`; the input is then packed, on the host, with a tree instead of a mask.
     """
     count = tokens.shape[1]
     starts, first, longest = np.array(contexts, dtype=np.int64), min(contexts), max(contexts)
@@ -200,7 +174,7 @@ def lay_out(
 
 
 def _up_to(columns: torch.Tensor, seen: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return what the tokens of texts see, (batch, n, seen), made where their columns lie: the host sends no mask."""
+    """Return the mask of texts, (batch, n, seen), computed on the columns' device: the host sends none."""
     is_later = torch.arange(seen, device=columns.device) > columns.unsqueeze(2)
     return torch.zeros(is_later.shape, dtype=dtype, device=columns.device).masked_fill_(is_later, -torch.inf)
 
@@ -212,7 +186,7 @@ def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: 
 
 
 def _bits_of(visible: Bools, batch: int) -> Ints:
-    """Return (batch, n, words) int64: bit c % 64 of word c // 64 tells whether a node sees the c-th one."""
+    """Return (batch, n, words) int64: bit c % 64 of word c // 64 is set where a node sees the c-th one."""
     rows, count, columns = visible.shape
     words = -(-columns // WORD)
     whole = np.zeros((rows, count, words * WORD), dtype=np.bool_)
@@ -222,11 +196,7 @@ def _bits_of(visible: Bools, batch: int) -> Ints:
 
 
 def ancestors(parents: Ints) -> Bools:
-    """Return (batch, n, n), or (1, n, n) where all rows are chains: True where a node sees itself or an ancestor.
-
-    Args:
-        parents: (batch, n), parents before children; the root's is -1.
-    """
+    """Return (batch, n, n), or (1, n, n) for chains: True where a node sees itself or an ancestor."""
     batch, count = parents.shape
     before, seen_in_chains = np.arange(-1, count - 1), chain_sight(count)
     if (parents == before).all():
@@ -244,7 +214,7 @@ def ancestors(parents: Ints) -> Bools:
 
 @lru_cache(maxsize=64)
 def chain_sight(count: int) -> Bools:
-    """Return what the tokens of a text or the nodes of a chain see of each other, (1, n, n); read-only."""
+    """Return what tokens of a text or chain see of each other, (1, n, n); read-only."""
     seen = np.tri(count, dtype=np.bool_)[None]
     seen.flags.writeable = False
     return seen

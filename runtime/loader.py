@@ -49,24 +49,24 @@ def load(
     watch: WatchOptions | None = None,
     allow_lossy: bool = False,
 ) -> Generator:
-    """Return a generator that decodes the target as fast as its plan knows how; the output is the target's own.
+    """Return a generator that decodes the target as fast as its plan allows; the output is the target's own.
 
-    Whatever is wrong with a plan, its store or its drafters costs speed and nothing else: `Generator.choice` says which
-    plan is followed and why, or why none is. While it decodes, the generator watches itself: see `Watch`.
+    A faulty plan, store or drafter only costs speed: `Generator.choice` says which plan is used and why, or why none
+    is. While it decodes, the generator watches itself: see `Watch`.
 
     Args:
         target: model folder in Hugging Face layout, safetensors; or, as a text, an id `org/name`, with an optional
-            `@revision`, which is fetched where the cache lacks it.
+            `@revision`, downloaded if the cache lacks it.
         device: "auto", "cpu" or "cuda:N".
-        store: where plans are kept, as `open_store` takes it; observations of a stored plan are written back to it.
+        store: of plans, as `open_store` takes it; observations of a stored plan are written back to it.
         plan: "auto", "none", the number of a plan in the store, a plan file, or the URL of another store.
-        drafters: folders or ids by name, where they differ from the recorded ones; those of pivot classifiers too.
-        workload: whose plan to take; where None, that of "default" if there is one, else the newest.
-        temperature: of the requests the plan was made for.
-        dtype: of the weights, plans made for it go first; the plan's where None, the device's native one without.
+        drafters: folders or ids by name, where they differ from the recorded ones; also those of pivot classifiers.
+        workload: of the plan; None: "default" if there is one, else the newest.
+        temperature: of the requests that the plan was made for.
+        dtype: of the weights; plans made for it come first. None: the plan's, without one the device's native one.
         watch: how closely it watches itself.
-        allow_lossy: whether a plan's lossy cells are run as they are. The output is then not the target's own; without
-            it such cells take their fastest lossless way, and `Generator.choice` says so.
+        allow_lossy: run a plan's lossy cells as they are, so that the output is not the target's own. Without it such
+            cells use their fastest lossless way, and `Generator.choice` says so.
 
     Raises:
         ModelError: the target cannot be loaded.
@@ -116,15 +116,11 @@ def load(
 
 
 def _place(named: str | Path) -> Path:
-    """Return where a model lies; a text may be an id."""
     return named if isinstance(named, Path) else resolve_model(named)
 
 
 class _Shelf:
-    """The models a plan drafts with, and the classifiers that it asks, loaded when first asked for.
-
-    What cannot be had is remembered with its reason.
-    """
+    """The drafters and classifiers of a plan, loaded on demand; `missing` has the reasons of those that fail."""
 
     def __init__(
         self,
@@ -145,7 +141,7 @@ class _Shelf:
         self._dtype, self._device = dtype, device
 
     def has(self, name: str) -> bool:
-        """Return whether a drafter or a classifier is there, with the recorded weights."""
+        """Return whether a drafter or a classifier can be loaded with the recorded weights."""
         if not any(name in known for known in (self.models, self.classifiers, self.missing)):
             try:
                 if name in self.classifying:
@@ -171,7 +167,7 @@ class _Shelf:
 
 
 def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity, kind: str = "drafter") -> None:
-    """Raise ModelError unless a drafter, or something of another kind, has the weights that a plan was made with."""
+    """Raise ModelError unless a drafter, or another kind of model, has the weights recorded in the plan."""
     if found.key != recorded.key:
         raise ModelError(
             f"{kind} {name} at {found.location} has other weights ({found.key}) than the plan's ({recorded.key}); "
@@ -180,7 +176,7 @@ def require_recorded(name: str, found: ModelIdentity, recorded: ModelIdentity, k
 
 
 def _in_dtype(choice: Choice, dtype: str | None) -> Choice:
-    """Return the choice, with a word where the plan was made for another number format; none where it is unknown."""
+    """Return the choice with a note where the plan has another number format; plain where that is unknown."""
     if choice.plan is None or dtype == choice.plan.dtype:
         return choice
     if dtype is not None:
@@ -192,7 +188,6 @@ def _in_dtype(choice: Choice, dtype: str | None) -> Choice:
 
 
 def _explained(choice: Choice, missing: Mapping[str, str], classifying: Collection[str]) -> Choice:
-    """Say why drafters and classifiers are missing."""
     if not missing:
         return choice
     what = "a classifier" if set(classifying) >= missing.keys() else "a drafter"
@@ -201,7 +196,6 @@ def _explained(choice: Choice, missing: Mapping[str, str], classifying: Collecti
 
 
 def _with_reach(choice: Choice, drafters: Mapping[str, CausalModel], longest: int) -> Choice:
-    """Return the choice, with a word on drafters that were made for shorter texts than their target."""
     short = [
         reach_told(name, each.longest_context, longest)
         for name, each in drafters.items()
@@ -211,7 +205,6 @@ def _with_reach(choice: Choice, drafters: Mapping[str, CausalModel], longest: in
 
 
 def _subject(choice: Choice, device: Device, dtype: str) -> Subject | None:
-    """Return what observations are about; None where the plan is in no store."""
     if choice.plan_id is None:
         return None
     return Subject(

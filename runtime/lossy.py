@@ -1,7 +1,7 @@
-"""FLy's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
+"""FLy's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/lossy/fly.py`; here are the target's entropies, and what is said of every round. Only the
-gates that a window lets through are asked, so that a round without such a mismatch costs nothing.
+The rule itself is `planner/lossy/fly.py`; here are the target's entropies, and a round's statistics. Only gates within
+a window are evaluated, so a round without such a mismatch costs nothing.
 
 Source: Li et al. 2025, FLy, arXiv:2511.22972.
 """
@@ -27,11 +27,9 @@ class Gates:
     """What the rule met along one sequence's chain.
 
     Attributes:
-        matched: drafted tokens that were the target's own, up to where the chain ended.
-        mismatched: those that were not; the one that ended it is among them.
-        entropies: of every gate of FLy that was asked.
-        pivots: the chance of being a pivot of every token that PAD's classifier was asked about.
-        asked: these tokens.
+        matched, mismatched: drafted tokens that were, or were not, the target's own, up to and with the chain's end.
+        entropies: of every evaluated gate of FLy.
+        asked, pivots: tokens that PAD's classifier judged, and their chances of being pivots.
     """
 
     matched: int = 0
@@ -49,19 +47,14 @@ def gates_along(
     pivots: tuple[float, ...] = (),
     asked: tuple[int, ...] = (),
 ) -> Gates:
-    """Return what a rule met along a chain of which it let `kept` tokens be."""
+    """Return the gates along a chain of which a rule accepted `kept` tokens."""
     looked_at = min(kept + 1, len(matches))
     matched = sum(matches[:looked_at])
     return Gates(matched=matched, mismatched=looked_at - matched, entropies=entropies, pivots=pivots, asked=asked)
 
 
 def entropies_of(scores: Tensor, rule: FlyRule) -> Tensor:
-    """Return (rows,) float64: the entropy of each row's distribution by the rule's definition.
-
-    Args:
-        scores: (rows, vocabulary), processed; -inf where a token is never drawn.
-        rule: whose definition counts.
-    """
+    """Return (rows,) float64: each row's entropy by the rule's definition, from processed scores."""
     chances = scores.double().softmax(-1)
     if rule.entropy == "top-nats":
         chances = chances.topk(min(rule.top, scores.shape[-1]), dim=-1).values
@@ -79,17 +72,15 @@ def accept_loosely(
     scores: Tensor,
     stop: Collection[int] = (),
 ) -> tuple[Acceptance, Gates]:
-    """Return the part of a drafted chain that stays by the rule, and what the rule met.
+    """Return the part of a drafted chain that the rule accepts, and the gates it met.
 
-    A token that may never be drawn, and one that would end the text, stay only where the target says them itself. A
-    draft that is no chain is accepted without loss.
+    Tokens that may never be drawn, or end the text, are accepted only where they are the target's own. A draft that is
+    not a chain is accepted losslessly.
 
     Args:
-        tokens: (n,) drafted ids; tokens[0] is the root's and is not read.
-        parents: (n,) parents before children.
+        tokens, parents: (n,) drafted ids, the root's ignored; parents before children.
         size: real nodes, root included; the rest is padding.
         draws: (n,) the target's draw behind each node.
-        rule: of acceptance.
         scores: (n, vocabulary), the target's processed scores behind each node.
         stop: token ids that end the text.
     """

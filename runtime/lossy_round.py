@@ -1,4 +1,4 @@
-"""How the chains of one round are accepted by a lossy policy, whichever its rule is."""
+"""Acceptance of one round's chains by a lossy policy, whatever its rule."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ REFUSED = "lossy decoding was not allowed; allow it with allow_lossy or --allow-
 
 
 class LossyRound:
-    """The rule of one round, with what the target's forward said.
-
-    Invariant: `refusal` found nothing against the policy.
-    """
+    """The rule of one round that `refusal` did not refuse, with the results of the target's forward."""
 
     def __init__(
         self,
@@ -33,16 +30,7 @@ class LossyRound:
         cache: KeyValueCache,
         contexts: Many[int],
     ) -> None:
-        """Take what a verify forward of a batch gave, before anything is committed.
-
-        Args:
-            policy: of the round.
-            judges: by name; those that the policy asks are among them.
-            logits: (batch, n, vocabulary), as they come.
-            scores: likewise, processed.
-            cache: the target's.
-            contexts: (batch,) tokens committed in it.
-        """
+        """Use a verify forward's logits and processed scores, (batch, n, vocabulary), before any commit."""
         self._policy, self._judges = policy, judges
         self._logits, self._scores = logits, scores
         self._cache, self._contexts = cache, contexts
@@ -56,7 +44,7 @@ class LossyRound:
         draws: Many[int],
         stop: Collection[int],
     ) -> tuple[Acceptance, Gates]:
-        """Return what stays of one sequence's chain, and what the rule met; see `accept_loosely`."""
+        """Return the accepted part of one sequence's chain, and the gates it met; see `accept_loosely`."""
         policy, scores = self._policy, self._scores[slot]
         if isinstance(policy, FlyPolicy):
             return accept_loosely(tokens, parents, size, draws, rule=policy.rule, scores=scores, stop=stop)
@@ -73,7 +61,7 @@ class LossyRound:
 def refusal(
     policy: LossyPolicy, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
 ) -> str | None:
-    """Return why a lossy policy's rounds have to be verified without loss; None where nothing speaks against it."""
+    """Return why a lossy policy's rounds must be verified losslessly; None where they need not."""
     if not is_allowed:
         return REFUSED
     if not isinstance(policy, PadPolicy):

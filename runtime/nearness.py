@@ -15,14 +15,9 @@ HARMLESS = {"memory (GiB)"}  # hardware that may differ without changing a laten
 def is_near(wanted: Device, have: Device, dtype: str) -> bool:
     """Return whether forwards on two devices of different kinds take similar shares of a round.
 
-    What a plan chooses hangs on how much dearer a forward of many tokens is than one of few, so on the ratio of
-    arithmetic to bandwidth. Only two grounds are sound enough: the devices differ in the size of their memory alone; or
-    the catalogue knows both, whole, of one sort, and bandwidth and arithmetic are each within a factor of `NEAR`.
-
-    Args:
-        wanted: the device that is here.
-        have: the one the plan was made on.
-        dtype: number format of the plan.
+    What a plan chooses depends on how much more a forward of many tokens costs than one of few, so on the ratio of
+    arithmetic to bandwidth. Two grounds are sound enough: the devices differ only in memory size; or the catalogue
+    knows both, whole, of one sort, and bandwidth and arithmetic are each within a factor of `NEAR`.
     """
     match = match_devices(wanted, have)
     if {one.field for one in match.differences if one.aspect == "hardware"} <= HARMLESS:
@@ -34,7 +29,7 @@ def is_near(wanted: Device, have: Device, dtype: str) -> bool:
 
 
 def is_near_in_any_dtype(wanted: Device, have: Device) -> bool:
-    """Return whether there is a number format whose plans are near: a far plan then says nothing of others."""
+    """Return whether any number format's plans are near; if not, the device's other plans need no check."""
     there = catalogued_as(have)
     known = () if there is None else there.limits.flops_per_s
     return any(is_near(wanted, have, dtype) for dtype, _ in known)

@@ -1,11 +1,10 @@
 """Gumbel noise that is a function of (seed, position, token), alike for the target and its drafters.
 
-The target draws argmax(scores + noise). A drafter that adds the very same noise to its own scores proposes what it
-would draw at that place, and the closer its distribution is to the target's, the more often that is the target's draw:
-of two distributions p and q at least (1 - d) / (1 + d) of the time, d being their total variation distance.
+The target draws argmax(scores + noise). A drafter that adds the same noise to its own scores proposes what it would
+draw at that place. The closer its distribution is to the target's, the more often both draws agree: for distributions p
+and q at least (1 - d) / (1 + d) of the time, d being their total variation distance.
 
-Source: Gumbel-max trick; shared noise between drafter and target: Daliri, Musco, Suresh 2024, arXiv:2408.07978,
-Theorem 1.
+Source: Gumbel-max trick; shared noise of drafter and target: Daliri, Musco, Suresh 2024, arXiv:2408.07978, Theorem 1.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ def gumbel(seeds: Tensor, positions: Tensor, vocabulary: int) -> Tensor:
 
 
 def gumbel_of(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
-    """Return (..., any): the noise of some tokens (..., any) alone, as `gumbel` has it but for last bits."""
+    """Return (..., any): the noise of only these tokens (..., any), equal to `gumbel` up to last bits."""
     key = _mix(_mix(seeds + GOLDEN) + positions * POSITION_STEP)
     bits = _mix(key.unsqueeze(-1) + (tokens + 1) * GOLDEN)
     return -torch.log(-torch.log(open_unit(bits))).float()
 
 
 def open_unit(bits: Tensor) -> Tensor:
-    """Return numbers in (0, 1), never 0 or 1, from 64 random bits each: the noise is finite, or a mask would leak."""
+    """Return numbers from 64 random bits each, in (0, 1) without ends: else noise is infinite and masks leak."""
     return ((((bits >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-53).clamp_(max=BELOW_ONE)
 
 

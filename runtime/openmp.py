@@ -1,9 +1,8 @@
-"""OpenMP's workers, which GNU's library keeps for every thread that has ever run a loop in parallel.
+"""OpenMP's workers, which GNU's library holds for every thread that has ever run a parallel loop.
 
-Where all of them together are more than there are cores, they sleep between two loops instead of waiting for the next
-one. A thread that has loaded a model and does nothing any more is enough for that: on two cores another one then
-decoded at a quarter of the speed, for good (`benchmarks/threads.py`). So whoever is done for now lets its workers go;
-its next loop makes new ones.
+If all of them exceed the cores, they sleep between two loops instead of spinning. A thread that has loaded a model and
+is idle suffices: on two cores another thread then decoded at a quarter of the speed, for good
+(`benchmarks/threads.py`). So an idle thread ends its workers; its next loop makes new ones.
 
 Source: OpenMP API 5.0, Sec. 3.2.44, omp_pause_resource_all; GNU libgomp, `gomp_managed_threads`.
 """
@@ -27,7 +26,7 @@ _FORKED: list[bool] = []  # not empty in a process whose parent may have had wor
 def let_workers_go() -> None:
     """End the workers of the calling thread, in every GNU OpenMP that is loaded; other threads keep theirs.
 
-    A forked process is left alone: its library would wait for workers that are in its parent.
+    Does nothing in a forked process: its library would wait for workers that are in its parent.
     """
     if not _FORKED:
         for pause in _pauses(tuple(name in sys.modules for name in BRINGS_ONE)):
@@ -35,14 +34,14 @@ def let_workers_go() -> None:
 
 
 def let_workers_go_beside_others() -> None:
-    """Do so where other threads may compute, too; a millisecond behind every call is much to pay for nothing."""
+    """Do so only where other threads may compute, too: else it wastes a millisecond after every call."""
     if threading.active_count() > 1:
         let_workers_go()
 
 
 @cache
 def _pauses(_loaded: tuple[bool, ...]) -> tuple[Callable[[int], int], ...]:
-    """Return what ends workers, of every library that is in this process; the modules say when there are others."""
+    """Return the pause functions of all loaded libraries; `_loaded` changes when there may be new ones."""
     try:
         lines = MAPPED.read_text(errors="surrogateescape").splitlines()
     except OSError:  # no Linux, or one that does not tell

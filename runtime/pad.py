@@ -1,7 +1,7 @@
-"""PAD's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
+"""PAD's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/lossy/pad.py`; here is what the classifier is asked. It reads the hidden states that the
-verify forward leaves in the target's cache, so it costs no forward of the target.
+The rule itself is `planner/lossy/pad.py`; here is the classifier's input. It reads hidden states that the verify
+forward leaves in the target's cache, so it costs no forward of the target.
 
 Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.
 """
@@ -26,22 +26,22 @@ from .walk import Acceptance, accept
 
 
 class PivotJudge(Protocol):
-    """Says how likely drafted tokens are pivots."""
+    """Estimates how likely drafted tokens are pivots."""
 
     reads: int  # layers of the target that the hidden state it reads has passed
 
     def chances(self, features: Tensor) -> list[float]:
-        """Return the chance in [0, 1] of each row of features (rows, hidden + 2), see `models.pivots.features_of`."""
+        """Return the chance in [0, 1] for each row of features (rows, hidden + 2), see `models.pivots.features_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What one verify forward says of one sequence's chain of n nodes.
+    """Results of a verify forward for one sequence's chain of n nodes.
 
     Attributes:
         states: (n, hidden), of the target at each node, after as many layers as the judge reads.
-        logits: (n, vocabulary), behind each node, as they come.
-        scores: (n, vocabulary), likewise, processed; -inf where a token is never drawn.
+        logits: (n, vocabulary), behind each node, raw.
+        scores: (n, vocabulary), processed; -inf where a token is never drawn.
     """
 
     states: Tensor
@@ -67,21 +67,7 @@ def accept_by_pivots(
     verified: Verified,
     stop: Collection[int] = (),
 ) -> tuple[Acceptance, Gates]:
-    """Return the part of a drafted chain that stays by the rule, and what the rule met.
-
-    A token that may never be drawn, and one that would end the text, stay only where the target says them itself. A
-    draft that is no chain is accepted without loss.
-
-    Args:
-        tokens: (n,) drafted ids; tokens[0] is the root's and is not read.
-        parents: (n,) parents before children.
-        size: real nodes, root included; the rest is padding.
-        draws: (n,) the target's draw behind each node.
-        rule: of acceptance.
-        judge: asked about mismatches that reach the floor.
-        verified: what the target says.
-        stop: token ids that end the text.
-    """
+    """Do what `lossy.accept_loosely` does, by a judge of the mismatches that reach the rule's floor."""
     if list(parents[:size]) != list(range(-1, size - 1)):
         return accept(tokens, parents, size, draws), Gates()
     matches = [tokens[place + 1] == draws[place] for place in range(size - 1)]
@@ -105,10 +91,7 @@ def accept_by_pivots(
 def _asked(
     tokens: Many[int], foreign: Many[int], matches: Many[bool], rule: PadRule, verified: Verified
 ) -> tuple[Tensor, list[int]]:
-    """Return the features of the mismatches that the judge is asked about, and their places.
-
-    These are the ones that reach the floor and may be drawn, up to the first that does not.
-    """
+    """Return features and places of mismatches that reach the floor and may be drawn, up to the first other one."""
     if not foreign:
         return verified.states[:0], []
     device = verified.logits.device

@@ -9,14 +9,13 @@ AHEAD = 64  # tokens of context for which an answer is looked up at once
 
 
 class PlannedSchedule:
-    """Says which cell of a plan the next round belongs to; one is left only when another is clearly nearer.
+    """Maps a round to a cell of a plan; it leaves a cell only when another is clearly nearer.
 
     Invariant: at `_batch` sequences and a context from `_first` to `_last`, the answer is `_cell`. While one cell is
-    nearest, the contexts at which a decoder stays where it is have no gaps, so the two ends tell all between them.
+    nearest, the contexts at which a decoder stays in its cell have no gaps, so the two ends decide for all between.
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Start in no cell."""
         self._plan = plan
         self._cell: PlanCell | None = None
         self._batch = self._first = self._last = 0
@@ -32,6 +31,5 @@ class PlannedSchedule:
         return cell
 
     def _stays(self, cell: PlanCell, batch: int, context: int) -> bool:
-        """Return whether the answer is the same for all of the next contexts."""
         is_one_nearest = self._plan.cell(batch, context) is self._plan.cell(batch, context + AHEAD)
         return is_one_nearest and next_cell(self._plan, cell, batch, context + AHEAD) is cell

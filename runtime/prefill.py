@@ -29,24 +29,14 @@ class Reading:
         return len(self.sequence.request.prompt) - self.read
 
     def begin_anew(self) -> None:
-        """Forget what was read, and what was drawn behind it."""
+        """Drop the tokens read, and what was drawn behind them."""
         self.read = 0
         self.along.clear()
         self.sequence = Sequence(self.sequence.request, self.sequence.index)
 
 
 def read_on(target: CausalModel, cache: KeyValueCache, reading: Reading, most: int) -> Tensor | None:
-    """Read more of a prompt, piece by piece; return the logits behind the last token read.
-
-    Args:
-        target: whose prompt it is.
-        cache: its own.
-        reading: what is there; is changed.
-        most: tokens to read at most, 1 or more.
-
-    Returns:
-        (1, 1, vocabulary); None where nothing was left to read.
-    """
+    """Read at most `most` more tokens; return the last one's logits (1, 1, vocabulary), None if none was left."""
     logits, end = None, reading.read + min(most, reading.left)
     while reading.read < end:
         stop = min(end, reading.read + PREFILL_TOKENS)

@@ -23,17 +23,7 @@ from .requests import Request, Sampling, require_text
 def prompt_ids(
     tokenizer: PreTrainedTokenizerBase, text: str, images: Sequence[Image] = (), tokens: ImageTokens | None = None
 ) -> tuple[int, ...]:
-    """Return a prompt in ids, those of `ImageTokens.ids(n)` for its n-th image.
-
-    Args:
-        tokenizer: the target's.
-        text: with a placeholder for each image, or with none.
-        images: that it speaks of.
-        tokens: of the target; None where it sees no images.
-
-    Raises:
-        RequestError: the target sees no images, or the text has another number of placeholders.
-    """
+    """Return a prompt in ids, those of `ImageTokens.ids(n)` for image n; RequestError where images do not fit."""
     if images and tokens is None:
         raise RequestError(f"the prompt {text[:40]!r} has an image and the target sees none; leave it out")
     ids = _ids(tokenizer, text)
@@ -59,7 +49,7 @@ def prompt_ids(
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Return a text's tokens, with the one that begins a text once: a chat template may have written it already."""
+    """Return a text's tokens with one begin-of-text: a chat template may have written a second."""
     ids = _encoded(tokenizer, text)
     begin, written = tokenizer.bos_token_id, tokenizer.bos_token
     is_twice = begin is not None and ids[:2] == [begin, begin]
@@ -73,10 +63,9 @@ def _encoded(tokenizer: PreTrainedTokenizerBase, text: str, **settings: bool) ->
 
 
 def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return a prompt's token ids; a conversation goes through the tokenizer's own chat template, if it has one.
+    """Return a prompt's token ids; a conversation by the tokenizer's own chat template, if it has one.
 
-    Raises:
-        RequestError: the prompt has no tokens, or the template refuses the conversation.
+    Raises RequestError where there are no tokens, or the template refuses the conversation.
     """
     is_chat = bool(prompt.messages and tokenizer.chat_template)
     ids = chat_ids(tokenizer, prompt.messages, prompt.tools) if is_chat else prompt_ids(tokenizer, prompt.text)
@@ -86,10 +75,7 @@ def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[i
 
 
 def last_tokens(ids: Sequence[int], most: int, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the last tokens of a prompt, behind the one that begins a text where the prompt has it.
-
-    A model that always saw that token writes nothing like itself without it.
-    """
+    """Return a prompt's last tokens, after its begin-of-text: models trained with that degrade without it."""
     if len(ids) <= most:
         return tuple(ids)
     begins = most > 1 and tokenizer.bos_token_id is not None and ids[0] == tokenizer.bos_token_id
@@ -97,7 +83,7 @@ def last_tokens(ids: Sequence[int], most: int, tokenizer: PreTrainedTokenizerBas
 
 
 def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return what a tokenizer writes before every text; nothing where it begins none."""
+    """Return the token that a tokenizer writes before every text; empty without one."""
     ids: list[int] = tokenizer("")["input_ids"]
     return tuple(ids[:1]) if tokenizer.bos_token_id is not None and ids[:1] == [tokenizer.bos_token_id] else ()
 
@@ -105,16 +91,7 @@ def beginning(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
 def chat_ids(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[int, ...]:
-    """Return a conversation in ids, up to where the model's own turn begins; its template writes all that is special.
-
-    Args:
-        tokenizer: the target's.
-        messages: the turns; those of a developer are a system's where the template does not know developers.
-        tools: JSON values, which the model may call.
-
-    Raises:
-        RequestError: the tokenizer has no chat template, or it refuses the conversation.
-    """
+    """Return a conversation in ids, up to the model's own turn; RequestError unless a chat template allows it."""
     if not tokenizer.chat_template:
         raise RequestError("the target's tokenizer has no chat template; give the prompt as text")
     return tuple(_encoded(tokenizer, _in_chat_template(messages, tools, tokenizer), add_special_tokens=False))
@@ -123,7 +100,6 @@ def chat_ids(
 def _in_chat_template(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> str:
-    """Return the conversation as the model reads it."""
     knows_developers = "developer" in str(tokenizer.chat_template)
     turns = [
         {
@@ -145,7 +121,7 @@ def _in_chat_template(
 
 
 def _extra(message: Message) -> dict[str, Any]:
-    """Return what a turn holds beside its words: arguments of calls as templates take them, which are no text."""
+    """Return a turn's other fields, with arguments of calls as templates take them: objects, not text."""
     extra = dict(message.extra)
     if calls := extra.get("tool_calls"):
         extra["tool_calls"] = [_call(call) for call in calls]
@@ -160,10 +136,7 @@ def _call(call: Any) -> Any:
 
 
 def require_short(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], positions: int) -> None:
-    """Raise RequestError where some texts together are surely more tokens than there are positions.
-
-    Reading a text that is far too long takes seconds and gigabytes; its bytes are counted at once.
-    """
+    """Raise RequestError where texts surely exceed the positions; tokenizing them first takes seconds and gigabytes."""
     size = sum(len(text.encode(errors="surrogatepass")) for text in texts)
     if size <= positions or size <= (most := positions * _largest_token_bytes(tokenizer)):
         return
@@ -174,12 +147,12 @@ def require_short(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], posi
 
 @lru_cache(maxsize=8)
 def _largest_token_bytes(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the bytes of the longest token, one that is read as another text, as byte-level ones are, counted so."""
+    """Return the bytes of the longest token as written in the vocabulary, at least those it decodes to."""
     return max((len(piece.encode(errors="surrogatepass")) for piece in tokenizer.get_vocab()), default=1)
 
 
 def require_room(request: Request, longest: int, why: str = "") -> None:
-    """Raise RequestError where a prompt and its new tokens may be more than so many; `why` there are no more."""
+    """Raise RequestError where a prompt and its new tokens may exceed `longest`; `why` is its reason."""
     needed = len(request.prompt) + request.max_new_tokens
     if needed > longest:
         raise RequestError(
@@ -189,7 +162,7 @@ def require_room(request: Request, longest: int, why: str = "") -> None:
 
 
 def require_known(request: Request, vocabulary: int) -> None:
-    """Raise RequestError where the target has no embedding of a token: a forward would fail for all."""
+    """Raise RequestError for tokens without embedding: a forward would fail for the whole batch."""
     for token in request.prompt:
         if not (0 <= token < vocabulary or token >= IMAGE_IDS):
             raise RequestError(
@@ -205,17 +178,10 @@ def request_of_ids(
     ends: frozenset[int] | None = None,
     images: tuple[Image, ...] = (),
 ) -> Request:
-    """Return a request to go on with some ids.
-
-    Args:
-        tokenizer: the target's.
-        ids: of the prompt.
-        settings: of the request.
-        ends: tokens that end a text; None: the tokenizer's own alone.
-        images: that some of the ids stand for.
+    """Return a request to continue from ids; `ends` None: only the tokenizer's own end.
 
     Raises:
-        RequestError: there are no ids, or a stop string holds more than a special token, at which no text ends.
+        RequestError: there are no ids, or see `special_ends`.
     """
     if not ids:
         raise RequestError("the prompt is empty; write some text")
@@ -237,18 +203,10 @@ def request_of(
     seen: ImageTokens | None = None,
     ends: frozenset[int] | None = None,
 ) -> Request:
-    """Return a prompt in tokens.
-
-    Args:
-        tokenizer: the target's.
-        prompt: text, and perhaps images.
-        settings: of the request.
-        seen: how the target's texts hold images; None where it sees none.
-        ends: tokens that end a text; None: the tokenizer's own alone.
+    """Return a prompt in tokens; `seen` is None where the target sees no images, `ends` as in `request_of_ids`.
 
     Raises:
-        RequestError: the prompt is none or has no tokens, or images that do not fit its text or the target; or a stop
-            string holds more than a special token, at which no text ends.
+        RequestError: the prompt is malformed or empty, its images do not fit, or see `special_ends`.
     """
     if not isinstance(prompt, PromptLike):
         raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")

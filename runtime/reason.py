@@ -12,5 +12,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def told(error: BaseException) -> str:
-    """Return an error as one line: our own speak for themselves."""
+    """Return an error as one line; without the type for our own errors."""
     return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)

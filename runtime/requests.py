@@ -1,4 +1,4 @@
-"""What a caller asks for, and what one sequence of the running batch has become."""
+"""A caller's request, and one sequence of the running batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LEAST_PENALTY = 0.01  # likewise
 class Sampling:
     """How the next token is drawn from logits; the defaults are greedy decoding.
 
-    The settings mean what transformers means by them and apply in the order of `runtime/sampling.py`. At
-    temperature 0 only the repetition penalty matters.
+    The settings have transformers' meaning and apply in the order of `runtime/sampling.py`. At temperature 0 only the
+    repetition penalty matters.
     """
 
     temperature: float = 0.0  # 0 is greedy
@@ -51,7 +51,7 @@ class Sampling:
 
     @property
     def penalises(self) -> bool:
-        """Whether the scores of a token depend on whether it stands in the text."""
+        """Whether a token's score depends on whether it is in the text."""
         return self.repetition_penalty != 1.0
 
     @property
@@ -61,7 +61,7 @@ class Sampling:
 
     @property
     def sole_temperature(self) -> float | None:
-        """The temperature, where nothing else matters for a draw; None where something does."""
+        """The temperature, where nothing else matters for a draw; else None."""
         return None if self.penalises or self.masks else self.temperature
 
 
@@ -84,13 +84,13 @@ class Request(Sampling):
 
 
 def require_whole(name: str, value: object, *, least: int, advice: str = "") -> None:
-    """Raise RequestError unless a value is whole and large enough: others fail in mid-round, for everybody."""
+    """Raise RequestError unless a value is whole and large enough: others fail in mid-round, for the whole batch."""
     if type(value) is not int or value < least:
         raise RequestError(f"{name} must be a whole number of at least {least}, got {value!r}{advice}")
 
 
 def require_text(name: str, text: str) -> None:
-    """Raise RequestError where a text holds half a character, or bytes that were no UTF-8: it is no text."""
+    """Raise RequestError where a text contains half a character, or bytes that were not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -99,21 +99,14 @@ def require_text(name: str, text: str) -> None:
 
 
 def require_positions(requests: Iterable[Request], longest: int, remedy: str, why: str = "") -> None:
-    """Raise RequestError unless every prompt and its answer fit into a model's positions.
-
-    Args:
-        requests: one at least.
-        longest: positions of the model.
-        remedy: what to do.
-        why: there are no more, in brackets.
-    """
+    """Raise RequestError unless all prompts and answers fit into a model's positions; `why` is in brackets."""
     needed = max(len(asked.prompt) + asked.max_new_tokens for asked in requests)
     if needed > longest:
         raise RequestError(f"prompt and new tokens need {needed} positions and the model has {longest}{why}; {remedy}")
 
 
 def seed_behind(first: int, place: int) -> int:
-    """Return the seed of the request so many places behind the one with the first seed; in 64 bits, as they wrap."""
+    """Return the seed `place` requests after the first one's, wrapped to 64 bits."""
     return (first + place + 2**63) % 2**64 - 2**63
 
 
@@ -124,13 +117,13 @@ def require_seed(seed: object) -> None:
 
 
 def are_greedy(samplings: Iterable[Sampling]) -> bool:
-    """Whether the best token of the model's own scores is drawn for all of them."""
+    """Whether all of them take the best token of the model's own scores."""
     return all(s.temperature == 0.0 and not s.penalises for s in samplings)
 
 
 @dataclass(slots=True)
 class Sequence:
-    """A request being decoded: its committed tokens, the last of them not in the target's cache yet."""
+    """A request being decoded: its committed tokens, of which the last is not in the target's cache yet."""
 
     request: Request
     index: int  # place in the caller's list
@@ -173,15 +166,7 @@ class Sequence:
         return self.left <= 0 or self.is_stopped
 
     def commit(self, drawn: list[int], lossy: Collection[int] = ()) -> int:
-        """Append drawn tokens up to the limit or the first stop token; return how many were kept.
-
-        Args:
-            drawn: tokens.
-            lossy: places among them that are not the target's own.
-
-        Raises:
-            ModelError: a token below 0 tells that the scores which it was drawn from are no numbers.
-        """
+        """Append drawn tokens up to the limit or a stop token; return how many; ModelError for ids below 0."""
         if drawn and min(drawn) < 0:
             raise ModelError(NO_NUMBERS)
         request = self.request
@@ -195,14 +180,14 @@ class Sequence:
         return kept
 
     def distinct(self) -> Collection[int]:
-        """Return every token of the text once, in order of appearance; reads only what is new since the last call."""
+        """Return every token of the text once, in order of appearance, reading only tokens since the last call."""
         self._known.update(dict.fromkeys(self.tokens[self._counted :]))
         self._counted = len(self.tokens)
         return self._known
 
 
 def shared_temperature(batch: Many[Sequence]) -> float | None:
-    """Return the one temperature of some sequences, one at least; None where they differ or anything else matters."""
+    """Return the only temperature of a non-empty batch; None where they differ or other settings matter."""
     first = batch[0].temperature
     for each in batch:
         if each.temperature != first:

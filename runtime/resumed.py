@@ -1,4 +1,4 @@
-"""Verifications that go on from the states that an exit has left: who can, and why one cannot."""
+"""Verifications that continue from the states of an exit: which can, and why others cannot."""
 
 from __future__ import annotations
 
@@ -17,18 +17,7 @@ from .requests import Sequence
 def states_left(
     target: CausalModel, drafter: Drafter, sequences: Many[Sequence], draft: DraftBatch, fed: int
 ) -> LeftStates:
-    """Return the states that a verification goes on from; the exit reads the last token of every chain first.
-
-    Args:
-        target: that verifies.
-        drafter: that has drafted.
-        sequences: of the batch.
-        draft: of a ResumedPolicy.
-        fed: tokens per sequence that the verification reads, padding included.
-
-    Raises:
-        ModelError: the drafter is no exit, or one of another target, or the target cannot go on from any.
-    """
+    """Return the states from which a verification continues; ModelError unless the drafter is this target's exit."""
     if not isinstance(target, Resuming):
         raise ModelError(f"a target that runs as {target.regime} reads by all its layers; run it as eager")
     left = drafter.left(sequences, draft, fed) if isinstance(drafter, LeavesStates) else None

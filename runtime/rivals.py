@@ -1,8 +1,7 @@
-"""Other ways to draft than a plan's own, tried now and then while it runs: texts may be others than those recorded.
+"""Other ways to draft than the plan's, tried now and then, since texts may differ from the recorded ones.
 
-What a text repeats and what a model guesses fail for different reasons. So a cell that copies from the text has the
-fastest of its alternatives that ask a model for a rival, and the other way round. Which of them wins is asked of the
-texts that are really decoded (`watch/guard.py`).
+Copies from the text and a model's drafts fail for different reasons. So a cell that copies has its fastest alternative
+with a model as a rival, and the other way round. Decoded texts then show which wins (`watch/guard.py`).
 """
 
 from __future__ import annotations
@@ -23,14 +22,11 @@ Sort = tuple[bool, bool]  # of drafting: whether models are asked, and whether t
 def with_rivals(choice: Choice, longest_context: int) -> Choice:
     """Return the choice with the rivals of all its cells.
 
-    Of every sort of drafting but the cell's own, the fastest alternative without loss. Only drafters are asked that
-    cells of no larger batch and context draft with: no decoder holds a model for a rival's sake. A model's rival is
-    faster than plain decoding by the plan; copies may be slower, since on other texts they gain most. Where whole
-    requests chose the plan, no model is a rival that has to read prompts for it: rounds do not tell what that takes.
-
-    Args:
-        choice: with substitutes, where any are needed; its plan's drafters are loaded.
-        longest_context: positions of the target.
+    A rival is the fastest lossless alternative of each sort of drafting but the cell's own. Its drafter must be in use
+    in a cell of no larger batch and context, so no decoder holds a model for a rival alone. A model's rival must beat
+    plain decoding in the plan; copies need not, since they gain most on other texts. In a plan chosen by whole
+    requests, no rival's model may have prompts of its own to read: rounds do not show that cost. Apply it after
+    substitutes, with drafters loaded.
     """
     if choice.plan is None:
         return choice

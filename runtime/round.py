@@ -1,4 +1,4 @@
-"""What one round of decoding did."""
+"""The record of one round of decoding."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from .setup import RoundSetup
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """What one round did; row i of each list is the i-th sequence of the batch before the round.
+    """The record of one round; row i of each list is the i-th sequence of the batch before the round.
 
-    A round that ran ahead of the host (see `ahead/`) began before its step did. Its drafting and its forward are timed
-    by the device's own clock, and cut to what the step took: what the device had done before is no time of the step.
-
-    Nobody writes to it; it is not frozen, since that takes the host of every round twice as long to set so many fields.
+    A round that ran ahead of the host (see `ahead/`) began before its step did. The device's own clock times its draft
+    and forward, cut to the step's duration. Treat it as read-only: it is not frozen because setting so many frozen
+    fields takes the host twice as long.
     """
 
     setup: RoundSetup  # that it ran by

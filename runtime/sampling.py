@@ -1,9 +1,8 @@
-"""What the sampling settings do to logits, alike for the target and its drafters.
+"""Sampling settings applied to logits, alike for the target and its drafters.
 
-The order and the meaning are transformers': the repetition penalty on the raw logits, then, where the temperature is
-above 0, temperature, top-k, top-p and min-p. A node of a draft tree is penalised for the committed text and for its
-own path from the root, which is the text plain decoding would have there: so drawing behind a node is drawing at that
-place, whatever was drafted beside it.
+Order and meaning are transformers': the repetition penalty on the raw logits, then, where the temperature is above 0,
+temperature, top-k, top-p and min-p. A node of a draft tree is penalised for the committed text and its own path from
+the root, which is the text of plain decoding there. So a draw behind a node is that place's draw, whatever was drafted.
 
 Source: repetition penalty: Keskar et al. 2019, arXiv:1909.05858, Sec. 4.1; top-p: Holtzman et al. 2019,
 arXiv:1904.09751, Sec. 3.1; min-p: Nguyen et al. 2024, arXiv:2407.01082, Sec. 3.
@@ -39,16 +38,13 @@ Step = Callable[[Tensor, Tensor], Tensor]  # (scores of some rows, their setting
 def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()) -> Tensor:
     """Return the scores whose softmax is the sampled distribution, and whose arg-max is the greedy token.
 
-    Rows that ask for nothing keep their logits; where no row asks, the logits themselves are returned.
+    Rows without settings keep their logits; if no row has any, the logits themselves are returned. The result is -inf
+    where a token is never drawn; float64 stays, other types become float32.
 
     Args:
         logits: (batch, n, vocabulary); not changed.
-        samplings: (batch,).
-        seen: token ids (batch, 1 or n, any) in the text before each node, as `seen_tokens` gives them; only rows with
-            a repetition penalty need any. An id outside the vocabulary is no token.
-
-    Returns:
-        (batch, n, vocabulary), -inf where a token is never drawn; float64 logits stay so, others become float32.
+        seen: token ids (batch, 1 or n, any) before each node, see `seen_tokens`, for rows with a repetition penalty;
+            ids outside the vocabulary are ignored.
     """
     if not any(s.penalises or s.temperature > 0 for s in samplings):
         return logits
@@ -64,13 +60,10 @@ def processed(logits: Tensor, samplings: Many[Sampling], seen: Many[Tensor] = ()
 
 
 def seen_tokens(sequences: Many[Sequence], paths: Ints | Tensor | None, device: torch.device) -> list[Tensor]:
-    """Return the tokens before each node as `processed` takes them; none where no request penalises them.
+    """Return the tokens before each node for `processed`; empty where no request penalises repetition.
 
-    Args:
-        sequences: (batch,).
-        paths: (batch, n, any) tokens between the committed text and each node, the node included; NOTHING where there
-            are fewer. None: every node stands right behind the committed text.
-        device: of the logits.
+    `paths` is (batch, n, any): tokens between the committed text and each node, the node included, padded with NOTHING.
+    None: every node directly follows the text.
     """
     if not any(s.request.penalises for s in sequences):
         return []
@@ -83,30 +76,18 @@ def seen_tokens(sequences: Many[Sequence], paths: Ints | Tensor | None, device: 
 
 
 def tree_paths(sequences: Many[Sequence], tokens: Ints, sees: Bools) -> Ints | None:
-    """Return each node's own path for `seen_tokens`, or None where no request penalises it.
-
-    Args:
-        sequences: (batch,).
-        tokens: (batch, n), of the nodes.
-        sees: (batch, n, n), True where a node sees itself or an ancestor.
-    """
+    """Return each node's own path for `seen_tokens`, or None where no request penalises repetition."""
     if not any(s.request.penalises for s in sequences):
         return None
     return np.where(sees, tokens[:, None, :], NOTHING)
 
 
 def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor | None) -> Tensor:
-    """Return a drafter's scores, float32, the best of which it would draw where the target draws with its noise.
+    """Return a drafter's scores (batch, n, vocabulary), float32, whose best it draws with the target's noise.
 
-    Args:
-        logits: (batch, n, vocabulary), the drafter's, behind nodes of one depth of its trees.
-        sequences: (batch,).
-        paths: (batch, n, depth) tokens of each node's path; as for `seen_tokens`.
-
-    Returns:
-        (batch, n, vocabulary), NEVER where a token is never drawn. At temperature 0 and without a penalty these are
-        the logits. Sampled rows hold the noise of the target's own draw at that place, so that their log-softmax says
-        how sure the drafter is of that draw, and no longer how likely a token is before the noise is known.
+    They are NEVER where a token is never drawn; at temperature 0 and without a penalty they are the logits. Sampled
+    rows include the noise of the target's own draw at that place. So their log-softmax says how sure the drafter is of
+    that draw, not how likely a token is before the noise is known. `paths` is as in `seen_tokens`.
     """
     requests = [s.request for s in sequences]
     scores = processed(logits.float(), requests, seen_tokens(sequences, paths, logits.device))
@@ -118,13 +99,7 @@ def draft_scores(logits: Tensor, sequences: Many[Sequence], paths: Ints | Tensor
 
 
 def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tensor:
-    """Return scores with the noise of the target's own draws added to sampled rows.
-
-    Args:
-        scores: (batch, n, vocabulary), processed; not changed.
-        requests: (batch,), whose seeds key the noise.
-        places: (batch, n or 1) int64, place in the text of the token that is drawn behind each node.
-    """
+    """Return scores plus, in sampled rows, the noise of the target's own draws at `places` (batch, n or 1)."""
     rows = [row for row, r in enumerate(requests) if r.temperature > 0]
     seeds = sent(np.array([[requests[row].seed] for row in rows], dtype=np.int64), scores.device)
     own = places if len(rows) == len(places) else places[sent(np.array(rows, dtype=np.int64), scores.device)]
@@ -132,19 +107,12 @@ def with_noise(scores: Tensor, requests: Many[Request], places: Tensor) -> Tenso
 
 
 def _added(noise: Tensor, scores: Tensor) -> Tensor:
-    """Return the sum; in the memory of the noise, which nobody else has, where that is as large."""
     is_alike = noise.shape == scores.shape and noise.dtype == scores.dtype
     return noise.add_(scores) if is_alike else scores + noise
 
 
 def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the scores with some rows changed; the argument itself where there are none.
-
-    Args:
-        scores: (batch, n, vocabulary); not changed.
-        rows: increasing.
-        change: from (rows, n, vocabulary) to the same shape.
-    """
+    """Return scores (batch, n, vocabulary) with some increasing rows changed; the argument itself without any."""
     if not rows:
         return scores
     if len(rows) == len(scores):
@@ -154,33 +122,21 @@ def on_rows(scores: Tensor, rows: Many[int], change: Callable[[Tensor], Tensor])
 
 
 def tempered(scores: Tensor, temperatures: Tensor) -> Tensor:
-    """Return scores over a temperature above 0.
-
-    Args:
-        scores: (rows, n, vocabulary); not changed, here and below.
-        temperatures: (rows, 1, 1) of the scores' kind, as the settings below.
-    """
+    """Return scores (rows, n, vocabulary) over temperatures (rows, 1, 1) > 0; these shapes hold below, too."""
     return scores / temperatures
 
 
 def with_top_k(scores: Tensor, counts: Tensor, most: int) -> Tensor:
-    """Keep the k best, and what equals the last of them.
-
-    Args:
-        scores: (rows, n, vocabulary).
-        counts: (rows, 1, 1), whole numbers from 1 on.
-        most: no count is greater.
-    """
+    """Mask all but the k best and ties with the last of them; counts (rows, 1, 1) are from 1 to `most`."""
     best = scores.topk(min(most, scores.shape[-1]), dim=-1).values
     last = (counts.long().clamp(max=best.shape[-1]) - 1).expand(-1, scores.shape[1], 1)
     return scores.masked_fill(scores < best.gather(-1, last), -math.inf)
 
 
 def with_top_p(scores: Tensor, left_out: Tensor) -> Tensor:
-    """Keep the fewest best tokens that hold the probability, 1 less what is left out; of equal ones the last.
+    """Mask all but the fewest best tokens that hold probability 1 - `left_out`; of equal ones the last stay.
 
-    Where no kernel runs, values are sorted. That is enough, and on a CPU numpy does it many times faster than torch
-    sorts values with their places.
+    Without a kernel, values are sorted without their places: on a CPU numpy does that many times faster than torch.
     """
     if is_supported(scores.device, scores.dtype):
         return nucleus_of(scores, left_out)
@@ -195,24 +151,24 @@ def with_top_p(scores: Tensor, left_out: Tensor) -> Tensor:
 
 
 def with_min_p(scores: Tensor, shares: Tensor) -> Tensor:
-    """Keep tokens with at least that share of the best one's probability."""
+    """Mask tokens with less than that share of the best one's probability."""
     probabilities = scores.softmax(-1)
     least = probabilities.amax(-1, keepdim=True) * shares
     return scores.masked_fill(probabilities < least, -math.inf)
 
 
 def masks_of(sampling: Sampling) -> tuple[float, float, float]:
-    """Return the temperature, what top-p leaves out, and min-p: all 0 where the best token is drawn."""
+    """Return the temperature, what top-p leaves out, and min-p; all 0 for greedy."""
     return (sampling.temperature, 1 - sampling.top_p, sampling.min_p) if sampling.temperature > 0 else (0.0, 0.0, 0.0)
 
 
 def kept_by_top_k(sampling: Sampling) -> int:
-    """Return how many scores stay by top-k; 0 where all do."""
+    """Return how many scores top-k keeps; 0 for all."""
     return min(sampling.top_k, MOST_KEPT) if sampling.temperature > 0 else 0
 
 
 def _steps(samplings: Many[Sampling]) -> list[tuple[Many[float], float, Step]]:
-    """Return what is done to sampled rows, in order: each row's setting, the setting that does nothing, and how."""
+    """Return the steps in order: each row's setting, the setting without effect, and the function."""
     counts = [kept_by_top_k(s) for s in samplings]
     return [
         ([s.temperature for s in samplings], 1.0, tempered),
@@ -223,7 +179,6 @@ def _steps(samplings: Many[Sampling]) -> list[tuple[Many[float], float, Step]]:
 
 
 def _kept_here(scores: Tensor, samplings: Many[Sampling]) -> Tensor:
-    """Do all of these by compiled loops."""
     temperatures, left_out, min_p = np.array([masks_of(s) for s in samplings], dtype=np.float32).T.copy()
     counts = np.array([kept_by_top_k(s) for s in samplings], dtype=np.int64)
     if not temperatures.any():
@@ -259,5 +214,4 @@ def _ascending(scores: Tensor) -> Tensor:
 
 
 def _column(values: Many[float], like: Tensor) -> Tensor:
-    """Return one number per row, (rows, 1, 1), with the dtype and on the device of the scores."""
     return torch.tensor(values, dtype=like.dtype).view(-1, 1, 1).to(like.device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Many requests through one decoder: they wait, join as slots free, tell their text, and leave."""
+"""Many requests through one decoder: they wait, join as slots free, yield their text, and leave."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Due = tuple[Job, Sequence, int]  # who emitted something, with how many tokens t
 class Session:
     """Requests decoded together, as many at once as the decoder has slots; the others wait in order.
 
-    `submit` and `cancel` may be called between any two steps, and change no other request's output. One thread at a
-    time. A request that has ended is forgotten: its last event holds all of it.
+    `submit` and `cancel` may be called between any two steps, and change no other request's output. Use one thread at a
+    time. A request that has ended is dropped: its last event has all its output.
     """
 
     def __init__(
@@ -48,21 +48,18 @@ class Session:
         prefill_tokens: int = PREFILL_TOKENS,
         why_longest: str = "",
     ) -> None:
-        """Take a decoder that nobody else uses.
+        """Use a decoder of its own.
 
         Args:
-            decoder: its caches hold `longest` tokens and draft nodes per sequence.
-            tokenizer: the target's.
-            longest: prompt and new tokens of any request.
-            piecewise: whether events tell text after every round; otherwise one event per request tells all of it.
-            observer: told of every round, faults included.
-            gallery: of a target that sees; a request's images are held there while it runs.
-            ends: tokens that end a text, see `ends.py`; None: the tokenizer's own alone.
-            prefill_tokens: of prompts, read at most between two rounds of others' texts that are told piece by piece.
-            why_longest: in brackets, for whom that is too short.
+            longest: prompt and new tokens of any request; the decoder's caches have room for these and draft nodes.
+            piecewise: events give text after every round; otherwise each request has one event with all of it.
+            gallery: of a target that sees; holds a request's images while it runs.
+            ends: tokens that end a text, see `ends.py`; None: the tokenizer's own.
+            prefill_tokens: of prompts, read at most between two rounds where `piecewise`.
+            why_longest: reason for a short `longest`, in brackets.
 
         Raises:
-            RequestError: no token may be read.
+            RequestError: `prefill_tokens` is below 1.
         """
         if prefill_tokens < 1:
             raise RequestError(f"prefill_tokens must be at least 1, got {prefill_tokens}; {PREFILL_TOKENS} are usual")
@@ -80,18 +77,18 @@ class Session:
 
     @property
     def longest(self) -> int:
-        """Tokens of a request that there is room for, prompt and new ones."""
+        """The most tokens of a request, prompt and new ones."""
         return self._longest
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits, runs or is to be told."""
+        """Whether no request waits or runs, and no event is pending."""
         return not self._jobs and not self._untold
 
     def submit(
         self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS, **options: Unpack[GenerationOptions]
     ) -> int:
-        """Let a prompt wait for a slot; return its handle, counted from 0. Options go before the settings' fields.
+        """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields.
 
         Raises:
             RequestError: the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
@@ -101,10 +98,10 @@ class Session:
         return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
-        """Let a request in tokens wait for a slot; return its handle. `stop` are strings that end its text.
+        """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text.
 
         Raises:
-            RequestError: it does not fit, or has a token that the target does not know.
+            RequestError: it does not fit, or has a token that the target lacks.
         """
         require_room(request, self._longest, self._why_longest)
         require_known(request, self._decoder.vocabulary)
@@ -119,11 +116,7 @@ class Session:
         return handle
 
     def cancel(self, handle: int) -> None:
-        """End a request now; the next step tells its end. Nothing happens where it has ended already.
-
-        Raises:
-            RequestError: there never was such a request.
-        """
+        """End a request now, unless it has ended; the next step returns its last event. RequestError if unknown."""
         if not 0 <= handle < self._submitted:
             raise RequestError(f"there is no request {handle}; {self._submitted} were submitted, counted from 0")
         job = self._jobs.get(handle)
@@ -132,13 +125,11 @@ class Session:
             self._end_cancelled(self._untold)
 
     def step(self) -> list[Event]:
-        """Let waiting requests join, run one round, and return what became known since the last step.
+        """Let waiting requests join, run one round, and return the events since the last step.
 
-        Where texts are told piece by piece and some are under way, a long prompt is read over several steps, by the
-        target and, behind it, by its drafters.
-
-        A request whose prompt finds no memory waits until another one has left, and fails where none is there. What
-        is raised loses no event: the next step tells it.
+        Where `piecewise`, and other requests run, target and drafters read a long prompt over several steps. A request
+        whose prompt finds no memory waits until another one has left, and fails if none runs. After an exception the
+        next step returns the pending events.
 
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
@@ -156,7 +147,7 @@ class Session:
         return events
 
     def events(self) -> Iterator[Event]:
-        """Step until nothing is left to do, and yield what becomes known; what is not fetched the next step tells."""
+        """Step until the session is idle, and yield the events; the next step returns those not fetched."""
         while not self.is_idle:
             told = deque(self.step())
             try:
@@ -166,7 +157,7 @@ class Session:
                 self._untold = [*told, *self._untold]
 
     def _end_cancelled(self, events: list[Event]) -> None:
-        """End what was cancelled; what was broken off at it begins anew."""
+        """End what was cancelled, also after an interruption."""
         while self._cancelled:
             job = self._cancelled[-1]
             if job.handle in self._jobs:
@@ -174,7 +165,6 @@ class Session:
             self._cancelled.pop()
 
     def _drop(self, job: Job, events: list[Event]) -> None:
-        """End a request that was cancelled, wherever it is."""
         if job.sequence is None:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -188,7 +178,6 @@ class Session:
         self._end(job, "cancelled", events)
 
     def _join(self, events: list[Event]) -> None:
-        """Read prompts as long as there is room, and tell what their first tokens are."""
         left = self._prefill_tokens if self._piecewise and self._decoder.running else ALL
         while self._waiting and left > 0 and self._may_join(self._waiting[0]):
             job = self._waiting[0]
@@ -218,7 +207,7 @@ class Session:
                 left = min(left, self._prefill_tokens)
 
     def _read(self, job: Job, most: int) -> int:
-        """Read so much of a request's prompt at most, and let it join behind the last token; return how much it was."""
+        """Read at most `most` tokens of a request's prompt, after the last of which it joins; return how many."""
         if job.sequence is not None:
             return 0  # it has joined in a step that was broken off behind that
         if job.reading is None:
@@ -242,16 +231,15 @@ class Session:
             job.reading = None
 
     def _adopt(self, job: Job) -> None:
-        """Take a request for joined whose sequence is in the batch: only what came behind that was broken off."""
+        """Set a request's sequence if it is in the batch: then only later work was interrupted."""
         job.sequence = next((one for one in self._decoder.running if one.index == job.handle), None)
 
     def _welcome(self, job: Job, sequence: Sequence) -> None:
-        """Let a request that waited first of all tell what its first token is."""
         self._due.append((job, sequence, len(sequence.tokens)))
         self._waiting.popleft()
 
     def _may_join(self, job: Job) -> bool:
-        """Whether a request has room and memory, as far as is known, and its images fit or never will better."""
+        """Whether a request has room and, as far as is known, memory, and its images fit or never will better."""
         if job.reading is not None or job.sequence is not None:
             return True
         running = len(self._decoder.running)
@@ -262,7 +250,6 @@ class Session:
         return self._decoder.has_room and is_shown
 
     def _advance(self, events: list[Event]) -> None:
-        """Run one round over whoever is there, and tell what it emitted."""
         jobs = [(self._jobs[sequence.index], sequence) for sequence in self._decoder.running]
         if not jobs:
             return
@@ -273,7 +260,7 @@ class Session:
             self._observer.note(done)
 
     def _catch_up(self, events: list[Event]) -> None:
-        """Tell what a round emitted; of one that was broken off, what it had committed."""
+        """Report what a round emitted; of an interrupted one, what it had committed."""
         while self._due:
             job, sequence, before = self._due[-1]
             if sequence.is_finished:
@@ -285,7 +272,6 @@ class Session:
             self._due.pop()
 
     def _tell(self, job: Job, sequence: Sequence, events: list[Event]) -> None:
-        """Tell what a request's newest tokens add; let it leave where its text ends in them."""
         if sequence.is_finished:
             self._end(job, "stop" if sequence.is_stopped else "length", events)
             return
@@ -300,12 +286,11 @@ class Session:
             events.append(event)
 
     def _let_go(self, sequence: Sequence) -> None:
-        """Let a sequence leave the batch; in a step that was broken off it may have left."""
+        """Remove a sequence from the batch, unless an interrupted step has."""
         if any(running is sequence for running in self._decoder.running):
             self._decoder.cancel(sequence)
 
     def _end(self, job: Job, reason: FinishReason, events: list[Event], error: str = "") -> None:
-        """Tell the rest of a request and forget it."""
         completion = job.completed(reason, error)
         event = Event(handle=job.handle, piece=job.transcript.text[job.told :], completion=completion)
         del self._jobs[job.handle]

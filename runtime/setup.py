@@ -1,4 +1,4 @@
-"""How one round is run: which policy, which drafter, padded to which shapes."""
+"""How one round runs: its policy, its drafter, its padding."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..planner.policies import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSetup:
-    """What a plan says about one cell of batch x context.
+    """What a plan sets for one cell of batch x context.
 
-    `run_tokens[n]` is the number of tokens per sequence that a verify of n really runs with:
-    a larger shape can be cheaper. Beyond its end, and where it is empty, nothing is padded.
+    `run_tokens[n]` is the number of tokens per sequence with which a verify of n really runs: a larger shape can be
+    cheaper. Beyond its end there is no padding.
     """
 
     policy: TreePolicy
@@ -28,32 +28,32 @@ class RoundSetup:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether it may emit what the target would not have said."""
+        """Whether it may emit tokens that are not the target's own."""
         return isinstance(self.policy, LossyPolicy)
 
     @property
     def classifier(self) -> str | None:
-        """Name of the pivot classifier that it asks."""
+        """Name of its pivot classifier, if any."""
         return self.policy.classifier.name if isinstance(self.policy, PadPolicy) else None
 
     @property
     def plain(self) -> RoundSetup:
-        """How to run a round of it in which nobody drafts: padded where a larger shape is cheaper."""
+        """The same setup without drafts, padded where a larger shape is cheaper."""
         return RoundSetup(policy=PlainPolicy(), run_tokens=self.run_tokens[:2])
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens per sequence one verify can feed."""
+        """Most tokens per sequence that one verify can feed."""
         return max(self.policy.max_verify_tokens, *self.run_tokens, 1)
 
 
 def setup_of(cell: PlanCell) -> RoundSetup:
-    """Return how a plan's cell runs its rounds."""
+    """Return the setup of a plan's cell."""
     return RoundSetup(policy=cell.policy, drafter=cell.drafter, run_tokens=cell.run_tokens)
 
 
 def plain_setup(cell: PlanCell) -> RoundSetup:
-    """Return the fastest plain decoding a plan's cell knows."""
+    """Return the fastest plain setup of a plan's cell."""
     return setup_of(cell).plain
 
 
@@ -63,12 +63,7 @@ PLAIN = RoundSetup(policy=PlainPolicy())
 
 
 def draft_room(setups: Sequence[RoundSetup], batch: int | None = None) -> int:
-    """Return the cache positions that rounds need behind the committed text, in the target and in drafters.
-
-    Args:
-        setups: how rounds may be run.
-        batch: most sequences at once; None where that is open, which may take much more.
-    """
+    """Return the cache positions that rounds need behind the text; `batch` None, if unknown, may need many more."""
     return 1 + max(max(most_drafted(setup.policy, batch), setup.most_tokens) for setup in setups)
 
 

@@ -1,4 +1,4 @@
-"""Cells that cannot be run as planned, and what they are run with instead."""
+"""Substitutes for cells that cannot run as planned."""
 
 from __future__ import annotations
 
@@ -20,19 +20,11 @@ REFUSED = "the plan is lossy, and that was not allowed (allow_lossy=True, --allo
 def with_substitutes(
     choice: Choice, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool = False
 ) -> Choice:
-    """Return the choice with another way for every cell that needs a model that is missing, or more room than there is.
+    """Return the choice with a substitute for every cell whose models are missing, or that exceeds the room.
 
-    Likewise for every lossy cell, unless that is allowed.
-
-    The other way is the fastest alternative of the cell that can be run and was priced above plain decoding, else plain
-    decoding. Where no cell drafts any more, the choice is plain decoding; why a model is missing is for the caller to
-    say.
-
-    Args:
-        choice: with a plan or without.
-        has: whether a model drafter, or a classifier, of the plan can be had; asked only about those that are needed.
-        longest_context: positions of the target.
-        allow_lossy: whether cells may be run whose output is not the target's own.
+    So has every lossy cell without `allow_lossy`. A substitute is the cell's fastest alternative that can run and was
+    priced above plain decoding, else plain decoding. Where no cell drafts any more, the choice is plain decoding,
+    without a reason for missing models. `has` tells whether a needed model of the plan can be loaded.
     """
     if choice.plan is None:
         return choice
@@ -52,7 +44,7 @@ def with_substitutes(
 
 
 def substituted(plan: Plan, choice: Choice) -> list[str]:
-    """Return each cell of a plan that is run another way, and that way, in words."""
+    """Return each cell with a substitute, and that, in words."""
     ways = dict(choice.substitutes)
     return [
         f"batch {cell.batch}, context {cell.context} by {_named(way)} instead of "
@@ -63,7 +55,7 @@ def substituted(plan: Plan, choice: Choice) -> list[str]:
 
 
 def in_brief(choice: Choice) -> str:
-    """Return why this plan is followed, without what differs from what was measured, value by value."""
+    """Return the reason of a choice in short, without each value that differs from the measured one."""
     words = choice.reason
     if choice.match is not None and choice.match.differences:
         words = words.replace(str(choice.match), choice.match.in_brief)
@@ -82,14 +74,14 @@ def models_of(setup: RoundSetup) -> tuple[str, ...]:
 
 
 def alternative_setup(cell: PlanCell, other: Alternative) -> RoundSetup:
-    """Return how a cell runs one of its alternatives."""
+    """Return the setup of one of a cell's alternatives."""
     return RoundSetup(policy=other.policy, drafter=other.drafter, run_tokens=_padding(cell, other.policy))
 
 
 def can_run(
     way: RoundSetup, cell: PlanCell, has: Callable[[str], bool], longest_context: int, *, allow_lossy: bool
 ) -> bool:
-    """Return whether a cell can be run a way: its models are there, it has room, and its loss is allowed."""
+    """Return whether a cell can run by a setup: its models are there, it has room, and its loss is allowed."""
     if way.is_lossy and not allow_lossy:
         return False
     if isinstance(way.policy, PlainPolicy) and way.drafter is None:
@@ -99,7 +91,6 @@ def can_run(
 
 
 def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
-    """Yield how a cell may be run: as planned, by alternatives faster than plain decoding, and plainly."""
     yield setup_of(cell)
     for other in cell.alternatives:
         if other.tokens_per_s > cell.plain.tokens_per_s:
@@ -108,17 +99,15 @@ def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
 
 
 def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
-    """Return the cell's padding as far as the policy needs it; beyond what the cell knows nothing is padded.
+    """Return the cell's padding as far as it is valid for the policy.
 
-    Verifications from an exit's states and whole ones are padded each in their own way, but for a root alone, which is
-    always read whole: of one the cell does not know the other's.
+    Verifications from an exit's states and whole ones have different padding; only that of a root alone is common.
     """
     is_alike = isinstance(policy, ResumedPolicy) == isinstance(cell.policy, ResumedPolicy)
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 
 
 def _drafts(plan: Plan, choice: Choice) -> bool:
-    """Return whether any cell drafts."""
     return any(not isinstance(choice.setup(cell).policy, PlainPolicy) for cell in plan.cells)
 
 

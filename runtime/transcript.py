@@ -16,11 +16,8 @@ LEADING = 4  # tokens of the prompt that are decoded too: some tokenizers drop a
 class Transcript:
     """The text of one request as far as it may be shown.
 
-    What is shown does not depend on how many tokens come at once, so not on what was drafted.
-
-    Attributes:
-        text: what has been shown.
-        end: tokens up to the one that completed a stop string, that one included; None where there was no such.
+    It does not depend on how many tokens come at once, so not on drafts. `text` is what has been shown; `end` the
+    number of tokens up to and with the one that completed a stop string, else None.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, first: int, stop: Sequence[str] = ()) -> None:
@@ -32,15 +29,11 @@ class Transcript:
         self._held = ""  # behind the shown text: may become a stop string
 
     def read(self, tokens: Sequence[int]) -> str:
-        """Return the text that the newest tokens add and that nothing later can take back.
-
-        Args:
-            tokens: prompt and everything emitted, as in earlier calls and longer.
-        """
+        """Return the final text that the newest of all tokens, prompt included, add."""
         return self._show(self._words.read(tokens), tokens)
 
     def finish(self, tokens: Sequence[int]) -> str:
-        """Return what is left to show when no more tokens follow."""
+        """Return the rest of the text when no more tokens follow."""
         piece = self.read(tokens) + self._show(self._words.rest(tokens), tokens)
         left, self._held = self._held, ""
         self.text += left
@@ -64,11 +57,10 @@ class Transcript:
 class _Words:
     """Turns tokens into whole characters; every token is decoded a bounded number of times.
 
-    A window of the newest tokens is decoded anew with every piece, because what a token looks like depends on those
-    before it. The window begins with the end of the prompt, later behind a whole character.
+    A window of the newest tokens is decoded again with every piece, because a token's text depends on those before it.
+    The window begins with the end of the prompt, later behind a whole character.
 
-    Invariant: `_told` is what is known of the text of tokens[_start:_read], whether it was returned or is the prompt's,
-    and `_text` is that text.
+    Invariant: `_text` is the text of tokens[_start:_read], and `_told` what of it was returned or is the prompt's.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, first: int) -> None:
@@ -78,7 +70,6 @@ class _Words:
         self._has_begun = False
 
     def read(self, tokens: Sequence[int]) -> str:
-        """Return the whole characters that the newest tokens add."""
         if not self._has_begun:
             self._has_begun = True
             self._text = self._decode(tokens[self._start : self._read])
@@ -93,7 +84,6 @@ class _Words:
         return self._tell(_whole(self._text))
 
     def rest(self, tokens: Sequence[int]) -> str:
-        """Return what `read` held back, when no more tokens follow."""
         return self._tell(self._decode(tokens[self._start :]))
 
     def tokens_before(self, surplus: int, tokens: Sequence[int]) -> int:
@@ -112,7 +102,7 @@ class _Words:
         return text[agreed:]
 
     def _move_up(self, tokens: Sequence[int]) -> None:
-        """Let the window begin at the anchor, if the rest of its text looks the same from there."""
+        """Move the window's start to the anchor, if its text stays the same."""
         if not self._start < self._anchor < self._read:
             return
         tail = self._decode(tokens[self._anchor : self._read])
@@ -125,7 +115,6 @@ class _Words:
 
 
 def _agreed(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -136,13 +125,13 @@ def _whole(text: str) -> str:
 
 
 def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, int]:
-    """Return where the stop string that is complete first begins and ends, of several the longest; else (0, 0)."""
+    """Return begin and end of the first complete stop string, of several the longest; else (0, 0)."""
     found = [(place + len(string), place) for string in stop if (place := text.find(string)) >= 0]
     end, begin = min(found, default=(0, 0))
     return begin, end
 
 
 def _possible_stop(text: str, stop: Sequence[str]) -> int:
-    """Return how many characters at the end of a text may become a stop string, which is in it nowhere yet."""
+    """Return how many characters at the end of a text may start a stop string, none of which it contains."""
     most = [(string, range(1, min(len(string) - 1, len(text)) + 1)) for string in stop]
     return max((length for string, some in most for length in some if text.endswith(string[:length])), default=0)

@@ -1,4 +1,4 @@
-"""Numbers on their way between the host and a device: a GPU's host waits only where it has to know."""
+"""Transfers between the host and a device; a GPU's host waits only for values that it needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def fetched(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return a tensor's numbers on the host: what a round has to wait for, and waits for by an event of its own.
-
-    So torch's own check for waits nobody meant, `torch.cuda.set_sync_debug_mode`, can stand at "error" all the time.
-    """
+    """Return a tensor's numbers on the host; waits by an event, so that torch's sync debug mode can be "error"."""
     return fetched_together(tensor)[0]
 
 
 def fetched_together(*tensors: torch.Tensor) -> list[NDArray[Any]]:
-    """Return several tensors' numbers on the host, of one device; it is waited for once."""
+    """Return several tensors' numbers on the host, with one wait for their common device."""
     device = tensors[0].device
     if device.type != "cuda":
         return [tensor.cpu().numpy() for tensor in tensors]
@@ -36,7 +33,7 @@ def fetched_together(*tensors: torch.Tensor) -> list[NDArray[Any]]:
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when a device has done what it was given until now."""
+    """Wait until a device has completed its work so far."""
     if device.type == "cuda":
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
@@ -44,20 +41,19 @@ def wait_for(device: torch.device) -> None:
 
 
 def host_memory(like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape and kind on the host, pinned where a GPU reads or writes it."""
+    """Return an empty tensor like this on the host, pinned if a GPU reads or writes it."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.device.type == "cuda")
 
 
 class Landing:
-    """Memory that what captured work says is always written to; made for the first that comes."""
+    """Memory, allocated at the first use, to which captured work always writes its result."""
 
     def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Make it by `make`, of a tensor of the shape and kind that will come."""
         self._make = make
         self._memory: torch.Tensor | None = None
 
     def __call__(self, found: torch.Tensor) -> torch.Tensor:
-        """Return the memory, with what was found in it once the device has come so far."""
+        """Copy a result to the memory without waiting, and return the memory."""
         if self._memory is None:
             self._memory = self._make(found)
         return self._memory.copy_(found, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Verify drafts in one forward of the target: lay them out, draw, and commit what stands."""
+"""Verify drafts in one forward of the target: lay them out, draw, and commit the accepted tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .stopwatch import LAID_OUT, VERIFIED, Stopwatch
 
 
 class Verifying:
-    """The target of a decoder at work on drafts."""
+    """A decoder's target, which verifies drafts."""
 
     def __init__(
         self,
@@ -45,19 +45,7 @@ class Verifying:
         faults: list[Fault],
         watch: Stopwatch,
     ) -> None:
-        """Take what belongs to one decoder.
-
-        Args:
-            target: that verifies.
-            cache: of the target.
-            masks: as large as the cache.
-            seen_in: the positions of it in sight where so many are needed, see `seen_by`.
-            drafters: by name; exits among them leave states that a verification goes on from.
-            judges: that lossy policies ask, by name.
-            allow_lossy: whether these run at all.
-            faults: where what goes wrong is told.
-            watch: that times the round.
-        """
+        """Use a decoder's parts; exits among `drafters` leave states from which a verification continues."""
         self.forwards = 0  # of the target
         self._target, self._cache, self._masks, self._seen_in = target, cache, masks, seen_in
         self._is_here = target.device.type == "cpu"  # so that a forward has ended when its call comes back
@@ -66,7 +54,7 @@ class Verifying:
         self._drawings: dict[tuple[DrawKind, int, int], TreeDraws] = {}  # by depth and sequences
 
     def verify(self, batch: Many[Sequence], draft: DraftBatch, setup: RoundSetup) -> Committed:
-        """Return what was emitted; where a tree does not fit, its root alone is verified."""
+        """Return what was emitted; where a tree does not fit into memory, only its root is verified."""
         fed = setup.padded(max(draft.sizes.tolist()))
         lossy = self._loosely(setup)
         try:
@@ -89,7 +77,7 @@ class Verifying:
         return policy
 
     def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
-        """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
+        """Return the states from which a verification continues; None where all layers read all nodes."""
         if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
             return None
         try:
@@ -137,14 +125,13 @@ class Verifying:
     def _verify_captured(
         self, target: GraphedModel, batch: Many[Sequence], draft: DraftBatch, step: ForwardInput, setup: RoundSetup
     ) -> Committed:
-        """Verify trees by a captured forward, behind which nothing hangs on the text."""
         fed = step.tokens.shape[1]
         best = target.best(step, self._cache, self._drawing(batch, draft, fed, setup))
         self._watch.mark(VERIFIED)
         return self._kept(batch, draft, accepted_of(best, draft), fed)
 
     def _drawing(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> TreeDraws | None:
-        """Return how captured work draws the tokens of a batch; None where all are greedy."""
+        """Return how captured work draws a batch's tokens; None where all are greedy."""
         requests = [s.request for s in batch]
         kind = kind_of(requests)
         if kind is None:
@@ -160,6 +147,6 @@ class Verifying:
         return self._drawings[key]
 
     def _kept(self, batch: Many[Sequence], draft: DraftBatch, stands: Accepted, fed: int) -> Committed:
-        """Move the keys of what is accepted together, then commit it: where memory fails, nothing is committed yet."""
+        """Move accepted keys together, then commit: where memory fails, nothing is committed yet."""
         self._cache.keep(stands.moves(batch))
         return commit(batch, draft, stands, fed)

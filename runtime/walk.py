@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class Acceptance:
-    """The path one sequence took: node 0, then the accepted nodes; one token to emit per node on it.
-
-    Attributes:
-        lossy: places among the tokens of those that the target would not have said itself; see `lossy.py`.
-    """
+    """One sequence's accepted path, with one token to emit per node; `lossy` places are not the target's own."""
 
     nodes: list[int]
     drawn: list[int]
@@ -23,8 +19,7 @@ def accept(tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -
     """Return the longest path from the root whose every node is what the target drew before it.
 
     Args:
-        tokens: (n,) drafted ids; tokens[0] is the root's and is not read.
-        parents: (n,) parents before children.
+        tokens, parents: (n,) drafted ids, the root's ignored; parents before children.
         size: real nodes, root included; the rest is padding.
         draws: (n,) the target's draw behind each node.
 
@@ -38,7 +33,7 @@ def accept(tokens: Many[int], parents: Many[int], size: int, draws: Many[int]) -
 
 
 def _child(tokens: Many[int], parents: Many[int], size: int, parent: int, token: int) -> int | None:
-    """Return the last child of a node that has a token; few nodes of a tree are ever looked at."""
+    """Return the last child with a token; a search, since few nodes of a tree are ever visited."""
     found, child = None, parent
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Rounds of throwaway texts: what is captured, compiled or set up at first use is there before anybody waits for it."""
+"""Rounds of throwaway texts, so that first uses capture, compile and set up before any request."""
 
 from __future__ import annotations
 
@@ -21,16 +21,10 @@ TEXT = (0, 1, 2, 3) * 9  # token ids that every vocabulary has, with copies to b
 
 
 class WarmUp:
-    """Decodes texts of its own with an idle decoder, and leaves it idle."""
+    """Decodes throwaway texts with an idle decoder, and leaves it idle."""
 
     def __init__(self, decoder: Decoder, *, longest: int, temperature: float = 0.0) -> None:
-        """Run nothing yet.
-
-        Args:
-            decoder: nobody else's.
-            longest: tokens of a text that it has room for.
-            temperature: of the texts; sampled rounds are captured apart from greedy ones.
-        """
+        """Run nothing yet; sampled rounds, of a `temperature` above 0, are captured apart from greedy ones."""
         self.rounds = 0
         self._decoder, self._texts = decoder, 0
         prompt = TEXT[: max(longest // 2, 1)]
@@ -40,14 +34,10 @@ class WarmUp:
         self._faults: dict[tuple[str | None, str], Fault] = {}  # by whose they are and what they say
 
     def run(self, setups_at: Callable[[int], Iterable[RoundSetup]], batches: Iterable[int], *, captured: bool) -> int:
-        """Run every setup at every batch; return how many rounds that took.
+        """Run every setup at every batch; return the number of rounds.
 
-        What went wrong is told by the decoder's next round; drafters whose drafts failed go on being asked.
-
-        Args:
-            setups_at: how rounds of a batch may be run.
-            batches: sequences at once.
-            captured: whether forwards are to be run at every number of tokens, which are captured one by one.
+        The decoder's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
+        number of tokens, each of which is captured by itself.
 
         Raises:
             MemoryError: the target cannot verify even the newest token of every sequence.
@@ -67,7 +57,6 @@ class WarmUp:
         return self.rounds
 
     def _run_settled(self, setup: RoundSetup, batch: int) -> bool:
-        """Run some rounds of a setup, up to the first in which something goes wrong; return whether nothing did."""
         for _ in range(SETTLED):
             self._fill(batch)
             faults = self._decoder.step(setup).faults
@@ -82,7 +71,7 @@ class WarmUp:
             self._faults[fault.drafter, fault.reason] = fault
 
     def _draft_sizes(self, setup: RoundSetup, batch: int) -> None:
-        """Let a drafter read as many tokens at once as it may have to, and draft behind them."""
+        """Let a drafter read every possible number of unread tokens at once, and draft behind them."""
         asked = drafting(setup.policy)
         alone = replace(setup, policy=asked.model) if isinstance(asked, HybridPolicy) else setup
         fresh = 1
@@ -94,7 +83,6 @@ class WarmUp:
             fresh *= 2
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
-        """Verify trees of every size that those of a setup may be run with."""
         most = setup.policy.max_verify_tokens
         sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
@@ -102,13 +90,12 @@ class WarmUp:
             self._verify(tokens, batch, setup)
 
     def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
-        """Verify trees of so many tokens, as deep as those of a setup at most: of deeper ones more is drawn."""
+        """Verify trees of so many tokens, no deeper than a setup's: deeper ones draw more."""
         self._decoder.verify(_trees(tokens, max(deepest(setup.policy), 1), batch), setup)
         self._note(())
         self.rounds += 1
 
     def _fill(self, batch: int) -> None:
-        """Let texts join that take the places of those that have ended."""
         assert self._request is not None
         while len(self._decoder.running) > batch:
             self._decoder.cancel(self._decoder.running[-1])
@@ -118,7 +105,7 @@ class WarmUp:
 
 
 def _trees(nodes: int, most: int, batch: int) -> DraftBatch:
-    """Return trees of so many nodes: a chain as deep as it may be, and what is left below the root."""
+    """Return trees of so many nodes: a chain of the greatest depth, and the rest below the root."""
     place = np.arange(nodes)
     is_deep = place <= most
     row = (

@@ -1,4 +1,4 @@
-"""How often what a drafter says is what the target says, counted in real rounds."""
+"""How often a drafter's tokens are the target's, counted in real rounds."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ DRAFTER = "the drafter"  # its name in the rounds that try it out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """Counts of rounds with chains of one length; rounds cut short by the end of a text are left out.
+    """Counts of rounds with chains of one length, without rounds cut short by the end of a text.
 
-    Attributes:
-        by_depth: chance that token k of a chain is accepted, given that those before it were; up to the last depth
-            that was ever reached.
-        tokens_per_round: emitted per sequence and round, the target's own included.
-        rounds: counted.
+    `by_depth` is the chance that token k of a chain is accepted, given that those before it were, up to the last depth
+    ever reached. `tokens_per_round` is per sequence, the target's own token included.
     """
 
     by_depth: tuple[float, ...]
@@ -37,11 +34,7 @@ class Acceptance:
 
 
 def chain_acceptance(target: CausalModel, drafter: CausalModel, requests: Sequence[Request], length: int) -> Acceptance:
-    """Return what chains of a drafter, or a head, yield along the target's continuations of some requests.
-
-    Raises:
-        TrainingError: something failed in a round.
-    """
+    """Return the acceptance of a drafter's chains along the target's texts; TrainingError where a round fails."""
     setup = RoundSetup(policy=ChainPolicy(length=length), drafter=DRAFTER)
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)
     capacity, slots = longest + draft_room([setup]), min(SLOTS, len(requests))
@@ -57,7 +50,7 @@ def chain_acceptance(target: CausalModel, drafter: CausalModel, requests: Sequen
 
 
 def require_faultless(done: Round) -> None:
-    """Raise TrainingError where something failed in a round: what it kept says nothing about its drafter."""
+    """Raise TrainingError where a round had a fault: its counts say nothing about the drafter."""
     if done.faults:
         fault = done.faults[0]
         raise TrainingError(
@@ -67,7 +60,7 @@ def require_faultless(done: Round) -> None:
 
 
 def acceptance_of(kept: Sequence[int], length: int) -> Acceptance:
-    """Return the counts of rounds that emitted so many tokens each, 1 to length + 1."""
+    """Return the acceptance by the tokens that rounds emitted, each from 1 to length + 1."""
     reached = [sum(count > depth for count in kept) for depth in range(length + 1)]
     return Acceptance(
         by_depth=tuple(below / above for above, below in pairwise(reached) if above),

@@ -1,8 +1,8 @@
 """A task whose answers can be checked: two-digit arithmetic written out in steps, in more than one way.
 
-A problem is `47+38=` or `85-19=`; its text works on tens and ones apart, in either order, and ends in the answer. Which
-order and which words come is tossed, so a good model of these texts is unsure in those places and sure of digits: there
-a token that differs from the target's own may be as good, here it is wrong.
+A problem is `47+38=` or `85-19=`; its text works on tens and ones apart, in either order, and ends in the answer. Order
+and words are random, so a good model of these texts is unsure there and sure of digits. In the unsure places a token
+other than the target's may be as good; a wrong digit never is.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """What is asked."""
+        """The problem as text."""
         return f"{self.first}{'+' if self.is_sum else '-'}{self.second}="
 
     @property
     def answer(self) -> str:
-        """What the text has to end with."""
+        """The end of a right text."""
         return str(self.first + self.second if self.is_sum else self.first - self.second)
 
     @property
@@ -95,7 +95,7 @@ def arithmetic_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def training_tokens(count: int, seed: int = 0) -> Tokens:
-    """Return so many solved training problems as one array of tokens, each ended."""
+    """Return so many solved training problems as one array of tokens, each with an end token."""
     place = {letter: token for token, letter in enumerate(ALPHABET, start=1)}
     rng = np.random.default_rng(seed)
     ids: list[int] = []

@@ -1,7 +1,6 @@
 """Train a small target and a smaller drafter on arithmetic: `python -m spectune.training.arithmetic_models -o FOLDER`.
 
-Minutes on two CPU cores, the same weights for the same seed on the same machine. A model whose folder is there is not
-trained again.
+It takes minutes on two CPU cores; one seed gives the same weights on the same machine. Existing models are skipped.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ def train_model(name: str, folder: Path, steps: int | None = None) -> list[float
 
 
 def prepare(folder: Path) -> None:
-    """Train what is not there, and write the exam as `prompts.jsonl`, and other problems as `practice.jsonl`.
-
-    No model was trained on any of them.
-    """
+    """Train missing models; write `prompts.jsonl`, the exam, and `practice.jsonl`, both of held-out problems."""
     for name in SHAPES:
         if not (folder / name / "model.safetensors").exists():
             train_model(name, folder / name)

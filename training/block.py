@@ -1,7 +1,4 @@
-"""Train a block drafter on a frozen target: the job behind `spectune train medusa`, `ctc` and `specformer`.
-
-The target's states along its own texts do not change, so they are computed once and kept beside the texts.
-"""
+"""Train a block drafter on a frozen target: the job behind `spectune train medusa`, `ctc` and `specformer`."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ BlockModule = MedusaModule | CtcModule | SpecFormerModule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRequest:
-    """What drafter is to be trained, and on what."""
+    """The drafter to train, and its texts."""
 
     kind: Kind
     target: Path
@@ -75,16 +72,10 @@ class BlockRequest:
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
     """Train a block drafter, save it with its card in a folder, and return the card.
 
-    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
-
-    Args:
-        request: what to train.
-        folder: where to; made if it is not there.
-        fresh: forget what an earlier run left unfinished.
-        progress: told each step.
+    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
 
     Raises:
-        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        ModelError: the target cannot be loaded, or its hidden states cannot be read.
         RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
@@ -101,8 +92,6 @@ def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learned:
-    """A drafter that was trained and saved."""
-
     tokens: int  # of all texts
     shape: BlockShape
     parameters: int
@@ -110,7 +99,7 @@ class _Learned:
 
 
 def _learned(request: BlockRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
-    """Train a drafter and save it; of what that took nothing is left in memory."""
+    """Train and save a drafter; on return its memory is free."""
     job = _Job(request, run.texts, run.partial, progress)
     torch.manual_seed(request.settings.seed)
     drafter = job.new_drafter(run.target)
@@ -127,11 +116,7 @@ def _learned(request: BlockRequest, run: OwnRun, folder: Path, progress: Progres
 
 
 class _Job:
-    """The frozen target beside a drafter in training.
-
-    Attributes:
-        anchors: places, counted through all texts, behind which all tokens to be said are in the same text.
-    """
+    """The frozen target and a drafter in training; `anchors` are places, over all texts, with enough tokens behind."""
 
     def __init__(self, request: BlockRequest, texts: Ids, partial: Path, progress: Progress) -> None:
         self._request, self._length = request, texts.shape[1]
@@ -145,7 +130,6 @@ class _Job:
         self.anchors: Ints = np.flatnonzero(is_anchor)
 
     def shape(self, identity: ModelIdentity) -> BlockShape:
-        """Return what the drafter's files say."""
         config, request = self._target.config, self._request
         inner = request.intermediate or int(config.intermediate_size)
         width = request.width or self._target.hidden
@@ -160,14 +144,13 @@ class _Job:
         )
 
     def new_drafter(self, identity: ModelIdentity) -> BlockModule:
-        """Return a drafter that has learned nothing."""
         if self._request.kind == "medusa":
             return MedusaModule(self._target.hidden, self._request.depth).to(self._request.device)
         made = CtcModule if self._request.kind == "ctc" else SpecFormerModule
         return made(self._target.model, self.shape(identity)).to(self._request.device)
 
     def loss(self, drafter: BlockModule, batch: Tensor) -> Tensor:
-        """Return the loss of neighbouring anchors (batch, n), those of the text that each row begins in."""
+        """Return the loss of neighbouring anchors (batch, n) within the text in which each row begins."""
         text, place = batch // self._length, batch % self._length
         is_same = text == text[:, :1]
         place = torch.where(is_same, place, place[:, :1])  # an anchor of the next text: the row's first again
@@ -178,10 +161,7 @@ class _Job:
         return losses[self._request.kind](self.said(drafter, rows, place), wanted)
 
     def said(self, drafter: BlockModule, rows: Tensor, place: Tensor) -> Tensor:
-        """Return what is said at places (batch, n) of the texts `rows` (batch, 1), (batch * n, said at once, scores).
-
-        Scores are logits; of a CTC drafter they are log-probabilities, the blank's last.
-        """
+        """Return logits (batch * n, block, scores), for CTC log-probabilities, blank last, at places (batch, n)."""
         if isinstance(drafter, MedusaModule):
             return self._target.said(drafter(self._state(rows, place).flatten(0, 1)))
         ids = self._texts[rows[:, 0]]
@@ -196,13 +176,12 @@ class _Job:
         return torch.log_softmax(logits.float(), dim=-1)
 
     def _state(self, rows: Tensor, places: Tensor) -> Tensor:
-        """Return the states that are read, (batch, n, len(reads) * hidden)."""
         found = self._states[rows.cpu().numpy(), places.cpu().numpy()]
         return torch.from_numpy(np.ascontiguousarray(found)).to(self._request.device)
 
 
 def _reads(request: BlockRequest, layers: int) -> tuple[int, ...]:
-    """Return how many of the target's layers each state has passed that the drafter reads."""
+    """Return after how many of the target's layers the drafter reads states."""
     if request.kind != "specformer":
         return (layers,)
     if layers < 2:
@@ -212,10 +191,7 @@ def _reads(request: BlockRequest, layers: int) -> tuple[int, ...]:
 
 
 def _states(target: FrozenTarget, reads: tuple[int, ...], texts: Tensor, partial: Path, progress: Progress) -> Floats:
-    """Return (texts, tokens, len(reads) * hidden): the target's states along texts, in a file that is made once.
-
-    Behind all layers they are final-normed.
-    """
+    """Return (texts, tokens, len(reads) * hidden): states along texts, cached in a file; the last are final-normed."""
     name = "-".join(map(str, ("states", *reads)))
     path, unfinished = partial / f"{name}.npy", partial / "states.partial.npy"
     if not path.exists():
@@ -235,7 +211,7 @@ def _states(target: FrozenTarget, reads: tuple[int, ...], texts: Tensor, partial
 
 
 def _take_place(path: Path) -> None:
-    """Take all of a file's place on its disk: where it is full, writing through a map would end the process."""
+    """Allocate a file's disk space: on a full disk, writes through a map would end the process."""
     if hasattr(os, "posix_fallocate"):  # macOS lacks it
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

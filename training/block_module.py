@@ -1,7 +1,7 @@
 """Block drafters as torch trains them, and their published losses.
 
 An anchor is a place t of a text whose newest token is x[t + 1]: a drafter reads the target's state behind x[t], and
-says x[t + 2], x[t + 3], ...
+drafts x[t + 2], x[t + 3], ...
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ FIRST = 0.1  # weight of the first frame's own cross-entropy beside CTC's loss
 
 
 class MedusaModule(nn.Module):
-    """One residual block per head; they begin as what the target's own head says. See `runtime.models.medusa`.
+    """One residual block per head, initially the target's own head. See `runtime.models.medusa`.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, Sec. 2.1.1.
     """
 
     def __init__(self, hidden: int, heads: int) -> None:
-        """Begin with zeros behind each block: every head says at first what the target does."""
         super().__init__()
         self.heads = nn.ModuleList([nn.Linear(hidden, hidden) for _ in range(heads)])
         outs = [nn.Linear(hidden, hidden, bias=False) for _ in range(heads)]
@@ -39,7 +38,7 @@ class MedusaModule(nn.Module):
         return torch.stack([states + out(F.silu(head(states))) for head, out in pairs], dim=-2)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the runtime reads: all heads below each other."""
+        """Return the tensors for the runtime, all heads concatenated."""
         weights, biases = ([getattr(head, name) for head in self.heads] for name in ("weight", "bias"))
         outs = torch.stack([next(out.parameters()) for out in self.outs])
         return {"heads.weight": torch.cat(weights), "heads.bias": torch.cat(biases), "outs.weight": outs}
@@ -48,9 +47,7 @@ class MedusaModule(nn.Module):
 def medusa_loss(logits: Tensor, wanted: Tensor) -> Tensor:
     """Return the mean of the heads' cross-entropies, head k weighing 0.8^k.
 
-    Args:
-        logits: (anchors, heads, vocabulary).
-        wanted: (anchors, heads), the tokens two places behind each anchor and further on.
+    `logits` is (anchors, heads, vocabulary); `wanted` (anchors, heads), the tokens from two places behind each anchor.
 
     Source: Cai et al. 2024, arXiv:2401.10774, Eq. 1.
     """
@@ -60,10 +57,9 @@ def medusa_loss(logits: Tensor, wanted: Tensor) -> Tensor:
 
 
 class CtcModule(nn.Module):
-    """The layer of a CTC drafter, with the target's heads and turns; see `runtime.models.ctc`."""
+    """The layer of a CTC drafter, with the target's heads and rotary turns; see `runtime.models.ctc`."""
 
     def __init__(self, target: PreTrainedModel, shape: BlockShape) -> None:
-        """Draw random weights."""
         super().__init__()
         config = target.config
         hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
@@ -96,8 +92,8 @@ class CtcModule(nn.Module):
         Args:
             embedded: (batch, tokens, hidden), of a text's tokens from its second on.
             states: (batch, tokens, hidden), final-normed, of the token before each.
-            anchors: (batch, anchors), behind which of these tokens frames are wanted.
-            turns: of places 1 .. tokens + frames of a text, as transformers' rotary embedding gives them.
+            anchors: (batch, anchors), indices of these tokens.
+            turns: of places 1 .. tokens + frames of a text, from transformers' rotary embedding.
         """
         joined = self.join(torch.cat((embedded, states), dim=-1))
         frames, count = self.queries.num_embeddings, joined.shape[1]
@@ -132,17 +128,15 @@ class CtcModule(nn.Module):
         return left.view(len(left), -1, frames, left.shape[2])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the runtime reads."""
+        """Return the tensors for the runtime."""
         return dict(self.state_dict())
 
 
 def ctc_loss(log_probs: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean nats per token of CTC, and a little of the first frame's own cross-entropy.
+    """Return the mean nats per token of CTC, plus `FIRST` times the first frame's own cross-entropy.
 
-    Args:
-        log_probs: (anchors, frames, vocabulary + 1), the blank's last.
-        wanted: (anchors, labels), the tokens that follow; where the frames are too few for them, an anchor does not
-            count.
+    `log_probs` is (anchors, frames, vocabulary + 1), the blank's last; `wanted` (anchors, labels). An anchor with too
+    few frames for its labels does not count.
 
     Source: Graves et al. 2006, Connectionist Temporal Classification, Eq. 12; Wen et al. 2024, arXiv:2412.00061.
     """

@@ -1,4 +1,4 @@
-"""What the folders of all trained drafters share: weights in bf16, and a card that says how good they are."""
+"""Common to the folders of trained drafters: weights in bf16, and a card with their quality."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ class Card:
     """How a drafter that reads the target's hidden states was trained, and how good it is.
 
     Attributes:
-        reads: layers behind each hidden state it reads.
-        losses: of every step.
+        reads: layers passed by each hidden state that it reads.
         acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
-        tokens_per_round: of chains as long as `acceptance`, along greedy texts behind what was kept from training.
-        seconds: of the run that finished it; what stopped runs did before is not counted.
+        tokens_per_round: of chains as long as `acceptance`, along greedy texts from held-out prompts.
+        seconds: of the run that finished it, without earlier stopped runs.
     """
 
     target: str
@@ -43,13 +42,13 @@ class Card:
 
     @property
     def origin(self) -> str:
-        """Say whose texts it learned from."""
+        """The source of its texts."""
         texts = f"{self.own_texts:,} texts, prompts from {len(self.files)} files"
         return f"{self.own_tokens:,} tokens that the target wrote itself: {texts}"
 
     @property
     def course(self) -> str:
-        """Say how the loss fell, and how long that took."""
+        """The course of the loss, and the duration."""
         last = self.losses[-20:]
         mean = sum(last) / len(last)
         return (

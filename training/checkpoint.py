@@ -1,4 +1,4 @@
-"""A training run on disk, so that a stopped one goes on where it was: the same numbers as if it had not stopped."""
+"""A training run on disk: a resumed run yields the same numbers as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import nn
 
 
 class Checkpoint:
-    """One file with weights, optimizers and the state of torch's generator on the host, replaced as a whole."""
+    """One file with weights, optimizers and torch's random state on the host, replaced as a whole."""
 
     EVERY = 20  # steps between two files
 
     def __init__(self, path: Path, every: int = EVERY) -> None:
-        """Keep the run in a file, once every so many steps."""
+        """Write the run to a file, once every so many steps."""
         self.losses: list[float] = []  # of every step so far, what was restored included
         self._path, self._every = path, every
 
     def restore(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-        """Load what the file holds; return how many steps it had done, 0 where there is no file."""
+        """Load the file; return how many steps it had done, 0 without a file."""
         if not self._path.exists():
             return 0
         kept: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
@@ -33,11 +33,7 @@ class Checkpoint:
         return len(self.losses)
 
     def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Take the loss of another step, and write the run where it is time to.
-
-        Raises:
-            OSError: the disk does not take it.
-        """
+        """Add a step's loss, and write the run if it is time; OSError if that fails."""
         self.losses.append(loss)
         if len(self.losses) % self._every:
             return

@@ -1,4 +1,4 @@
-"""The text of files in a target's tokens: what it is asked to go on with."""
+"""The text of files in a target's tokens, as prompts for the target."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text to be cut into pieces, and conversations, whose end alone is a place to go on from.
+    """Text to cut into pieces, and conversations, which can only be continued at their end.
 
     Attributes:
-        begins: what stands before every text that the target reads.
-        tokens: of all texts, one behind the other, each ended as the tokenizer ends texts.
-        conversations: each in the target's own template, up to where its turn begins.
+        begins: tokens before every text that the target reads.
+        tokens: all texts, concatenated, each with the tokenizer's end.
+        conversations: in the target's own template, up to where its turn begins.
     """
 
     begins: tuple[int, ...] = ()
@@ -35,17 +35,17 @@ class Corpus:
 
     @property
     def whole(self) -> Ids:
-        """Everything, one behind the other."""
+        """All tokens, concatenated."""
         said = [np.array(each, dtype=np.int64) for each in self.conversations]
         return np.concatenate([self.tokens, *said])
 
     def ended(self, most: int, tokenizer: PreTrainedTokenizerBase) -> Corpus:
-        """Return it with the last tokens alone of every conversation, behind what begins it."""
+        """Return it with only the last tokens of every conversation, after its begin-of-text."""
         return replace(self, conversations=tuple(last_tokens(each, most, tokenizer) for each in self.conversations))
 
 
 def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
-    """Return what a file holds: of a data file every entry is a text or a conversation, any other file is one text.
+    """Return a file's corpus: entries of a data file are texts or conversations; any other file is one text.
 
     Raises:
         TrainingError: the file cannot be read as UTF-8 text.
@@ -65,12 +65,7 @@ def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
 
 
 def parted(files: Sequence[Corpus], share: float) -> tuple[Corpus, Corpus]:
-    """Return all but a share of some files, one at least, and that share: each text's end, and conversations between.
-
-    Args:
-        files: of one tokenizer.
-        share: below 1; of conversations at least one, where there are two.
-    """
+    """Split files into all but a share, and that share: each text's end, and at least one of several conversations."""
     ends = [len(file.tokens) - math.ceil(share * len(file.tokens)) for file in files]
     talks = [talk for file in files for talk in file.conversations]
     every = min(round(1 / share), len(talks)) if len(talks) > 1 else 2

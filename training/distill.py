@@ -22,20 +22,13 @@ Tokens = NDArray[np.uint16]
 def distil(
     drafters: Mapping[str, PreTrainedModel], target: PreTrainedModel, tokens: Tokens, settings: TrainingSettings
 ) -> Iterator[float]:
-    """Train all drafters in place on one pass of target forwards, yielding the summed loss of each step.
-
-    Args:
-        drafters: by name; all share the target's vocabulary.
-        target: frozen; its logits are the labels.
-        tokens: flat array of the target's own text and of the corpus.
-        settings: as for any run.
-    """
+    """Train drafters with the target's vocabulary in place, with one target forward a step; yield each summed loss."""
     family = torch.nn.ModuleDict(dict(drafters))
     return train(family, lambda batch: _divergence(drafters, target, batch[:, :-1]), tokens, settings)
 
 
 def _divergence(drafters: Mapping[str, PreTrainedModel], target: PreTrainedModel, batch: Tensor) -> Tensor:
-    """Return the sum over drafters of the mean KL(target || drafter), in nats a token."""
+    """Return the sum over drafters of the mean KL(target || drafter), in nats per token."""
     with torch.no_grad():
         labels = target(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
     losses = []

@@ -33,7 +33,7 @@ NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleRequest:
-    """What head is to be trained, and on what."""
+    """The head to train, and its texts."""
 
     target: Path
     data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
@@ -67,16 +67,10 @@ class EagleRequest:
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
     """Train a head, save it with its card in a folder, and return the card.
 
-    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
-
-    Args:
-        request: what to train.
-        folder: where to; made if it is not there.
-        fresh: forget what an earlier run left unfinished.
-        progress: told each step.
+    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
 
     Raises:
-        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        ModelError: the target cannot be loaded, or its hidden states cannot be read.
         RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
     """
@@ -93,8 +87,6 @@ def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, pro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learned:
-    """A head that was trained and saved."""
-
     tokens: int  # of all texts
     reads: tuple[int, ...]
     parameters: int
@@ -103,7 +95,7 @@ class _Learned:
 
 
 def _learned(request: EagleRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
-    """Train a head and save it; of what that took nothing is left in memory."""
+    """Train and save a head; on return its memory is free."""
     pieces = Pieces(run.texts, run.asked.begins, request.settings.sequence_tokens)
     job = _Job(request, run.texts)
     torch.manual_seed(request.settings.seed)
@@ -126,8 +118,6 @@ def _learned(request: EagleRequest, run: OwnRun, folder: Path, progress: Progres
 
 
 class _Job:
-    """The frozen target beside a head in training."""
-
     def __init__(self, request: EagleRequest, texts: Ids) -> None:
         self._request = request
         self._target = FrozenTarget(request.target, request.device)
@@ -143,7 +133,7 @@ class _Job:
         self.draft_ids = frequent_ids(texts, vocabulary, wanted).to(request.device)
 
     def new_head(self) -> HeadModule:
-        """Return a head with random weights; what answers for the target begins as the target's own."""
+        """Return a head with random weights; its language-model head begins as the target's own rows."""
         count = len(self.draft_ids)
         head = HeadModule(self._request.form, self.config, reads=len(self.reads), draft_vocabulary=count)
         if head.form == "eagle3":
@@ -152,7 +142,7 @@ class _Job:
         return head.to(self._request.device)
 
     def loss(self, head: HeadModule, batch: Tensor) -> Tensor:
-        """Return the loss of pieces (batch, tokens + 1): of columns behind the first token, before one of the text."""
+        """Return the loss of pieces (batch, tokens + 1), over columns from the second on whose next token is text."""
         ids, counts = readable(batch), is_said(batch[:, 2:])
         with torch.no_grad():
             said = self._target.model(input_ids=ids[:, :-1], output_hidden_states=True)
@@ -169,16 +159,11 @@ class _Job:
         return feature_loss(own, hidden[:, 1:][counts], self._target.said(own), logits[counts])
 
     def shape(self, identity: ModelIdentity) -> HeadShape:
-        """Return what the head's files say."""
         return HeadShape(form=self._request.form, config=self.config, reads=self.reads, target=identity.weights_hash)
 
 
 def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
-    """Return the shape of a head's layer: that of the target's layers.
-
-    Raises:
-        ModelError: the target is of no family whose hidden states the runtime reads.
-    """
+    """Return the shape of a head's layer: that of the target's layers."""
     config = target.config
     heads = int(config.num_attention_heads)
     rope = getattr(config, "rope_parameters", None) or {}
@@ -198,7 +183,7 @@ def head_config(target: PreTrainedModel, intermediate: int = 0) -> LlamaConfig:
 
 
 def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
-    """Return (count,) ids of the most frequent tokens, in the order of ids; of equally frequent ones the lower ids."""
+    """Return (count,) ids of the most frequent tokens, ascending; of equally frequent ones the lower ids."""
     counts = np.bincount(texts[texts != BLANK], minlength=vocabulary)
     best = np.argsort(-counts, kind="stable")[: min(count, vocabulary)]
     return torch.from_numpy(np.sort(best))

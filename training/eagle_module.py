@@ -1,8 +1,8 @@
 """A head of EAGLE's forms as torch trains it, and the published losses.
 
 Column c of a head reads the token x[c] and the feature f[c - 1], and predicts x[c + 1]. Step 0 reads the target's own
-features. Step i of the training-time test reads what step i - 1 made of the column before: so its text is committed up
-to column c - i, and drafted from there.
+features. Step i of the training-time test reads the output of step i - 1 at the column before. So its text is committed
+up to column c - i, and drafted from there.
 
 Source: Li et al. 2024, EAGLE, arXiv:2401.15077, Sec. 4.2; Li et al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1.
 """
@@ -21,20 +21,13 @@ States = list[tuple[Tensor, Tensor]]  # keys and values (batch, kv_heads, column
 
 
 class HeadModule(nn.Module):
-    """The trained part of a head; the names of its parameters are the published names of tensors.
+    """The trained part of a head; its parameters have the published names of tensors.
 
-    The embedding stays the target's, and of form "eagle" the language-model head too.
+    The embedding is the target's; so is the language-model head of form "eagle".
     """
 
     def __init__(self, form: Form, config: LlamaConfig, *, reads: int, draft_vocabulary: int) -> None:
-        """Draw random weights.
-
-        Args:
-            form: which one.
-            config: of the layer; its hidden size is the target's.
-            reads: hidden states of the target per feature.
-            draft_vocabulary: tokens that form "eagle3" can draft.
-        """
+        """Draw random weights; `reads` is the target's hidden states per feature, the vocabulary of form "eagle3"."""
         super().__init__()
         hidden = int(config.hidden_size)
         self.form = form
@@ -50,24 +43,18 @@ class HeadModule(nn.Module):
 
     @property
     def layer(self) -> HeadLayer:
-        """The one layer."""
+        """The only layer."""
         found = self.layers[0] if self.form == "eagle" else self.midlayer
         assert isinstance(found, HeadLayer)
         return found
 
     def features(self, hidden: Tensor) -> Tensor:
-        """Return (batch, columns, hidden): the target's hidden states (batch, columns, any) as step 0 reads them."""
+        """Return (batch, columns, hidden): step 0's features from the target's hidden states (batch, columns, any)."""
         read: Tensor = hidden if self.form == "eagle" else self.fc(hidden)
         return read
 
     def forward(self, embedded: Tensor, features: Tensor, states: States) -> Tensor:
-        """Return the head's own features (batch, columns, hidden) of the next step, whose states are added.
-
-        Args:
-            embedded: (batch, columns, hidden), of the columns' own tokens.
-            features: (batch, columns, hidden), of the columns before.
-            states: of the steps before.
-        """
+        """Return the next features (batch, columns, hidden), from tokens and the columns before; append states."""
         if self.form == "eagle":
             hidden = reading = self.fc(torch.cat((embedded, features), dim=-1))
         else:
@@ -79,12 +66,12 @@ class HeadModule(nn.Module):
         return own
 
     def logits(self, own: Tensor) -> Tensor:
-        """Return (..., draft vocabulary) of form "eagle3" behind own features."""
+        """Return logits (..., draft vocabulary) of form "eagle3" behind own features."""
         return F.linear(self.norm(own), self.lm_head.weight)
 
 
 class HeadLayer(nn.Module):
-    """A Llama layer whose attention reads `inputs` numbers per token and sees the steps before as a draft would."""
+    """A Llama layer whose attention reads `inputs` numbers per token and sees earlier steps as a draft would."""
 
     def __init__(self, config: LlamaConfig, *, inputs: int) -> None:
         super().__init__()
@@ -112,7 +99,7 @@ class HeadLayer(nn.Module):
         self.hidden_norm = _norm(config) if is_joined else nn.Identity()
 
     def forward(self, hidden: Tensor, reading: Tensor, turns: tuple[Tensor, Tensor], states: States) -> Tensor:
-        """Return (batch, columns, hidden); the step's keys and values are added to `states`."""
+        """Return (batch, columns, hidden), and append the step's keys and values to `states`."""
         q, k, v = (
             self.self_attn[f"{one}_proj"](reading).unflatten(-1, (-1, self.size)).transpose(1, 2) for one in "qkv"
         )
@@ -126,10 +113,10 @@ class HeadLayer(nn.Module):
 
 
 def attended(query: Tensor, states: States) -> Tensor:
-    """Return (batch, heads, columns, size): what the newest of several steps sees.
+    """Return the newest step's attention, (batch, heads, columns, size).
 
     Step i at column c sees step 0 up to column c - i, step j at column c - i + j, and itself. Columns below i are no
-    drafts; what they see means nothing.
+    drafts, and their values mean nothing.
     """
     groups = query.shape[1] // states[0][0].shape[1]
     keys, values = ([pair[one].repeat_interleave(groups, dim=1) for pair in states] for one in (0, 1))
@@ -152,10 +139,6 @@ def attended(query: Tensor, states: States) -> Tensor:
 def feature_loss(own: Tensor, features: Tensor, logits: Tensor, target_logits: Tensor) -> Tensor:
     """Return smooth L1 between features plus 0.1 times the cross-entropy of the target's distribution, in nats.
 
-    Args:
-        own, features: (..., hidden), the head's and the target's.
-        logits, target_logits: (..., vocabulary).
-
     Source: arXiv:2401.15077, Sec. 4.2, w_cls = 0.1.
     """
     return F.smooth_l1_loss(own.float(), features.float()) + 0.1 * soft_cross_entropy(logits, target_logits).mean()
@@ -176,16 +159,14 @@ def training_time_loss(
     draft_ids: Tensor,
     steps: int,
 ) -> Tensor:
-    """Return sum over steps of 0.8^i times the mean cross-entropy of the target's distribution over the draft tokens.
+    """Return sum over steps of 0.8^i times the mean cross-entropy of the target's distribution over draft tokens.
 
-    Columns whose most likely token cannot be drafted do not count, nor those below i or behind a text's end.
+    Columns count if their most likely token can be drafted, they are not below i, and their text goes on (`is_text`).
 
     Args:
-        head: of form "eagle3".
         embedded: (batch, columns, hidden), of the columns' tokens.
         hidden: (batch, columns, any), the target's hidden states of the columns before.
-        target_logits: (batch, columns, vocabulary), what the target says behind the columns.
-        is_text: (batch, columns), behind which columns the text goes on.
+        target_logits: (batch, columns, vocabulary), behind the columns.
         draft_ids: (draft vocabulary,) ids that can be drafted.
         steps: of the training-time test; 7 as published.
 

@@ -35,7 +35,7 @@ CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRequest:
-    """Which exit is to be trained, and on what."""
+    """The exit to train, and its texts."""
 
     target: Path
     data: tuple[Path, ...]  # files of text, conversations or prompts with images, which the target goes on with
@@ -57,17 +57,10 @@ class ExitRequest:
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
     """Train an exit's imitation network, save it with its card in a folder, and return the card.
 
-    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
-
-    Args:
-        request: what to train.
-        folder: where to; made if it is not there.
-        fresh: forget what an earlier run left unfinished.
-        progress: told each step.
+    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
 
     Raises:
-        ModelError: the target cannot be loaded, is of a kind whose hidden states cannot be read, or ends before the
-            exit.
+        ModelError: the target cannot be loaded, its hidden states cannot be read, or it ends before the exit.
         RequestError: a line of a file is malformed, an image cannot be read, or the target sees none or has too few
             positions for its texts.
         TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
@@ -85,8 +78,6 @@ def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learned:
-    """A network that was trained and saved."""
-
     tokens: int  # of all texts
     piece: int  # most tokens of a text that were read at once
     of_layers: int
@@ -96,7 +87,7 @@ class _Learned:
 
 
 def _learned(request: ExitRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
-    """Train a network and save it; of what that took nothing is left in memory."""
+    """Train and save a network; on return its memory is free."""
     images = [each.images for each in run.asked.learned]
     pieces = Pieces(
         run.texts, run.asked.begins, run.texts.shape[1] if any(images) else request.settings.sequence_tokens
@@ -129,13 +120,7 @@ def _learned(request: ExitRequest, run: OwnRun, folder: Path, progress: Progress
 
 
 class _Job:
-    """The frozen target beside an imitation network in training.
-
-    Attributes:
-        target: frozen.
-        width: of the network.
-        deep: how many layers each hidden state that is imitated has passed; all lie behind the exit.
-    """
+    """The frozen target and an imitation network in training; `deep` are the layers, behind the exit, it imitates."""
 
     def __init__(self, request: ExitRequest) -> None:
         self._exit, self._device, self._folder = request.exit_layer, request.device, request.target
@@ -144,12 +129,11 @@ class _Job:
         self.deep = range(max(request.exit_layer, layers - DEEP) + 1, layers + 1)
 
     def new_network(self) -> ImitationModule:
-        """Return a network that has learned nothing."""
         eps = float(self.target.config.rms_norm_eps)
         return ImitationModule(self.target.hidden, self.width, deep=len(self.deep), eps=eps).to(self._device)
 
     def loss(self, network: ImitationModule, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
-        """Return the loss of pieces (batch, columns), each with its images: of places before a token that is said."""
+        """Return the loss of pieces (batch, columns), with each one's images, over places before emitted tokens."""
         with torch.no_grad():
             states, logits = self._read(ids[:, :-1], images)
         counts = is_said(ids[:, 1:])
@@ -158,7 +142,7 @@ class _Job:
         return imitation_loss(own, deep, self.said(own), logits[counts][None], ids[:, 1:][counts][None])
 
     def said(self, own: Tensor) -> Tensor:
-        """Return (batch, tokens, vocabulary): the logits of states from before the final norm."""
+        """Return logits (batch, tokens, vocabulary) of states from before the final norm."""
         return self.target.said(self.target.final_norm(own))
 
     def _read(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> tuple[list[Tensor], Tensor]:
@@ -168,7 +152,6 @@ class _Job:
 
 
 def _require_exit(request: ExitRequest) -> None:
-    """Raise ModelError unless the target goes on behind the exit."""
     layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
     if request.exit_layer >= layers:
         raise ModelError(

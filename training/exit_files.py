@@ -14,14 +14,7 @@ from .cards import Card, save_card, save_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCard(Card):
-    """How the imitation network of an exit was trained, and how good it is.
-
-    Attributes:
-        layers: of the target, that draft.
-        of_layers: that the target has.
-        width: of the network.
-        sequence_tokens: of a piece of text.
-    """
+    """How an exit's imitation network was trained, and how good it is; `layers` of the target's `of_layers` draft."""
 
     layers: int
     of_layers: int

@@ -16,11 +16,7 @@ from ..runtime.models.loading import load_config, load_pretrained
 
 
 def positions_of(target: Path) -> int:
-    """Return how long a text of a target may grow, by its configuration alone.
-
-    Raises:
-        ModelError: it is of no family whose hidden states the runtime reads.
-    """
+    """Return the longest text of a target by its configuration; ModelError if its states cannot be read."""
     config = load_config(str(target)).get_text_config()
     if config.model_type not in FAMILIES:
         raise ModelError(
@@ -31,22 +27,10 @@ def positions_of(target: Path) -> int:
 
 
 class FrozenTarget:
-    """A transformers model of a family that the runtime reads, whose weights do not change.
-
-    Attributes:
-        model: all of it.
-        config: of what reads and writes text in it.
-        layers: of that.
-        hidden: size of its hidden states.
-    """
+    """A frozen transformers model; `config`, `layers` and `hidden` are those of its part for text."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        """Load it: 4 bytes a parameter, whatever the folder holds.
-
-        Raises:
-            ModelError: there is no such model.
-            DeviceError: it cannot be moved to the device.
-        """
+        """Load it: 4 bytes a parameter; ModelError without such a model, DeviceError if the device refuses it."""
         loaded: PreTrainedModel = load_pretrained(str(folder), dtype="float32", device=device)
         self.model = loaded.requires_grad_(False)
         part = text_part(loaded)
@@ -55,7 +39,7 @@ class FrozenTarget:
         self._cap: float | None = declared(self.config, "final_logit_softcapping")
 
     def embedded(self, ids: Tensor) -> Tensor:
-        """Return (any, hidden): what the layers read of tokens (any)."""
+        """Return embeddings (any, hidden) of tokens (any)."""
         found: Tensor = self._base.embed_tokens(ids)
         return found
 
@@ -65,13 +49,7 @@ class FrozenTarget:
         return found
 
     def read(self, **given: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return hidden states (batch, tokens, hidden), all from before the final norm, and logits.
-
-        transformers gives the last state behind that norm.
-
-        Args:
-            given: `input_ids` (batch, tokens), or `inputs_embeds` (batch, tokens, hidden).
-        """
+        """Return hidden states (batch, tokens, hidden), even the last from before the final norm, and logits."""
         last: list[Tensor] = []
         hook = self._base.norm.register_forward_pre_hook(lambda _, inputs: last.append(inputs[0]))
         try:
@@ -81,17 +59,17 @@ class FrozenTarget:
         return [*said.hidden_states[:-1], last[0]], said.logits
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Return hidden states (..., hidden) as the head reads them."""
+        """Return final-normed hidden states (..., hidden), as the head reads them."""
         normed: Tensor = self._base.norm(hidden)
         return normed
 
     def said(self, normed: Tensor) -> Tensor:
-        """Return logits (..., vocabulary) of hidden states that went through the final norm, capped as the target's."""
+        """Return logits (..., vocabulary) of final-normed hidden states, capped as the target's."""
         logits: Tensor = self._head(normed)
         return logits if self._cap is None else self._cap * torch.tanh(logits / self._cap)
 
     def turns(self, like: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of places (batch, n), as the target's first layer turns."""
+        """Return cosines and sines of places (batch, n), as in the target's first layer."""
         rotary: Any = self._base.rotary_emb  # Any: transformers types no family's
         kinds = [self.config.layer_types[0]] if hasattr(rotary, "layer_types") else []
         cosine, sine = rotary(like, places, *kinds)

@@ -28,14 +28,7 @@ class HeadCard(Card):
 
 
 def save_head(folder: Path, head: HeadModule, shape: HeadShape, draft_ids: Tensor) -> None:
-    """Write model.safetensors, bf16, and config.json.
-
-    Args:
-        folder: of the head.
-        head: trained.
-        shape: what the config says.
-        draft_ids: (draft vocabulary,) ids that form "eagle3" drafts, increasing.
-    """
+    """Write model.safetensors, bf16, and config.json; `draft_ids` are those of form "eagle3", increasing."""
     tensors = dict(head.state_dict())
     config = shape.config.to_dict() | {"architectures": [ARCHITECTURES[shape.form]]}
     if shape.form == "eagle3":

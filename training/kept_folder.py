@@ -1,4 +1,4 @@
-"""The folder that something trained is kept in: never another model's, and what has no room is told in one line."""
+"""The folder of a trained drafter: never another model's; lack of memory or disk is reported in one line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,7 @@ Job = Callable[Concatenate[Asked, Path, More], Told]  # of what is asked and the
 
 
 def require_own(folder: Path, *models: Path) -> None:
-    """Raise TrainingError where keeping a drafter in a folder would overwrite a model that was not trained here.
-
-    Args:
-        folder: the drafter's.
-        models: that it is trained with.
-    """
+    """Raise TrainingError where saving a drafter would overwrite one of `models`, or any not trained here."""
     if folder.resolve() in [model.resolve() for model in models]:
         raise TrainingError(f"{folder} holds a model that the drafter is trained with; name another folder with -o")
     is_taken = (folder / "config.json").exists() or any(folder.glob("*.safetensors"))
@@ -39,13 +34,7 @@ def require_own(folder: Path, *models: Path) -> None:
 
 
 def claim(folder: Path, maker: str) -> None:
-    """Make a folder, or find it made, that a maker of models writes into: nothing in it is anybody else's.
-
-    What begins with a dot belongs to the system or to tools, and no maker writes such a thing.
-
-    Raises:
-        TrainingError: it holds files, and no note that this maker wrote them.
-    """
+    """Make or reuse a folder in which only this maker writes, dot files apart; TrainingError for other files."""
     note = folder / MAKER
     is_own = note.is_file() and note.read_text().strip() == maker
     if not is_own and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
@@ -58,11 +47,7 @@ def claim(folder: Path, maker: str) -> None:
 
 
 def tells_of_room(remedy: str) -> Callable[[Job[Asked, More, Told]], Job[Asked, More, Told]]:
-    """Return what makes a job raise TrainingError where memory has no room for it, or a disk for what it keeps.
-
-    Args:
-        remedy: what takes less memory, in the job's own options.
-    """
+    """Return a decorator: TrainingError where a job lacks memory (`remedy` says what to do) or disk space."""
 
     def telling(job: Job[Asked, More, Told]) -> Job[Asked, More, Told]:
         @wraps(job)
@@ -84,7 +69,6 @@ def tells_of_room(remedy: str) -> Callable[[Job[Asked, More, Told]], Job[Asked, 
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether what lies in a folder was trained here, or is being trained."""
     if (folder / PARTIAL).is_dir() or own_kind(folder) is not None:
         return True
     try:

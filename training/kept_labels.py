@@ -1,4 +1,4 @@
-"""The labels that a pivot classifier learns from, kept on disk as they are made: some problems are a file at once."""
+"""Labels for a pivot classifier, written to disk as they are made: one file for some problems."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Labels:
 
 
 def asked_of(request: PadRequest) -> list[Request]:
-    """Return what the target is asked, one for each problem.
+    """Return the target's request for each problem.
 
     Raises:
         ModelError: the target's hidden states cannot be read.
@@ -59,7 +59,7 @@ def asked_of(request: PadRequest) -> list[Request]:
 
 
 def sources_of(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity], asked: Sequence[Request]) -> Sources:
-    """Return what labels follow from."""
+    """Return all values that labels depend on."""
     answers = "".join(f"{each.answer}\n" for each in request.exercises)
     return {
         "form": FORM,
@@ -75,17 +75,11 @@ def sources_of(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity],
 
 
 def kept_labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
-    """Return the labelled candidates; none is made twice.
-
-    Args:
-        request: what is to be trained.
-        asked: as `asked_of` gives it.
-        partial: folder of the files.
-        progress: told the share of problems that are tried out.
+    """Return the labelled candidates, each made only once and stored in the folder `partial`.
 
     Raises:
-        ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
-        TrainingError: there is no candidate, or a round went wrong.
+        ModelError: a model cannot be loaded, or the target's hidden states cannot be read.
+        TrainingError: there is no candidate, or a round had a fault.
     """
     labeller = _Labeller(request, asked)
     parts: list[Labels] = []
@@ -128,10 +122,9 @@ def _parts(count: int) -> Iterator[range]:
 
 
 class _Labeller:
-    """Labels problems in their order; models are loaded and problems decoded when labels first need them."""
+    """Labels problems in their order; loads models and decodes problems on demand."""
 
     def __init__(self, request: PadRequest, asked: Sequence[Request]) -> None:
-        """Load nothing yet."""
         self._request, self._asked = request, asked
         self._tokenizer = load_tokenizer(str(request.target))
         self._models: tuple[CausalModel, CausalModel] | None = None
@@ -140,7 +133,7 @@ class _Labeller:
         self._features = np.zeros((0, 0), dtype=np.float32)
 
     def labels(self, problems: range, progress: Callable[[float], None]) -> Labels:
-        """Return the labelled candidates of some problems; `progress` is told the share of their rollouts."""
+        """Return the labelled candidates of some problems; `progress` gets the finished share of rollouts."""
         self._models = self._models or _models(self._request)
         self._harvest(problems.start // HARVESTED * HARVESTED)
         mine = [place for place, each in enumerate(self._found) if each.problem in problems]
@@ -152,7 +145,6 @@ class _Labeller:
         )
 
     def _harvest(self, group: int) -> None:
-        """Have the candidates of a group of problems, which is decoded unless it was the last one."""
         if group == self._group:
             return
         assert self._models is not None, "labels loads them"
@@ -168,6 +160,6 @@ class _Labeller:
 
 
 def reads_of(request: PadRequest) -> int:
-    """Return how many layers of the target the hidden state has passed."""
+    """Return after how many of the target's layers the classifier reads the hidden state."""
     layers = int(load_config(str(request.target)).get_text_config().num_hidden_layers)
     return request.reads or usual_reads(layers)

@@ -24,20 +24,13 @@ Loss = Callable[[Tensor], Tensor]  # (batch, sequence_tokens + 1) token ids -> s
 def train(
     model: nn.Module, loss: Loss, tokens: Tokens, settings: TrainingSettings, checkpoint: Checkpoint | None = None
 ) -> Iterator[float]:
-    """Train `model` in place, yielding the loss of each step.
+    """Train `model` in place, yielding the loss of each step; a loss takes (batch, sequence_tokens + 1) ids.
 
-    Hidden matrices are updated by Muon, embeddings and norms by AdamW; the weights are fp32, and
-    what is multiplied is bf16 where the device multiplies that at full speed.
-
-    Args:
-        model: what is trained; its device is where batches go.
-        loss: of a batch.
-        tokens: flat.
-        settings: of the run.
-        checkpoint: where the run is kept as it goes; steps that it holds are not run again, nor yielded.
+    Muon updates hidden matrices, AdamW embeddings and norms; weights are fp32, products bf16 where the device
+    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded.
 
     Raises:
-        TrainingError: a loss is no finite number.
+        TrainingError: a loss is not finite.
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
@@ -73,11 +66,7 @@ def train(
 
 
 def batches(tokens: Tokens, settings: TrainingSettings) -> Iterator[Tensor]:
-    """Yield (batch, sequence_tokens + 1) windows; every epoch shifts and shuffles them anew.
-
-    Raises:
-        TrainingError: fewer tokens than two windows, so that some shift leaves none.
-    """
+    """Yield windows (batch, sequence_tokens + 1), reshuffled every epoch; TrainingError for too few tokens."""
     rng = np.random.default_rng(settings.seed)
     width = settings.sequence_tokens
     if len(tokens) <= 2 * width:

@@ -1,6 +1,6 @@
 """Muon, in the number format that the device multiplies at full speed.
 
-torch's own is the same update with its products in bfloat16 everywhere, which on a CPU without such instructions takes
+torch's own is the same update with its products always in bfloat16. On a CPU without such instructions that takes
 longer than a small drafter's whole forward and backward pass.
 
 Source: Jordan et al. 2024, Muon; the update-size match to AdamW: Liu et al. 2025, arXiv:2502.16982, Eq. 4.
@@ -20,10 +20,7 @@ LEAST_NORM = 1e-7
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose matrices are orthogonalised; Nesterov's form, decoupled weight decay.
-
-    A state is that of torch's own: `momentum_buffer` per matrix.
-    """
+    """Momentum with orthogonalised matrices, Nesterov's form, decoupled weight decay; the state is as torch's own."""
 
     def __init__(
         self,
@@ -34,7 +31,7 @@ class Muon(torch.optim.Optimizer):
         dtype: torch.dtype,
         momentum: float = 0.95,
     ) -> None:
-        """Take two-dimensional parameters; `dtype` is that of the products."""
+        """Optimize two-dimensional parameters; `dtype` is that of the products."""
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self._dtype = dtype
 
@@ -58,7 +55,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a matrix of the same singular vectors whose singular values are about 1, by Newton and Schulz.
+    """Return a matrix of the same singular vectors with singular values of about 1, by Newton and Schulz.
 
     X <- a X + (b A + c A^2) X with A = X X^T, starting from X / |X|.
     """

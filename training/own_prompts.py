@@ -1,4 +1,4 @@
-"""Prompts that a target writes its own texts behind, as a decoder would be asked them: from files to requests."""
+"""Prompts behind which a target writes its own texts: from files to requests for a decoder."""
 
 from __future__ import annotations
 
@@ -30,13 +30,7 @@ TALK_TOKENS = 256  # of a conversation's end that are read, as of a piece of tex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPrompts:
-    """What a target goes on with.
-
-    Attributes:
-        begins: what stands before every text.
-        learned: requests whose texts are learned from.
-        judged: greedy ones, behind other text.
-    """
+    """Requests to the target: texts to learn from, and greedy ones, behind other text, to judge by."""
 
     begins: tuple[int, ...]
     learned: tuple[Request, ...]
@@ -44,18 +38,11 @@ class OwnPrompts:
 
 
 def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) -> OwnPrompts:
-    """Return what a target is asked: pieces from anywhere in files, ends of conversations, or prompts with images.
-
-    Every text ends where the target ends it.
-
-    Args:
-        target: its folder.
-        files: text, or data files; prompts with images, or what has none.
-        settings: how much the target writes.
+    """Return requests for pieces from anywhere in files, ends of conversations, or prompts with images.
 
     Raises:
         ModelError: the target's hidden states cannot be read.
-        TrainingError: there is too little, a file cannot be read as text, or lies beside prompts with images.
+        TrainingError: there is too little, a file is not text, or is given with prompts with images.
         RequestError: a line is malformed, an image cannot be read, or the target sees none or has too few positions.
     """
     longest, tokenizer = positions_of(target), load_tokenizer(str(target))
@@ -76,11 +63,7 @@ def own_prompts(target: Path, files: Sequence[Path], settings: OwnTextSettings) 
 
 
 def own_requests(corpus: Corpus, settings: OwnTextSettings, stop: frozenset[int] = frozenset()) -> list[Request]:
-    """Return requests to go on behind pieces and conversations of a corpus, each as often as it has tokens.
-
-    Raises:
-        TrainingError: there is no conversation, and the text is shorter than two pieces.
-    """
+    """Return requests behind pieces and conversations, drawn by their tokens; TrainingError for too little text."""
     if len(corpus.tokens) <= 2 * settings.prompt_tokens and not corpus.conversations:
         raise TrainingError(
             f"{len(corpus.tokens)} tokens are too few to draw prompts of {settings.prompt_tokens}; give more"
@@ -104,7 +87,7 @@ def own_requests(corpus: Corpus, settings: OwnTextSettings, stop: frozenset[int]
 
 
 def _parted(files: Sequence[Corpus], settings: OwnTextSettings) -> tuple[Corpus, Corpus]:
-    """Return what is learned behind and what is judged behind, of which enough for a few pieces."""
+    """Return the corpora to learn from and to judge by, the latter with enough text for a few pieces."""
     tokens, talks = sum(len(file.tokens) for file in files), sum(len(file.conversations) for file in files)
     needed = 2 * settings.prompt_tokens + 1
     if tokens < 2 * needed + len(files) and talks < 2:
@@ -116,7 +99,7 @@ def _parted(files: Sequence[Corpus], settings: OwnTextSettings) -> tuple[Corpus,
 
 
 def _with_images(files: Sequence[Path]) -> tuple[Prompt, ...]:
-    """Return the prompts of data files where any has an image; none at all where none has."""
+    """Return the prompts of data files if any has an image, else none."""
     prompts = [prompt for path in files if is_data(path) for prompt in read_prompts(path)]
     if not any(prompt.images for prompt in prompts):
         return ()
@@ -135,7 +118,7 @@ def _pictured(
     settings: OwnTextSettings,
     stop: frozenset[int],
 ) -> OwnPrompts:
-    """Return every prompt in turn until there are texts enough, the last prompts kept apart."""
+    """Return every prompt in turn until there are enough texts, without the last prompts, which judge."""
     if len(prompts) < 2:
         raise TrainingError("one prompt with an image is too few to learn from and to be judged by; give more")
     config = load_config(str(target))

@@ -1,4 +1,4 @@
-"""A run that trains a drafter on its target's own text: what it is asked, its texts, and its judgement."""
+"""A run that trains a drafter on its target's own text: its prompts, its texts, and its judgement."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORM = 2  # of what is written; another one is not gone on with
 
 
 class OwnTextRequest(Asked, Protocol):
-    """What is to be trained on a target's own text."""
+    """A request to train on a target's own text."""
 
     @property
     def target(self) -> Path:
@@ -35,7 +35,7 @@ class OwnTextRequest(Asked, Protocol):
 
     @property
     def data(self) -> tuple[Path, ...]:
-        """Files of what the target goes on with."""
+        """Files of prompts for the target."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class OwnTextRequest(Asked, Protocol):
 
     @property
     def dtype(self) -> str:
-        """In which the target writes."""
+        """Number format in which the target writes."""
         ...
 
     @property
@@ -56,14 +56,7 @@ class OwnTextRequest(Asked, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
-    """A run whose texts are written.
-
-    Attributes:
-        target: whose.
-        asked: what the texts stand behind.
-        texts: (texts, longest), BLANK behind their ends.
-        partial: folder of what is kept until the run is done.
-    """
+    """A run whose texts (texts, longest), BLANK behind their ends, are written; `partial` holds its files."""
 
     target: ModelIdentity
     asked: OwnPrompts
@@ -72,16 +65,10 @@ class OwnRun:
 
 
 def own_run(request: OwnTextRequest, folder: Path, *, fresh: bool, progress: Progress) -> OwnRun:
-    """Return a run whose texts are those that lie in its folder, and what the target has written besides.
-
-    Args:
-        request: what is to be trained.
-        folder: the drafter's own; made if it is not there.
-        fresh: forget what an earlier run left unfinished.
-        progress: told the share of texts that are written.
+    """Return a run with its texts: those in the drafter's folder, and the rest newly written; `fresh` restarts it.
 
     Raises:
-        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        ModelError: the target cannot be loaded, or its hidden states cannot be read.
         RequestError: see `own_prompts`.
         TrainingError: there is too little text, or the folder holds another run or another model.
     """
@@ -99,12 +86,12 @@ def own_run(request: OwnTextRequest, folder: Path, *, fresh: bool, progress: Pro
 
 
 def prompts_for(request: OwnTextRequest) -> OwnPrompts:
-    """Return what the target of a request is asked, see `own_prompts`."""
+    """Return the prompts of a request; see `own_prompts`."""
     return own_prompts(request.target, request.data, request.own)
 
 
 def require_text_target(target: Path) -> None:
-    """Raise ModelError for a target that images can be shown to."""
+    """Raise ModelError for a target that sees images."""
     if sees(load_config(str(target))):
         raise ModelError(
             f"{target} is a model that sees, and this drafter is trained on models of text alone; train an exit of it: "
@@ -115,7 +102,7 @@ def require_text_target(target: Path) -> None:
 def judged(
     request: OwnTextRequest, requests: Sequence[Request], folder: Path, length: int, progress: Progress
 ) -> Acceptance:
-    """Return how greedy chains of a saved drafter are accepted along the target's texts behind other prompts."""
+    """Return the acceptance of a saved drafter's greedy chains along the target's texts behind other prompts."""
     progress("counting accepted drafts", 0.0)
     target = load_model(str(request.target), dtype=request.dtype, device=request.device)
     drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
@@ -125,7 +112,7 @@ def judged(
 
 
 def _sources(request: OwnTextRequest, target: ModelIdentity, asked: OwnPrompts) -> Sources:
-    """Return what texts follow from; what was asked says all that files mean, whatever these are called."""
+    """Return all values that the texts depend on; file names do not count."""
     images = sha256("".join(image.digest for each in asked.learned for image in each.images).encode()).hexdigest()
     return {
         "form": FORM,

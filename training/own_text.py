@@ -1,4 +1,4 @@
-"""Text that a target writes itself: what drafters for it learn from."""
+"""Text that a target writes itself, from which its drafters learn."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ class OwnTextSettings:
 
 
 def own_texts(target: CausalModel, requests: Sequence[Request]) -> Ids:
-    """Return (texts, longest): the target's own continuations, prompts included, BLANK behind their ends.
-
-    Raises:
-        RequestError: the requests' images are more than the target keeps at once.
-    """
+    """Return (texts, longest): the target's own continuations behind prompts; RequestError for too many images."""
     gallery, holder = target.gallery, _Holder()
     asked = list(requests) if gallery is None else [gallery.shown(request, holder) for request in requests]
     longest = max(len(request.prompt) + request.max_new_tokens for request in asked)
@@ -60,14 +56,7 @@ def own_texts(target: CausalModel, requests: Sequence[Request]) -> Ids:
 def write_own_texts(
     load: Callable[[], CausalModel], requests: Sequence[Request], folder: Path, progress: Callable[[float], None]
 ) -> Ids:
-    """Return what `own_texts` does; every batch of texts is a file at once, and none is written twice.
-
-    Args:
-        load: loads the target; called where something is left to write.
-        requests: what the target is asked.
-        folder: of the files.
-        progress: told the share of texts that are written.
-    """
+    """Return what `own_texts` does, with one file per batch, each written only once; `load` is called if needed."""
     target: CausalModel | None = None
     found: list[Ids] = []
     many = together(requests)
@@ -91,10 +80,10 @@ def aligned(texts: Sequence[Sequence[int] | Ids]) -> Ids:
 
 
 def together(requests: Sequence[Request]) -> int:
-    """Return how many texts are written at once: as many as a target has room for the images of."""
+    """Return how many texts are written at once: as many as the target has room for the images of."""
     most = max(len(request.images) for request in requests)
     return SLOTS if most == 0 else max(min(SEEN_SLOTS, IMAGES // most), 1)
 
 
 class _Holder:
-    """Needs images while a batch is written."""
+    """Holds images while a batch is written."""

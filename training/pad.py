@@ -1,7 +1,7 @@
 """Train a pivot classifier for PAD on a frozen target: the job behind `spectune train pad`.
 
-Problems with known answers are decoded, the drafter's rejected tokens labelled by rollouts (see `pad_labels`), and a
-small network learns to tell which of them spoil the answer.
+Problems with known answers are decoded, rollouts label the drafter's rejected tokens (see `pad_labels`), and a small
+network learns which of them spoil the answer.
 """
 
 from __future__ import annotations
@@ -43,19 +43,12 @@ Bools = NDArray[np.bool_]
 def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> PadCard:
     """Train a classifier, save it with its card in a folder, and return the card.
 
-    A run that was stopped goes on where it stopped when the same request comes again with the same folder.
-
-    Args:
-        request: what to train.
-        folder: where to; made if it is not there.
-        fresh: forget what an earlier run left unfinished.
-        progress: told each step.
+    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
 
     Raises:
-        ModelError: a model cannot be loaded, or the target is of a kind whose hidden states cannot be read.
+        ModelError: a model cannot be loaded, or the target's hidden states cannot be read.
         RequestError: the target has too few positions for a problem and its text.
-        TrainingError: there is nothing to learn from, the folder holds another run or another model, or cannot be
-            written.
+        TrainingError: there is nothing to learn from, the folder holds another run or model, or cannot be written.
     """
     start = time.monotonic()
     identity, drafter = identify(request.target), identify(request.drafter)
@@ -97,7 +90,7 @@ def train_pad(request: PadRequest, folder: Path, *, fresh: bool = False, progres
 
 
 def _held_out(request: PadRequest) -> Bools:
-    """Return (problems,): which are kept from training, one or more of them, and never all."""
+    """Return (problems,): which are held out, at least one, never all."""
     count = len(request.exercises)
     kept = min(max(round(request.held_out * count), 1), count - 1)
     found = np.zeros(count, dtype=np.bool_)
@@ -116,7 +109,7 @@ def _require_both(is_pivot: Bools, problems: int) -> None:
 def _trained(
     request: PadRequest, features: Floats32, is_pivot: Bools, checkpoint: Checkpoint, progress: Progress
 ) -> PivotNet:
-    """Return the network that has learned from labelled candidates; both classes weigh the same."""
+    """Return the network trained on labelled candidates, with both classes of equal weight."""
     torch.manual_seed(request.settings.seed)
     net = PivotNet(features.shape[1] - BESIDE, request.width).to(request.device)
     read = torch.from_numpy(features).to(request.device)
@@ -146,7 +139,6 @@ def _card(
     kept: Labels,
     chances: Floats,
 ) -> PadCard:
-    """Return what is known of a classifier from its request and the candidates kept from training."""
     target, drafter = models
     is_pivot, seed = pivots_of(kept.shares, request.least_share), request.settings.seed
     return PadCard(

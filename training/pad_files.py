@@ -14,23 +14,19 @@ from .pad_quality import AtThreshold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadCard:
-    """How a pivot classifier was trained, and how good it is on tokens of problems that were kept from training.
+    """How a pivot classifier was trained, and how good it is on tokens of held-out problems.
 
     Attributes:
-        reads: layers of the target that the hidden state it reads has passed.
-        candidates: tokens that strict verification rejected and the target found likely enough, over all problems.
-        pivots: of these, those that spoil the answer.
+        reads: layers of the target before the hidden state that it reads.
+        candidates, pivots: rejected tokens above the floor, over all problems; those of them that spoil the answer.
         rollouts: on each side of a candidate.
-        losses: of every step; classes weigh the same.
-        held_out: candidates kept from training; all those of a part of the problems.
-        held_out_pivots: pivots among them.
-        auroc: how often a pivot of them has a higher chance than another token; None with one class only.
-        auroc_95: its interval, problems drawn anew.
-        recall: share of the kept pivots that `threshold` had to reject.
-        threshold: the largest of four digits that does.
-        thresholds: what this one, and the published ones, do to the kept candidates. At the first of them the recall
-            was chosen on these very candidates.
-        seconds: of the run that finished it; what stopped runs did before is not counted.
+        held_out, held_out_pivots: candidates of held-out problems, and pivots among them.
+        auroc, auroc_95: how often one of these pivots has a higher chance than another token, None with one class only;
+            its interval, by resampled problems.
+        recall, threshold: share of held-out pivots to reject; the largest threshold of four digits that does.
+        thresholds: effect of this one and the published ones on held-out candidates. The first one's recall was chosen
+            on these very candidates.
+        seconds: of the run that finished it, without earlier stopped runs.
     """
 
     target: str
@@ -62,7 +58,7 @@ class PadCard:
 
     @property
     def judgement(self) -> str:
-        """Say how well it tells pivots from other tokens."""
+        """The quality of its separation."""
         kept = f"{self.held_out:,} tokens of problems kept from training, {self.held_out_pivots:,} of them pivots"
         if self.auroc is None or self.auroc_95 is None:
             return f"AUROC not known: one class only among {kept}"
@@ -70,7 +66,7 @@ class PadCard:
 
 
 def save_pivots(folder: Path, net: PivotNet, shape: PivotShape) -> None:
-    """Write model.safetensors in float32, in which it is asked, and config.json."""
+    """Write model.safetensors in float32, in which it runs, and config.json."""
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in net.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(pivot_config(shape), indent=2, sort_keys=True) + "\n")

@@ -1,17 +1,17 @@
-"""What a pivot classifier learns from: tokens that strict verification rejects, and whether they spoil the answer.
+"""Labels for a pivot classifier: tokens that strict verification rejects, and whether they spoil the answer.
 
-*Harvest.* Problems are decoded strictly with drafts of one token. Where the target would not have said the drafted
-token, that token is a candidate; what a classifier will see of it is kept, by the very code that decodes with PAD.
+*Harvest.* Problems are decoded strictly with drafts of one token. A drafted token that is not the target's is a
+candidate; its features come from the very code that decodes with PAD.
 
-*Label.* From every candidate's place the target goes on twice, several times each: behind the text so far and the
-candidate, and behind the text so far alone. With U the share of right answers of each,
+*Label.* From every candidate's place the target continues twice, several times each: behind the text and the candidate,
+and behind the text alone. With U the share of right answers of each,
 
-    a candidate is a pivot  iff  U(with the candidate) < alpha * U(without)
+  a candidate is a pivot  iff  U(with the candidate) < alpha * U(without)
 
-Both sides draw with the same noise, place by place, so that chance alone does not set them apart. Where the target
-never gets the answer right anyway, nothing is a pivot.
+Both sides draw with the same noise, place by place, so that they do not differ by chance alone. Where the target never
+gets the answer right anyway, no candidate is a pivot.
 
-Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351. How many rollouts, their temperature and alpha are not published.
+Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351. Number and temperature of rollouts and alpha are not published.
 """
 
 from __future__ import annotations
@@ -50,13 +50,7 @@ IsRight = Callable[[int, Sequence[int]], bool]  # (problem, tokens of a whole te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSettings:
-    """How a candidate's worth is counted.
-
-    Attributes:
-        rollouts: on each side; one at temperature 0 says all.
-        temperature: of them.
-        seed: of rollout 0; rollout i draws with seed + i.
-    """
+    """Rollouts on each side of a candidate; number i draws with seed + i, and at temperature 0 one suffices."""
 
     rollouts: int = 8
     temperature: float = 0.6
@@ -73,7 +67,7 @@ class RolloutSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A drafted token that strict verification rejects: in a problem's text, behind what the target had said."""
+    """A drafted token that strict verification rejects, with the emitted tokens before it."""
 
     problem: int
     before: tuple[int, ...]  # emitted in front of it
@@ -82,13 +76,12 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Notes:
-    """A judge that lets nothing be and keeps what it was asked about."""
+    """A judge that rejects everything and stores the features it gets."""
 
     reads: int
     features: list[Tensor] = field(default_factory=list)
 
     def chances(self, features: Tensor) -> list[float]:
-        """Call everything a pivot."""
         self.features.append(features.cpu())
         return [1.0] * len(features)
 
@@ -96,17 +89,12 @@ class _Notes:
 def harvest(
     target: CausalModel, drafter: CausalModel, requests: Sequence[Request], *, reads: int, floor: float
 ) -> tuple[list[Candidate], Floats32]:
-    """Return the candidates of some problems in the order they come up, and their features (candidates, hidden + 2).
+    """Return the candidates of some problems in order of appearance, and their features (candidates, hidden + 2).
 
-    Args:
-        target: whose texts and hidden states they are.
-        drafter: a model, a head or a block drafter.
-        requests: one per problem; the target decodes them as they say.
-        reads: layers of the target that the hidden states have passed.
-        floor: candidates that the target finds less likely are left out, and so are those that end a text.
+    Hidden states are read after `reads` layers. Candidates below the floor, or that end a text, are left out.
 
     Raises:
-        ModelError: the target does not show its hidden states.
+        ModelError: the target does not give its hidden states.
     """
     notes = _Notes(reads)
     policy = PadPolicy(draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
@@ -140,15 +128,9 @@ def utilities(
     settings: RolloutSettings,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Floats:
-    """Return (candidates, 2): the share of rollouts that are right with each candidate, and without.
+    """Return (candidates, 2): the share of right rollouts with each candidate, and without.
 
-    Args:
-        target: that goes on.
-        requests: one per problem, whose limits and stop tokens count.
-        candidates: none of which ends a text.
-        is_right: whether a problem's whole text is.
-        settings: how many rollouts, and how they draw.
-        progress: told the share of rollouts that have begun.
+    Requests, one per problem, set limits and stop tokens; no candidate ends a text. `progress` gets a share.
     """
     asked = list(_rollouts(requests, candidates, settings))
     texts = iter(_continued(target, [request for _, request in asked if request is not None], progress))
@@ -168,9 +150,9 @@ def pivots_of(shares: Floats, least_share: float) -> NDArray[np.bool_]:
 def _rollouts(
     requests: Sequence[Request], candidates: Sequence[Candidate], settings: RolloutSettings
 ) -> Iterator[tuple[tuple[int, tuple[int, ...]], Request | None]]:
-    """Yield every rollout, those with the candidate first: its problem and the text it goes on; None: no room is left.
+    """Yield each rollout's problem and text, those with the candidate first, and its request; None: no room is left.
 
-    The noise of a draw is keyed by the seed and the place in the text, so that equal seeds pair the two sides.
+    Noise depends on the seed and the place in the text, so equal seeds pair the two sides.
     """
     for candidate in candidates:
         own = requests[candidate.problem]
@@ -192,7 +174,6 @@ def _rollouts(
 def _continued(
     target: CausalModel, requests: Sequence[Request], progress: Callable[[float], None]
 ) -> list[tuple[int, ...]]:
-    """Return what the target emits behind each prompt."""
     if not requests:
         return []
     longest = max(len(request.prompt) + request.max_new_tokens for request in requests)

@@ -1,4 +1,4 @@
-"""How well pivot chances tell pivots from the rest, with intervals; and which threshold keeps nearly all pivots out."""
+"""How well pivot chances separate pivots from other tokens, with intervals; and the threshold for a recall."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtThreshold:
-    """What a threshold does to labelled tokens.
+    """A threshold's effect on labelled tokens: it rejects chances from there on.
 
-    Attributes:
-        threshold: pivot chance from which on a token is rejected.
-        recall: share of pivots that are rejected; None without any.
-        recall_95: its interval.
-        passed: share of the others that are let be; None without any.
-        passed_95: its interval.
+    `recall` is the share of rejected pivots, `passed` of accepted other tokens, with 95 % intervals; None without any.
     """
 
     threshold: float
@@ -53,16 +48,9 @@ def auroc(chances: Floats, is_pivot: Bools) -> float | None:
 
 
 def auroc_interval(chances: Floats, is_pivot: Bools, problems: Ints, seed: int) -> tuple[float, float] | None:
-    """Return a 95 % interval of the AUROC by drawing problems anew, as tokens of one problem are alike.
+    """Return a 95 % interval of the AUROC by resampling problems, since tokens of one problem are alike.
 
-    Args:
-        chances: (n,), that each token is a pivot.
-        is_pivot: (n,).
-        problems: (n,), the problem each token comes from.
-        seed: of the draws.
-
-    Returns:
-        None with tokens of one class only. Draws with one class only are left out.
+    All arrays are (n,). None with tokens of one class only; resamples with one class only are left out.
     """
     if auroc(chances, is_pivot) is None:
         return None
@@ -81,7 +69,7 @@ def auroc_interval(chances: Floats, is_pivot: Bools, problems: Ints, seed: int) 
 
 
 def at_threshold(chances: Floats, is_pivot: Bools, threshold: float) -> AtThreshold:
-    """Return what a threshold does to labelled tokens."""
+    """Return a threshold's effect on labelled tokens."""
     rejected = chances >= threshold
     recall = _share(rejected[is_pivot])
     passed = _share(~rejected[~is_pivot])
@@ -97,11 +85,8 @@ def at_threshold(chances: Floats, is_pivot: Bools, threshold: float) -> AtThresh
 def threshold_of_recall(chances: Floats, is_pivot: Bools, recall: float) -> float:
     """Return the largest threshold in [0, 1] of four digits that rejects at least that share of the pivots.
 
-    People write it down: with digits left out it must not let one more pivot be. A token whose chance is the threshold
-    is rejected. With no pivot among the tokens nothing is known, and the threshold is 0, which lets nothing be.
-
-    Raises:
-        TrainingError: the recall is not in (0, 1].
+    It is rounded down, so that writing it with few digits accepts no further pivot; a chance equal to it is rejected.
+    Without pivots it is 0, which accepts nothing. A recall outside (0, 1] is a TrainingError.
     """
     if not 0.0 < recall <= 1.0:
         raise TrainingError(f"a recall must be in (0, 1], got {recall}")

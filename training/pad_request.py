@@ -1,4 +1,4 @@
-"""What a pivot classifier is to be trained on, checked before anything runs."""
+"""The request to train a pivot classifier, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadRequest:
-    """What classifier is to be trained, and on what.
+    """The classifier to train, and its exercises.
 
     Attributes:
-        files: where the exercises come from, for the card.
-        max_new_tokens: of each text.
-        reads: layers of the target that the hidden state has passed; 0: `usual_reads`.
-        width: of the network's layers.
-        least_share: alpha, the share of the plain rollouts' right answers that a token must keep not to be a pivot.
+        files: sources of the exercises, for the card.
+        reads: layers of the target before the hidden state; 0: `usual_reads`.
+        least_share: alpha; a token is no pivot if it preserves this share of the plain rollouts' right answers.
         floor: least probability of a candidate.
-        held_out: share of the problems that is kept from training.
+        held_out: share of the problems that is not trained on.
         recall: share of the pivots that the recommended threshold rejects.
-        settings: of the training; `sequence_tokens` is not read.
+        settings: of the training; `sequence_tokens` is ignored.
         dtype: in which the target decodes.
     """
 
@@ -72,5 +70,5 @@ class PadRequest:
 
 
 def usual_reads(layers: int) -> int:
-    """Return after how many layers the hidden state is read unless told: the published 8th last, or the middle."""
+    """Return the default number of layers before the hidden state: the published 8th last, or the middle."""
     return max(layers - 7, layers // 2, 1)

@@ -1,4 +1,4 @@
-"""Pieces of a target's own texts as batches are made of them, each of which begins as a text does."""
+"""Pieces of a target's own texts for batches, each of which begins as a text does."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ from .own_text import BLANK, Ids, aligned
 
 
 class Pieces:
-    """Texts (texts, longest) cut into pieces of at most so many tokens and the one behind.
+    """Texts (texts, longest) cut into pieces of at most `most` tokens and the one behind.
 
-    The first piece of a text is its beginning. Others stand behind what begins every text: a model that always saw that
-    writes nothing like itself without it.
-
-    Attributes:
-        rows: (pieces,) the text of each.
-        columns: most tokens of a piece that are read.
+    Pieces but a text's first have the begin-of-text in front: a model trained with that degrades without it. `rows` is
+    (pieces,), the text of each; `columns` the most tokens read of a piece.
     """
 
     def __init__(self, texts: Ids, begins: tuple[int, ...], most: int) -> None:
-        """Cut texts that are BLANK behind their ends; `begins` is what begins every text."""
+        """Cut texts that are BLANK behind their ends; `begins` is the begin-of-text."""
         self._texts, self._begins = texts, np.array(begins, dtype=np.int64)
         lengths = (texts != BLANK).sum(axis=1)
         found = [(row, start) for row, length in enumerate(lengths.tolist()) for start in _starts(length, most)]
@@ -37,7 +33,7 @@ class Pieces:
 
     @property
     def numbered(self) -> Tokens:
-        """What `language_model.batches` draws pieces from, by windows of 1, none of which begins at the last two."""
+        """Numbers for `language_model.batches`, whose windows of 1 never begin at the last two."""
         return np.arange(len(self.rows) + 2)
 
     def ids(self, picked: Tensor) -> Tensor:
@@ -58,7 +54,7 @@ def is_said(tokens: Tensor) -> Tensor:
 
 
 def readable(tokens: Tensor) -> Tensor:
-    """Return ids (any) that a model can read; those behind a text's end are seen by nothing that counts."""
+    """Return ids (any) that a model can read; those behind a text's end influence no loss."""
     return tokens.clamp(min=0)
 
 

@@ -1,4 +1,4 @@
-"""Make the folder of a Token Recycling drafter: nothing is learned, and its first acceptance is counted."""
+"""Make the folder of a Token Recycling drafter: nothing is learned, only its acceptance is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH = 6  # of the chains whose acceptance is counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecyclingRequest:
-    """Whose successors are to be kept, and on what drafts are counted."""
+    """The target of a Token Recycling drafter, and the files to measure acceptance on."""
 
     target: Path
     data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
@@ -39,17 +39,10 @@ class RecyclingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecyclingCard:
-    """How good a Token Recycling drafter is.
+    """How good a Token Recycling drafter is, by chains of `LENGTH`.
 
-    Attributes:
-        successors: kept of every token.
-        files: whose pieces the target continued.
-        prompt_tokens: of each piece.
-        new_tokens: of each continuation; longer texts know more rows.
-        acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
-        tokens_per_round: of chains of `LENGTH`.
-        rounds: counted.
-        seconds: all of it took.
+    `new_tokens` is the length of each continuation: longer texts have filled more rows. `acceptance` is the chance that
+    token k of a greedy chain is accepted, given that those before it were.
     """
 
     target: str
@@ -68,13 +61,8 @@ class RecyclingCard:
 def make_recycling(request: RecyclingRequest, folder: Path, *, progress: Progress) -> RecyclingCard:
     """Write a Token Recycling drafter with its card into a folder, and return the card.
 
-    Args:
-        request: what is wanted.
-        folder: where to; made if it is not there.
-        progress: told what is being done.
-
     Raises:
-        ModelError: the target cannot be loaded, or is of a kind whose hidden states cannot be read.
+        ModelError: the target cannot be loaded, or its hidden states cannot be read.
         RequestError: a line of a file is malformed, or the target has too few positions for its texts.
         TrainingError: there is too little text, or the folder holds another model or cannot be written.
     """

@@ -1,7 +1,7 @@
-"""The unfinished part of a training run on disk: what was written for it, and how far it has come.
+"""The unfinished part of a training run on disk: the data written for it, and its progress.
 
-What a target writes takes longest and follows from few settings. So a training may begin anew, or with other settings,
-on what was written for an earlier one.
+What a target writes takes longest and depends on few settings. So a training may restart, or have other settings, on
+the data of an earlier one.
 """
 
 from __future__ import annotations
@@ -28,20 +28,15 @@ Sources = Mapping[str, Any]  # by name, for people: JSON
 
 
 class Asked(Protocol):
-    """A dataclass that says what is to be trained."""
+    """A dataclass that says what to train."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # what makes it one; Any: typeshed's own type of it
 
 
 def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool) -> Path:
-    """Return the folder of the unfinished run: what lies there follows from the same sources, and so does a training.
+    """Return the folder of the unfinished run, whose data depends on `sources`.
 
-    Args:
-        request: what is asked; it must be the same for a training to go on.
-        identity: of the target.
-        folder: the drafter's own.
-        sources: all that is written before the training follows from.
-        fresh: forget the training that an earlier run left unfinished, and what it wrote from other sources.
+    The same request resumes its training; `fresh` drops that, and any data from other sources.
 
     Raises:
         TrainingError: the folder holds another unfinished run, or a model that was not trained here.
@@ -65,7 +60,7 @@ def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: S
 
 
 def digest_of(requests: Iterable[Request]) -> str:
-    """Return a hash of what a target is asked: tokens, images, lengths and draws."""
+    """Return a hash of requests: tokens, images, lengths and draws."""
     digest = sha256()
     for one in requests:
         images, ends = [image.digest for image in one.images], sorted(one.stop)
@@ -74,7 +69,7 @@ def digest_of(requests: Iterable[Request]) -> str:
 
 
 def _forget(partial: Path, sources: Sources) -> None:
-    """Remove an unfinished training, and what was written from other sources."""
+    """Remove an unfinished training, and data from other sources."""
     (partial / RUN).unlink(missing_ok=True)
     known = _noted(partial / SOURCES)
     if partial.exists() and (not known or _changed(known, sources)):
@@ -82,7 +77,7 @@ def _forget(partial: Path, sources: Sources) -> None:
 
 
 def _require_sources(folder: Path, sources: Sources) -> None:
-    """Raise TrainingError unless what lies in a folder's unfinished run follows from these sources."""
+    """Raise TrainingError unless a folder's unfinished run has these sources."""
     known = _noted(folder / PARTIAL / SOURCES)
     if not known:
         raise TrainingError(f"{folder} holds an unfinished run that an older version began; forget it with --fresh")
@@ -95,17 +90,15 @@ def _require_sources(folder: Path, sources: Sources) -> None:
 
 
 def _changed(known: Mapping[str, Any], sources: Sources) -> list[str]:
-    """Return which sources are others than a note knows; files that older notes name as well are no source."""
+    """Return the names of sources that differ from a note; further names in older notes are ignored."""
     return sorted(name for name, own in _plain(sources).items() if known.get(name) != own)
 
 
 def _without_places(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of what was asked all that a training follows from."""
     return {name: value for name, value in asked.items() if name not in PLACES}
 
 
 def _noted(note: Path) -> dict[str, Any]:
-    """Return what a note says; nothing where there is none, or it was written in part."""
     try:
         found: dict[str, Any] = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -114,6 +107,5 @@ def _noted(note: Path) -> dict[str, Any]:
 
 
 def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what JSON makes of a mapping."""
     plain: dict[str, Any] = json.loads(json.dumps(told, default=str))
     return plain

@@ -1,4 +1,4 @@
-"""What stands in the places of a text with images, for a transformers model that reads vectors."""
+"""Input vectors of texts with images, for a transformers model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..runtime.models.vision import Eyes, lens_of
 
 
 class SeenStates:
-    """Vectors of texts with images, for a transformers model that reads vectors."""
+    """Input vectors of texts with images, for a transformers model."""
 
     def __init__(self, model: PreTrainedModel, folder: Path) -> None:
-        """Share the weights of a model that sees; the folder says how pixels are read."""
+        """Share the weights of a model that sees; the folder has its pixel preprocessing."""
         self._eyes = Eyes(model.model, lens_of(model.config, folder))
         self._embedding: Tensor = text_part(model).base.embed_tokens.weight
 

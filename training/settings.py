@@ -1,4 +1,4 @@
-"""What one training run is asked to do."""
+"""The settings of one training run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A task that needs eyes: pictures of coloured shapes, and captions that name colour, shape and place.
 
-Everything is drawn by numpy: a filled square, circle or triangle somewhere in one of nine places, of one of six
-colours, on a dark ground with noise. Which words the caption begins with is tossed, so a good model is unsure there and
-sure of what it sees.
+numpy draws a filled square, circle or triangle in one of nine places and six colours, on a dark ground with noise. The
+caption's first words are random, so a good model is unsure there and sure of what it sees.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ class Scene:
         return (colours + 2 * shapes + PLACES.index(self.place)) % HELD_OUT == 0
 
     def caption(self, rng: np.random.Generator) -> str:
-        """Return one way of saying what is seen."""
+        """Return one of its captions."""
         return BEGINNINGS[rng.integers(len(BEGINNINGS))].format(f"{self.colour} {self.shape}", self.place)
 
     @property
     def answer(self) -> str:
-        """What every caption of it ends with: all that is seen, whatever words it begins with."""
+        """The end of every caption: all that is seen."""
         return f"{self.colour} {self.shape} at the {self.place}."
 
     def draw(self, rng: np.random.Generator) -> Image:
-        """Return one picture of it: size, place and noise differ a little from picture to picture."""
+        """Return one picture of it: size, place and noise vary a little."""
         row, column = divmod(PLACES.index(self.place), 3)
         half = rng.uniform(*HALF)
         y, x = (SIDE * (2 * third + 1) / 6 + rng.uniform(-SHIFT, SHIFT) for third in (row, column))

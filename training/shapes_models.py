@@ -1,7 +1,6 @@
 """Train a small Llava on coloured shapes: `python -m spectune.training.shapes_models -o FOLDER`.
 
-Minutes on one CPU core, the same weights for the same seed on the same machine. A model whose folder is there is not
-trained again.
+It takes minutes on one CPU core; one seed gives the same weights on the same machine. Existing models are skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +40,10 @@ IGNORED = -100  # stands where no token is to be said
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captioned:
-    """Pictures and what is to be said of them, padded to the longest.
+    """Pictures and their captions, padded to the longest.
 
-    Attributes:
-        pixels: (pictures, 3, side, side).
-        ids: (pictures, columns), prompt with its placeholders, caption and end.
-        wanted: (pictures, columns), the token behind each place, IGNORED in the prompt and behind the end.
+    `pixels` is (pictures, 3, side, side); `ids` (pictures, columns), prompt with placeholders, caption and end;
+    `wanted` (pictures, columns), the token behind each place, IGNORED in the prompt and behind the end.
     """
 
     pixels: Tensor
@@ -55,7 +52,7 @@ class Captioned:
 
 
 def config_of() -> LlavaConfig:
-    """Return the shape of the model: eight layers that read, behind a tower of two that sees."""
+    """Return the shape of the model: eight layers for text, behind a tower of two for images."""
     text = LlamaConfig(
         vocab_size=2 + len(ALPHABET),
         hidden_size=64,
@@ -105,7 +102,7 @@ def captioned(count: int, seed: int = 0) -> Captioned:
 
 
 def train_model(folder: Path, settings: TrainingSettings = SETTINGS, pictures: int = PICTURES) -> list[float]:
-    """Train the model, save it in float32 with its tokenizer and what is said of its pixels; return its losses."""
+    """Train the model, save it in float32 with tokenizer and preprocessing; return its losses."""
     data = captioned(pictures, settings.seed)
     torch.manual_seed(settings.seed)
     model = LlavaForConditionalGeneration(config_of())
@@ -129,7 +126,7 @@ def train_model(folder: Path, settings: TrainingSettings = SETTINGS, pictures: i
 
 
 def save_prompts(path: Path, shown: Sequence[Scene], seed: int) -> None:
-    """Draw scenes, and write prompts that ask for their captions: a line each beside the picture's file."""
+    """Draw scenes, and write prompts for their captions: one line each, and the picture's file."""
     rng, lines = np.random.default_rng(seed), []
     (path.parent / path.stem).mkdir(parents=True, exist_ok=True)
     for place, scene in enumerate(shown):
@@ -140,11 +137,7 @@ def save_prompts(path: Path, shown: Sequence[Scene], seed: int) -> None:
 
 
 def prepare(folder: Path, settings: TrainingSettings = SETTINGS) -> None:
-    """Train the model unless it is there, and write prompts.
-
-    prompts.jsonl is what drafters learn from, profile.jsonl what plans are made on, and exam.jsonl shows what no model
-    saw.
-    """
+    """Train the model unless it exists; write prompts for drafters, profile for plans, exam of unseen scenes."""
     if not (folder / "target" / "model.safetensors").exists():
         train_model(folder / "target", settings)
     parts = (("prompts", PROMPTS, False), ("profile", PROFILE, False), ("exam", EXAM, True))
@@ -169,7 +162,6 @@ def main() -> None:
 
 
 def _expanded(ids: Sequence[int]) -> list[int]:
-    """Return a prompt with its placeholder once for every token of an image."""
     mark = 1 + len(ALPHABET)
     return [one for token in ids for one in ([mark] * IMAGE_TOKENS if token == mark else [token])]
 

@@ -17,7 +17,6 @@ class SpecFormerModule(nn.Module):
     """Attention to the text, a matrix per place, attention between places; see `runtime.models.specformer`."""
 
     def __init__(self, target: PreTrainedModel, shape: BlockShape) -> None:
-        """Draw random weights."""
         super().__init__()
         config = target.config
         hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
@@ -42,8 +41,8 @@ class SpecFormerModule(nn.Module):
         Args:
             embedded: (batch, tokens, hidden), of a text's tokens from its second on.
             states: (batch, tokens, states read * hidden), of the token before each.
-            anchors: (batch, anchors), behind which of these tokens places are wanted.
-            turns: of places 1 .. tokens of a text, as transformers' rotary embedding gives them.
+            anchors: (batch, anchors), indices of these tokens.
+            turns: of places 1 .. tokens of a text, from transformers' rotary embedding.
         """
         parts = [*states.chunk(len(self.norms) - self.joins_newest, dim=2), *([embedded] if self.joins_newest else [])]
         normed = [norm(part) for norm, part in zip(self.norms, parts, strict=True)]
@@ -52,7 +51,7 @@ class SpecFormerModule(nn.Module):
         return self._through_places(torch.stack([place(reading) for place in self.places], dim=2))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the runtime reads: all norms, and all places, below each other."""
+        """Return the tensors for the runtime: all norms, and all places, concatenated."""
         kept = {name: weight for name, weight in self.state_dict().items() if name.split(".")[0] not in STACKED}
         weights, biases = ([getattr(place, name) for place in self.places] for name in ("weight", "bias"))
         norms = torch.stack([next(norm.parameters()) for norm in self.norms])
@@ -70,7 +69,6 @@ class SpecFormerModule(nn.Module):
         return left
 
     def _through_places(self, places: Tensor) -> Tensor:
-        """Return what it is given, (batch, anchors, places, hidden), when places have looked at each other."""
         flat, draft = places.flatten(0, 1), self.draft
         mixed = _mixed(*self._heads(draft, flat), None)
         hidden = flat + draft["self_attn"]["o_proj"](mixed)  # type: ignore[index]
@@ -92,9 +90,7 @@ class SpecFormerModule(nn.Module):
 def specformer_loss(logits: Tensor, wanted: Tensor) -> Tensor:
     """Return the mean of the places' cross-entropies.
 
-    Args:
-        logits: (anchors, places, vocabulary).
-        wanted: (anchors, places), the tokens two places behind each anchor and further on.
+    `logits` is (anchors, places, vocabulary); `wanted` (anchors, places), tokens from two places behind each anchor.
 
     Source: Shi et al. 2026, arXiv:2511.20340.
     """
@@ -102,7 +98,6 @@ def specformer_loss(logits: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _attention(hidden: int, queries: int, pairs: int, *, eps: float) -> dict[str, nn.Module]:
-    """Return a norm and the projections behind it."""
     widths = {"q": queries, "k": pairs, "v": pairs}
     projections = {f"{one}_proj": nn.Linear(hidden, width, bias=False) for one, width in widths.items()}
     projections["o_proj"] = nn.Linear(queries, hidden, bias=False)
@@ -110,7 +105,6 @@ def _attention(hidden: int, queries: int, pairs: int, *, eps: float) -> dict[str
 
 
 def _mixed(query: Tensor, key: Tensor, value: Tensor, is_open: Tensor | None) -> Tensor:
-    """Return (batch, n, heads * size): attention of queries (batch, heads, n, size), where it is open."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=is_open)

@@ -1,7 +1,7 @@
-"""Which drafts stay, told on the device: `runtime.walk` in tensors of fixed shape.
+"""Acceptance on the device: `runtime.walk` in tensors of fixed shape.
 
-Children of a node are different tokens, and a node stays where all nodes above it do: so one node of a depth stays, or
-none. The host walks the same tree again once it has read it; both find the same path.
+Siblings are different tokens, and a node is accepted only where all nodes above it are: so at most one node of a depth
+is accepted. The host walks the same tree again once it has read it; both find the same path.
 """
 
 from __future__ import annotations
@@ -28,20 +28,11 @@ def end_round(
     sees: Tensor | None,
     may_branch: bool,
 ) -> Tensor:
-    """Keep the keys of what is accepted, and let the state go on behind it; part of the captured work.
+    """Move the keys of accepted nodes together, advance the state, and return where rows end, (batch,); is captured.
 
-    Args:
-        trees: tokens and parents, see `accepted_nodes`.
-        best: (batch, n), the target's token behind each node.
-        starts: (batch,), tokens in the target's cache before the round.
-        state: has room for `reach` + 1 tokens of each row at least.
-        cache: the target's.
-        reach: at least the depth of any node; below n.
-        sees: see `ancestors_of`; None where `sight_of` says nothing.
-        may_branch: whether accepted nodes may lie apart; those of a chain lie where they belong.
-
-    Returns:
-        (batch,), tokens in the target's cache behind the round.
+    `best` is (batch, n), the target's token behind each node; `starts` (batch,), tokens in its cache before the round.
+    `sees` may be None where `sight_of` gives None. `reach`, below n, is at least the depth of any node; the state has
+    room for one token more. `may_branch`: accepted nodes may lie apart.
     """
     tokens, parents = trees
     if is_supported(best.device):
@@ -64,12 +55,7 @@ def end_round(
 
 
 def sight_of(parents: Tensor, deepest: int) -> tuple[Tensor | None, Tensor]:
-    """Return what nodes see, (batch, n, n) where `end_round` asks for that, and the same as a `TreeMask` has it.
-
-    Args:
-        parents: (batch, n); the root's is -1.
-        deepest: at least the edges between the root and any node.
-    """
+    """Return what nodes see as (batch, n, n), None where kernels do not need it, and as bits; see `ancestors_of`."""
     if tree_sight.is_supported(parents.device):
         return None, tree_sight.bits_of_parents(parents, deepest)
     sees = ancestors_of(parents, deepest)
@@ -77,12 +63,7 @@ def sight_of(parents: Tensor, deepest: int) -> tuple[Tensor | None, Tensor]:
 
 
 def ancestors_of(parents: Tensor, deepest: int) -> Tensor:
-    """Return (batch, n, n): True where a node sees itself or an ancestor, as `layout.ancestors` does on the host.
-
-    Args:
-        parents: (batch, n); the root's is -1.
-        deepest: at least the edges between the root and any node.
-    """
+    """Return (batch, n, n): True where a node sees itself or an ancestor, no more than `deepest` edges above."""
     above = parents.clamp(min=0)  # after k turns the node 2^k edges up; the root stays where it is
     places = torch.arange(parents.shape[1], device=parents.device)
     sees = (places.unsqueeze(1) == places).expand(len(parents), -1, -1)
@@ -93,13 +74,9 @@ def ancestors_of(parents: Tensor, deepest: int) -> Tensor:
 
 
 def accepted_nodes(tokens: Tensor, parents: Tensor, sees: Tensor, best: Tensor) -> Tensor:
-    """Return (batch, n): whether a node and all above it are what the target says itself; the root always is.
+    """Return (batch, n): whether a node and all above it are the target's own tokens; true for the root.
 
-    Args:
-        tokens: (batch, n), drafted; -1 for the root and for padding, which is never accepted.
-        parents: (batch, n), the root's is -1.
-        sees: (batch, n, n), see `ancestors_of`.
-        best: (batch, n), the target's token behind each node.
+    `tokens` are -1 for the root and for padding, which is never accepted; `best` is the target's behind each node.
 
     Source: the match rule of tree verification, Miao et al. 2023, arXiv:2305.09781.
     """
@@ -108,13 +85,7 @@ def accepted_nodes(tokens: Tensor, parents: Tensor, sees: Tensor, best: Tensor) 
 
 
 def path_of(is_accepted: Tensor, depths: Tensor, deepest: int) -> Tensor:
-    """Return (batch, deepest + 1): the accepted node of every depth; behind the last one, each place itself.
-
-    Args:
-        is_accepted: (batch, n), one node of a depth at most.
-        depths: (batch, n).
-        deepest: at least the depth of any accepted node; below n.
-    """
+    """Return (batch, deepest + 1): the accepted node of every depth; behind the last, each column's own index."""
     nodes = torch.arange(depths.shape[1], device=depths.device).expand_as(depths)
     places = torch.arange(deepest + 2, device=depths.device).expand(len(depths), -1)
     targets = depths.masked_fill(~is_accepted, deepest + 1)  # one column more, for what is not accepted

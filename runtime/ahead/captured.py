@@ -1,4 +1,4 @@
-"""Whole rounds as captured work: draft, verification, acceptance, and what the next one begins with."""
+"""Whole rounds as captured work: draft, verification, acceptance, and the start of the next round."""
 
 from __future__ import annotations
 
@@ -37,34 +37,31 @@ Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A round that the device runs, or has run; to be read before the one after the next is launched."""
+    """A round that the device runs or has run; read it before the round after the next is launched."""
 
     rounds: CapturedRounds
     record: Tensor  # on the host, (batch, any), there when DONE has come
     moments: list[Moment]
 
     def told(self) -> Told:
-        """Wait for the round, and for no other; return what it said."""
+        """Wait for this round only, and return its result."""
         self.moments[DONE].wait()
         return self.rounds.told(self.record, self.moments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verification:
-    """A recorded verification behind any draft of the setup."""
-
     graph: Replayed
     record: Tensor  # on the host, written by every replay: draft, what is best behind each node, where rows end
 
 
 class CapturedRounds:
-    """Rounds of one setup and batch size over one cache of the target, each launched without the host's knowledge.
+    """Rounds of one setup and batch size, each launched before the host has read the last one.
 
-    A round is two pieces of captured work, one by each model, or the target's alone. Copies out of the text are found
-    by the target's, so a hybrid's model drafts in every round. What they say is copied to one of two places on the
-    host, in turn, so that one round is read while the next one runs. There is one recording for each number of cache
-    positions in sight, and of verifications one for each of these places: what lies between two rounds on the device
-    is none of their work.
+    A round is two pieces of captured work, one of each model, or the target's alone. The target's piece searches texts,
+    so a hybrid's model drafts in every round. Results go to two places on the host in turn, so that it reads one round
+    while the next runs. Work is recorded for each number of cache positions in sight, verifications also for each
+    place. `growth` is None where no model drafts, `copies` where nothing is copied, `draws` for greedy rounds.
     """
 
     def __init__(
@@ -79,18 +76,6 @@ class CapturedRounds:
         copies: Copies | None,
         draws: DeviceDraws | None = None,
     ) -> None:
-        """Record nothing yet.
-
-        Args:
-            setup: of the rounds.
-            batch: sequences.
-            target: that verifies.
-            cache: the target's.
-            seen_in: the positions of it in sight where so many are needed.
-            growth: the drafter's; None where no model drafts.
-            copies: what is copied out of the texts; None where nothing is.
-            draws: how tokens are drawn; None where the best of the logits is.
-        """
         self.setup, self.batch = setup, batch
         self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
@@ -113,23 +98,18 @@ class CapturedRounds:
 
     @property
     def key(self) -> Key:
-        """What tells these rounds from others."""
+        """The key that distinguishes these rounds from others."""
         return self.setup, self.batch, None if self._draws is None else self._draws.kind
 
     def has_room(self, context: int) -> bool:
-        """Whether no cache ends before a round does at whose begin no row has more than `context` tokens cached."""
+        """Whether a round fits into every cache if no row has more than `context` tokens cached when it begins."""
         if context >= self._target.longest_context or context + self._most_fed > self._cache.capacity:
             return False
         return self._growth is None or self._sight_of(self._growth, context) is not None
 
     @torch.inference_mode()
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None) -> bool:
-        """Let the next round begin where the host says; return whether it can.
-
-        Args:
-            batch: the sequences in their slots.
-            fresh: the tokens of each that the drafter has to read; None where no model drafts.
-        """
+        """Start the next round from the host's state; False if it cannot. The drafter has to read `fresh` tokens."""
         unread: Many[Many[int]] | None = [s.tokens[-1:] for s in batch] if fresh is None else fresh
         if self._copies is not None:
             unread = self._copies.texts.begin(batch, fresh, self.most_read)
@@ -142,11 +122,7 @@ class CapturedRounds:
 
     @torch.inference_mode()
     def launch(self, context: int) -> Launched:
-        """Launch the round behind the last one; the host waits for nothing.
-
-        Args:
-            context: at least the tokens that any row then has in the target's cache; there is room.
-        """
+        """Launch the next round without waiting; no row has more than `context` cached tokens, and there is room."""
         draft = None if self._growth is None else self._draft(self._growth, context)
         turn = self._launches % IN_FLIGHT
         verification = self._verifications_in(self._seen_in(context + self._most_fed))[turn]
@@ -161,16 +137,15 @@ class CapturedRounds:
         return Launched(rounds=self, record=verification.record, moments=moments)
 
     def note_ahead(self, ends: Many[int]) -> None:
-        """Take note of where a round began that was launched behind another one: tokens in the target's cache."""
+        """Note where a round began that was launched behind another one: tokens in the target's cache."""
         if self._copies is not None:
             self._copies.texts.note([end + 1 for end in ends])
 
     def told(self, record: Tensor, moments: Many[Moment]) -> Told:
-        """Return what a round said that is over."""
+        """Return the result of a round that is over."""
         return told_of(record, moments, nodes=self._nodes, widths=self._widths, drafts=self._growth is not None)
 
     def _sight_of(self, growth: CapturedGrowth, context: int) -> int | None:
-        """Return the drafter's cache positions in sight, None where there are too few."""
         return growth.seen_behind(context + 1, self.most_read, self._by_model)
 
     def _draft(self, growth: CapturedGrowth, context: int) -> RecordedDraft:
@@ -193,7 +168,6 @@ class CapturedRounds:
         return self._numbers
 
     def _verifications_in(self, seen: int) -> list[_Verification]:
-        """Return the verification of each turn."""
         if seen not in self._verifications:
             with self.state.at_rest():
                 self._verifications[seen] = [self._recorded(seen) for _ in range(IN_FLIGHT)]
@@ -205,7 +179,6 @@ class CapturedRounds:
         return _Verification(graph=graph, record=record)
 
     def _verified(self, seen: int) -> Tensor:
-        """Verify a draft, move what is accepted together and go on behind it; return the round's record."""
         if self._growth is None and self._most_fed == 1 and is_supported(self._target.device, self._target.dtype):
             return self._plainly_verified(seen)
         starts, numbers = self.state.starts, self._numbers
@@ -235,7 +208,7 @@ class CapturedRounds:
         return torch.cat((numbers, best, ends.unsqueeze(1)), dim=1)
 
     def _plainly_verified(self, seen: int) -> Tensor:
-        """Do what `_verified` does where nothing is drafted and nothing padded, in as few launches as there may be."""
+        """Do what `_verified` does for a round without draft and padding, in as few launches as possible."""
         state, places = self.state, self.state.starts.unsqueeze(1)
         step = ForwardInput(
             tokens=state.fresh,
@@ -253,23 +226,19 @@ class CapturedRounds:
 
     @property
     def _nodes(self) -> int:
-        """Nodes of every tree as it is drafted, the root included; where texts are searched, with its padding."""
         drafted = self._numbers.shape[1] // 3
         return drafted if self._copies is None else self.setup.padded(max(drafted, self._copies.by.nodes))
 
     @property
     def _is_copied_chain(self) -> bool:
-        """Whether a tree is a chain out of the text, of any length."""
         return self._growth is None and self._copies is not None and self._copies.are_chains
 
     @property
     def _may_branch(self) -> bool:
-        """Whether accepted nodes may lie apart; those of a chain lie where they belong."""
         by_text = self._copies is not None and not self._copies.are_chains
         return by_text or (self._growth is not None and not isinstance(self._by_model, ChainPolicy))
 
     def _widened(self, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens, parents and depths, each (batch, tokens fed); padding hangs below the root, with no token."""
         padding = (0, self.setup.padded(self._nodes) - self._nodes)
         tokens, parents, depths = numbers[:, :-1].chunk(3, dim=1)
         if padding == (0, 0):
@@ -282,10 +251,7 @@ class CapturedRounds:
         return self._places[count]
 
     def _sees(self, parents: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return what nodes see; see `sight_of`.
-
-        A rigid tree's is kept; chains of any lengths are one, whose places behind their ends hold no token.
-        """
+        """Return what nodes see, cached for rigid trees and for chains: behind a chain's end is no token."""
         if self._sight is not None:
             return self._sight
         if self._is_copied_chain:

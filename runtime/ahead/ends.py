@@ -1,4 +1,4 @@
-"""How likely a sequence is to end with a round, told by what rounds have kept."""
+"""How likely a sequence ends with a round, from the tokens emitted in past rounds."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ MOST_LOST = 0.02  # of rounds that are launched behind others: about as much of 
 
 
 class Ends:
-    """How many tokens a sequence keeps in a round, and so how likely one is to end with the next round.
+    """Estimates how likely a sequence ends with the next round, from the tokens emitted in past rounds.
 
-    A round that is launched behind another one is lost where a sequence leaves with that: then the device has computed
-    for nothing. What it saves is little: else the host launches it as soon as it knows that nobody leaves.
+    If one ends, the round launched behind is lost; otherwise launching ahead saves little, since the host soon knows.
     """
 
     def __init__(self, most: int) -> None:
-        """Know nothing of rounds that keep at most so many tokens."""
         self._kept = [0] * (most + 1)  # how often so many
         self._most = most
 
     def note(self, kept: Many[int]) -> None:
-        """Take note of what sequences have kept in a round."""
+        """Count what each sequence emitted in a round."""
         for tokens in kept:
             self._kept[min(tokens, self._most)] += 1
 
     def are_likely(self, left: Many[int]) -> bool:
-        """Whether any sequence ends likelier with a round than a round in vain pays, told what each may still emit."""
+        """Whether it is too likely that a sequence ends with a round; `left` is what each may still emit."""
         none, rounds = 1.0, sum(self._kept)
         for tokens in left:
             if tokens <= self._most:

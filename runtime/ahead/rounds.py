@@ -1,8 +1,8 @@
 """Rounds one ahead of the host: while the host reads and commits a round, the device runs the next one.
 
-The round in flight is a bet that nothing changes: that the same sequences stand in the same slots, that they emit what
-the device says, and that the next round is of the same setup. Where the host finds otherwise it forgets the round. What
-it has written lies behind the committed text, where anything may lie, and whatever comes later runs behind it.
+The round in flight is a bet that nothing changes: the same sequences in the same slots, the tokens that the device
+computed, and a next round of the same setup. If the host finds otherwise, it drops the round. What that round has
+written lies behind the committed text, where anything may lie, and later work runs behind it.
 """
 
 from __future__ import annotations
@@ -32,38 +32,35 @@ from .told import Told
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bet:
-    """A round in flight that the host has not asked for yet."""
-
     batch: list[Sequence]
     starts: list[int]  # tokens in the target's cache of each, when it begins
     round: Launched
 
     def holds(self, batch: Many[Sequence], setup: RoundSetup) -> bool:
-        """Whether it is what is asked for: the same sequences in the same slots, as long, and the same setup."""
+        """Whether the next round is this one: the same sequences, slots and lengths, and the same setup."""
         mine = self.round.rounds.setup
         is_same = len(batch) == len(self.batch) and all(a is b for a, b in zip(batch, self.batch, strict=True))
         return is_same and self.starts == [s.context for s in batch] and (setup is mine or setup == mine)
 
 
 def needs_no_model(setup: RoundSetup, device: torch.device) -> bool:
-    """Return whether rounds of a setup may run ahead on a device with nobody's forwards but the target's."""
+    """Return whether rounds of a setup may run ahead on a device with no model but the target."""
     if isinstance(setup.policy, PlainPolicy):
         return setup.drafter is None
     return not isinstance(setup.policy, HybridPolicy) and copied_ahead(setup.policy, device) is not None
 
 
 def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
-    """Return whether a sequence ends with a round, or may: a token that stops it is among those that may be kept."""
+    """Return whether a sequence ends with a round or may end: one of the round's tokens is a stop token of it."""
     if any(s.left <= tokens for s, tokens in zip(batch, kept, strict=True)):
         return True
     return any(not s.request.stop.isdisjoint(row) for s, row in zip(batch, told.best.tolist(), strict=True))
 
 
 def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
-    """Return the tokens of each sequence that a drafter has to read first, at most so many; None where it cannot.
+    """Return the tokens of each sequence that a drafter has to read first; None where one has more than `most`.
 
-    One that is further behind reads when it drafts for the host. A hybrid's reads now: as long as the text has copies,
-    the host would not ask it, and it would fall behind further.
+    A hybrid's drafter reads long ones now: while the text has copies it does not draft, and would fall further behind.
     """
     unread = drafter.unread(batch)
     if is_copied and max(map(len, unread)) > most:
@@ -81,14 +78,6 @@ class RoundsAhead:
     def __init__(
         self, target: GraphedModel, cache: KeyValueCache, *, seen_in: Callable[[int], int], faults: list[Fault]
     ) -> None:
-        """Record nothing yet.
-
-        Args:
-            target: that verifies.
-            cache: the decoder's.
-            seen_in: the positions of it in sight where so many are needed.
-            faults: where what goes wrong is told.
-        """
         self._target, self._cache, self._seen_in, self._faults = target, cache, seen_in, faults
         load_kernels()
         self._rounds: dict[Key, CapturedRounds] = {}
@@ -98,21 +87,13 @@ class RoundsAhead:
 
     @torch.inference_mode()
     def note_joined(self, batch: Many[Sequence]) -> None:
-        """Take note of who runs now: what a round wants of new texts is sent while the device still reads prompts."""
+        """Send new texts to the device, if rounds search texts, while the device still reads prompts."""
         if self._texts is not None:
             with suppress(Exception):  # who joins has joined: the round that wants its text tries again, and tells
                 self._texts.take_in(batch)
 
     def told(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Told | None:
-        """Return what a round says, with the next one on its way; None where it has to be run as any other.
-
-        The caller commits what it says; the target's keys are moved already.
-
-        Args:
-            batch: the sequences in their slots.
-            setup: of the round.
-            drafter: the model that drafts by it; None where none does, or none that may draft ahead.
-        """
+        """Return a round's result, its keys moved, with the next round launched; None where it cannot run ahead."""
         bet, self._bet = self._bet, None
         current = bet.round if bet is not None and bet.holds(batch, setup) else None
         key = self._key_of(batch, setup, drafter) if current is None else current.rounds.key
@@ -129,7 +110,6 @@ class RoundsAhead:
             raise
 
     def _key_of(self, batch: Many[Sequence], setup: RoundSetup, drafter: DraftsAhead | None) -> Key | None:
-        """Return which rounds such a one is among; None where it does not run ahead."""
         requests = [s.request for s in batch]
         is_known = drafter is not None or needs_no_model(setup, self._target.device)
         if not is_known or not draws_ahead(requests):
@@ -138,7 +118,6 @@ class RoundsAhead:
         return None if key in self._refused else key
 
     def _begun(self, batch: Many[Sequence], key: Key, drafter: DraftsAhead | None) -> Launched | None:
-        """Launch a round from where the host stands; None where it cannot be captured, or there is no room for it."""
         setup, _, kind = key
         growth: CapturedGrowth | None = None
         fresh: list[list[int]] | None = None
@@ -169,7 +148,6 @@ class RoundsAhead:
         return rounds.launch(longest) if rounds.begin(batch, fresh) else None
 
     def _copies_by(self, setup: RoundSetup) -> Copies | None:
-        """Return what rounds copy out of the texts, which are the same for all that do; None where they do not."""
         policy = copied_ahead(setup.policy, self._target.device)
         if policy is None:
             return None
@@ -178,7 +156,6 @@ class RoundsAhead:
         return Copies(texts=self._texts, by=drafting_by(policy))
 
     def _read(self, current: Launched, batch: Many[Sequence]) -> Told:
-        """Wait for a round; launch the next one before, or as soon as it is known that nobody ends with this one."""
         rounds = current.rounds
         following = self._following(rounds, batch)
         told = current.told()
@@ -192,16 +169,12 @@ class RoundsAhead:
         return told
 
     def _following(self, rounds: CapturedRounds, batch: Many[Sequence]) -> Launched | None:
-        """Launch the round behind one in flight; None where a sequence is likely to end with that one, or has no room.
-
-        A bet that is lost takes the device a whole round, and one that is won saves a part of one.
-        """
+        """Launch the round behind one in flight, if likely to pay: a lost bet costs a round, a won one saves less."""
         if rounds.ends.are_likely([s.left for s in batch]):
             return None
         return self._launched(rounds, max(s.context for s in batch) + rounds.most_read, batch)  # all may be accepted
 
     def _launched(self, rounds: CapturedRounds, context: int, batch: Many[Sequence]) -> Launched | None:
-        """Launch the round behind the last one; None where there is no room for so many tokens in the caches."""
         if not rounds.has_room(context):
             return None
         try:
@@ -211,12 +184,10 @@ class RoundsAhead:
             return None
 
     def _forget_texts(self) -> None:
-        """Let the device hold no text: a round that was to search in them was not launched, or not heard."""
         if self._texts is not None:
             self._texts.forget()
 
     def _refuse(self, key: Key, error: Exception) -> None:
-        """Run rounds of a setup over so many sequences, drawn so, as any others from now on, and say so once."""
         self._bet = None
         self._forget_texts()
         self._refused.append(key)

@@ -1,4 +1,4 @@
-"""Where the sequences of a batch stand, as the device knows it before the host does."""
+"""State of a batch's sequences on the device, where it is current before it is on the host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from ..transfer import host_memory
 
 
 class BatchState:
-    """What a round begins with: written by the host when a run of rounds begins, then by each round for the next.
+    """The start of a round: written by the host when a run of rounds begins, then by each round for the next.
 
     Attributes:
-        numbers: (batch * (2 + room),) int64, the next three behind each other.
-        is_live: () bool; where it is false no round goes on.
-        starts: (batch,) int64, tokens in the target's cache.
-        counts: (batch,) int64, newest tokens of each text that a drafter has not read, or held texts lack; at least 1.
-        fresh: (batch, room) int64, these tokens, then any of the vocabulary.
-        text_bits: (batch, room, words), what tokens of a text see of each other, as a `TreeMask` has it.
+        numbers: (batch * (2 + room),) int64: `starts`, `counts` and `fresh`, which are views of it.
+        is_live: () bool; while it is false no round changes the state.
+        starts: (batch,) tokens in the target's cache.
+        counts: (batch,) newest tokens of each text that a drafter has not read, or that held texts lack; at least 1.
+        fresh: (batch, room), these tokens, then any of the vocabulary.
+        text_bits: (batch, room, words), what tokens of a text see of each other, as in a `TreeMask`.
     """
 
     def __init__(self, batch: int, room: int, device: torch.device) -> None:
-        """Have room for that many unread tokens of each sequence; hold nothing yet."""
         self.numbers = torch.zeros(batch * (2 + room), dtype=torch.int64, device=device)
         self.starts, self.counts = self.numbers[:batch], self.numbers[batch : 2 * batch]
         self.fresh = self.numbers[2 * batch :].view(batch, room)
@@ -41,11 +40,11 @@ class BatchState:
 
     @property
     def newest(self) -> Tensor:
-        """The last token of each text, (batch, 1); no cache holds it."""
+        """The last token of each text, (batch, 1), which no cache holds."""
         return self.fresh if self.fresh.shape[1] == 1 else self.fresh.gather(1, (self.counts - 1).unsqueeze(1))
 
     def put(self, starts: Many[int], fresh: Many[Many[int]]) -> None:
-        """Let a run begin where the host says; the host waits for nothing."""
+        """Write the start of a run from the host, without waiting for the device."""
         batch, room = self.fresh.shape
         self._sent.wait()  # for what was put before, which has long left
         said: Ints = self._staged.numpy()
@@ -58,23 +57,12 @@ class BatchState:
         self._sent.mark()
 
     def advance(self, starts: Tensor, counts: Tensor, drawn: Tensor) -> None:
-        """Go on behind what a round emitted; part of the captured work.
-
-        Args:
-            starts: (batch,), tokens that were in the target's cache when it began.
-            counts: (batch,), tokens emitted, at least 1.
-            drawn: (batch, room), these tokens, then any of the vocabulary.
-        """
+        """Advance behind emitted tokens: `counts` (batch,) of `drawn` (batch, room), behind `starts` cached tokens."""
         after = torch.cat((starts + counts, counts, drawn.flatten()))
         torch.where(self.is_live, after, self.numbers, out=self.numbers)
 
     def reading(self, vocabulary: int, seen: int) -> ForwardInput:
-        """Return the forward by which a drafter reads what it has not; part of the captured work.
-
-        Args:
-            vocabulary: the drafter's; what is beyond it is read as its last token.
-            seen: cache positions in sight.
-        """
+        """Return the forward of a drafter's unread tokens; one beyond its vocabulary is read as its last token."""
         cached = self.starts + 1 - self.counts  # the newest token of the text is in neither cache
         columns = cached.unsqueeze(1) + self._places
         return ForwardInput(
@@ -88,18 +76,12 @@ class BatchState:
         )
 
     def go_on_behind(self, logits: Tensor, record: Tensor, noise: Noise | None) -> None:
-        """Emit what is best behind one token of each row, and go on; part of the captured work of a plain round.
-
-        Args:
-            logits: (batch, vocabulary).
-            record: (batch, any), of which the last two columns are written; see the kernel.
-            noise: that is added before.
-        """
+        """Emit the best of `logits` (batch, vocabulary) with noise, write the record's last columns, and advance."""
         go_on_behind(logits, self.numbers, self.is_live, record, noise)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Let work that is recorded, and run for that a few times, leave everything as it is."""
+        """Leave the state unchanged while work is recorded, which runs it a few times."""
         self.is_live.fill_(False)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Texts on the device, and what is copied out of them there: so rounds that copy may run ahead of the host, too."""
+"""Texts on the device and the search for copies in them, so that rounds that copy may run ahead of the host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RANKS = 1 << 32  # of places: runs are compared first
 
 
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
-    """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
+    """Return the part of a policy that a device copies out of texts; trees need kernels, chains do not."""
     copied = copied_on_gpu(policy)
     if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device):
         return None
@@ -34,7 +34,7 @@ def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | Suf
 
 
 def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copying | Growing:
-    """Return how a policy copies, as the device does it."""
+    """Return the parameters by which the device copies for a policy."""
     if isinstance(policy, SuffixTreePolicy):
         return Growing(
             nodes=policy.nodes,
@@ -66,19 +66,18 @@ def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copyi
 
 
 def load_kernels() -> None:
-    """Have what the host does of texts compiled, so that no round waits for it."""
+    """Compile the host's part of the work on texts, so that no round waits for it."""
     agree_with_end(np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int32))
 
 
 class TextsOnDevice:
-    """The texts in a decoder's slots, whoever copies out of them.
+    """The texts in a decoder's slots, shared by all policies that copy out of them.
 
-    Invariant: `_known[slot]` is whose text the device holds there, and how long that is once all rounds that were
-    launched have searched; what a sequence has beyond that a round's state tells, or the text is taken in anew.
+    Invariant: `_known[slot]` is the sequence whose text the device holds, and its length once all launched rounds have
+    searched. What the sequence has beyond that comes from a round's state, or the text is sent again.
     """
 
     def __init__(self, slots: int, room: int, device: torch.device) -> None:
-        """Hold no text yet, with room for so many tokens of each."""
         self._device = device
         tokens = torch.zeros((slots, room), dtype=torch.int32, device=device)
         lengths = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -87,26 +86,18 @@ class TextsOnDevice:
         self._has_images = [False] * slots  # which the host searches without
 
     def of(self, batch: int) -> HeldTexts:
-        """Return what is held of the first texts, a view."""
+        """Return views of the first `batch` texts."""
         held = self._held
         return HeldTexts(tokens=held.tokens[:batch], runs=held.runs[:batch], lengths=held.lengths[:batch])
 
     def take_in(self, batch: Many[Sequence]) -> None:
-        """Let the device hold the texts of sequences that are new in their slots, beside whatever else it does."""
+        """Send the texts of sequences that are new in their slots, while the device does other work."""
         for slot, (sequence, (known, _)) in enumerate(zip(batch, self._known, strict=False)):
             if known is not sequence:
                 self._take(slot, sequence)
 
     def begin(self, batch: Many[Sequence], fresh: Many[Many[int]] | None, room: int) -> list[Many[int]] | None:
-        """Let the device hold the texts of a batch but for the newest tokens; return those that the state is to tell.
-
-        None where a text has images: nobody copies their places, which are no tokens.
-
-        Args:
-            batch: the sequences in their slots.
-            fresh: the tokens of each that a model has to read; None where none drafts.
-            room: most tokens of each that the state tells.
-        """
+        """Send what texts lack but the newest tokens; return those, at most `room` each; None for texts with images."""
         told = list[Many[int]]()
         for slot, (sequence, (known, length)) in enumerate(zip(batch, self._known, strict=False)):
             if known is sequence and self._has_images[slot]:
@@ -124,16 +115,15 @@ class TextsOnDevice:
         return told
 
     def note(self, lengths: Many[int]) -> None:
-        """Take note of how long each text was when the latest round that was launched began."""
+        """Note how long each text was when the latest launched round began."""
         for slot, length in enumerate(lengths):
             self._known[slot] = self._known[slot][0], length
 
     def forget(self) -> None:
-        """Take every text in anew before it is searched again: it is not known which rounds have been launched."""
+        """Send every text again before it is searched: it is unknown which rounds were launched."""
         self._known = [(None, 0)] * len(self._known)
 
     def _take(self, slot: int, sequence: Sequence) -> None:
-        """Take a text in as it is."""
         tokens, self._known[slot] = sequence.tokens, (None, 0)
         both = np.empty((2, len(tokens)), dtype=np.int32)
         both[0] = tokens
@@ -155,17 +145,11 @@ class Copies:
 
     @property
     def are_chains(self) -> bool:
-        """Whether no tree of theirs branches."""
+        """Whether none of their trees branches."""
         return isinstance(self.by, Copying)
 
     def drafted(self, state: BatchState, model: Tensor | None, nodes: int) -> Tensor:
-        """Return the numbers of trees of so many nodes, (batch, 3 * nodes + 1); part of the captured work.
-
-        Args:
-            state: where the batch stands.
-            model: likewise, of what a model drafted, for texts out of which nothing is copied.
-            nodes: of the largest tree.
-        """
+        """Return trees, (batch, 3 * nodes + 1), with `model`'s tree where a text has no copy; is captured."""
         given = self.texts.of(len(state.starts)), state.numbers, state.is_live, model, nodes
         if isinstance(self.by, Growing):
             return text_trees.grow_behind(self.by, *given)
@@ -202,7 +186,7 @@ def copied_as_tensors(
 
 
 def _taken_in(texts: HeldTexts, state: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Return tokens and runs of texts with what is new, (batch, room) each; they end at `ends` (batch, 1)."""
+    """Return tokens and runs of texts with the new tokens, (batch, room) each; texts end at `ends` (batch, 1)."""
     batch, capacity = texts.tokens.shape
     counts, told = state[batch : 2 * batch].unsqueeze(1), state[2 * batch :].view(batch, -1)
     place, held = torch.arange(capacity, device=state.device).expand(batch, -1), texts.lengths.unsqueeze(1)
@@ -219,7 +203,6 @@ def _taken_in(texts: HeldTexts, state: Tensor, ends: Tensor) -> tuple[Tensor, Te
 
 
 def _best_of(copying: Copying, runs: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the copy behind each text's best place begins, and how many tokens it has, (batch, 1) each."""
     place = torch.arange(runs.shape[1], device=runs.device).expand_as(runs)
     match = runs.long().clamp(max=copying.longest or runs.shape[1])
     key = match * RANKS + (runs.shape[1] - place if copying.is_first else place)

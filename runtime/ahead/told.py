@@ -1,4 +1,4 @@
-"""What the host reads of a round that ran ahead of it."""
+"""The result of a round that ran ahead of the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAUNCHED, DRAFTED, DONE = range(3)  # moments of a round on the device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What a round said."""
+    """A round's result."""
 
     record: Ints  # (batch, any): draft as in `DeviceDraft.numbers`, `best`, `ends`; a later round overwrites it
     nodes: int  # of each tree, its padding included
@@ -31,30 +31,17 @@ class Told:
 
     @property
     def draft(self) -> DraftBatch:
-        """The trees."""
+        """The drafted trees."""
         return batch_of(self.record[:, : 3 * self.nodes + 1], self.widths)
 
     def standing(self, most: int, vocabulary: int) -> Ints | None:
-        """Return how many tokens of each sequence stand, and these, (batch, any); None where a tree is none.
-
-        Args:
-            most: nodes that a tree may have.
-            vocabulary: tokens of the target.
-        """
+        """Return each sequence's count of accepted tokens, then these, (batch, any); None where a tree is malformed."""
         drawn = np.empty((len(self.record), self.nodes + 1), dtype=np.int64)
         return drawn if hear(self.record, self.nodes, most, vocabulary, drawn) == SOUND else None
 
 
 def told_of(record: Tensor, moments: Many[Moment], *, nodes: int, widths: tuple[int, ...], drafts: bool) -> Told:
-    """Return what a round said that is over.
-
-    Args:
-        record: (batch, any) int64 on the host: draft, what is best behind each node, where rows end.
-        moments: of the round.
-        nodes: of each tree, its padding included.
-        widths: nodes of each forward of the drafter.
-        drafts: whether a model has drafted, up to a moment of its own.
-    """
+    """Return the result of a round that is over; `drafts`: a model drafted, so that `moments` has DRAFTED."""
     numbers: Ints = record.numpy()
     begun = DRAFTED if drafts else LAUNCHED  # what verifies
     return Told(

@@ -1,4 +1,4 @@
-"""A block drafter at work: one forward reads what was committed and says what any tree of the round needs."""
+"""Runs a block drafter: one forward reads the committed tokens and gives what any tree of the round needs."""
 
 from __future__ import annotations
 
@@ -21,40 +21,32 @@ from .features import FeatureDrafter
 
 
 class BlockDrafter(FeatureDrafter):
-    """Runs a block drafter beside a target that keeps features; see `tapped_for`.
-
-    Trees grow on the host on every device: there is no forward between their layers that could wait.
-    """
+    """Runs a block drafter beside a target that taps features; trees grow on the host: its layers need no forwards."""
 
     def __init__(self, head: BlockHead, *, slots: int, capacity: int) -> None:
-        """Allocate what the drafter keeps of texts; `attach` comes before the first text."""
         super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
         self.vocabulary, self.device = head.vocabulary, head.device
         self._head = head
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return the trees the policy draws from what one forward says.
-
-        The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
-        """
+        """Return the policy's trees from one forward; `widths` has one entry a layer, only the first cost a forward."""
         return grow(policy, BlockPass(self, sequences), len(sequences))
 
     def begin(self, sequences: Many[Sequence]) -> Block:
-        """Read what was committed since the last round; return what is said behind it."""
+        """Read the tokens committed since the last round; return the block behind them."""
         return self._head.block(self.catch_up(sequences))
 
     def read(self, step: ForwardInput) -> torch.Tensor:
-        """Run one forward over committed text; return what is said behind the wanted tokens, none where none is."""
+        """Run one forward over committed text; return states behind the wanted tokens, empty where none is wanted."""
         features = self.features_of(step)
         self.forwards += 1
         return self._head.round(features, step, self._cache)
 
 
 class BlockPass:
-    """One round's `LayerScorer`: every layer is answered by one block."""
+    """One round's `LayerScorer`, which answers every layer from one block."""
 
     def __init__(self, drafter: BlockDrafter, sequences: Many[Sequence]) -> None:
-        """Start a round behind the committed text of the sequences, one per slot."""
         self._drafter, self._sequences = drafter, sequences
         self._block: Block | None = None
         self._is_penalised = any(s.request.penalises for s in sequences)
@@ -69,7 +61,7 @@ class BlockPass:
         return self._answer(self._block.root().unsqueeze(1), children)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Return the children of the chosen nodes of the layer before; slots without a node are answered like any."""
+        """Return the children of chosen nodes of the last layer; a slot without a node gets an arbitrary answer."""
         assert self._block is not None, "a round begins with its root"
         rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
         tokens = self._tokens[rows, slots, ranks]
@@ -96,13 +88,7 @@ class BlockPass:
 
 
 def block_children(scores: torch.Tensor, count: int, vocabulary: int) -> DeviceChildren:
-    """Return the `count` most likely next tokens behind every node, most likely first.
-
-    Args:
-        scores: (batch, width, scores), logits of the vocabulary, and perhaps one more: that nothing follows.
-        count: children wanted; the vocabulary where that is smaller.
-        vocabulary: tokens there are.
-    """
+    """Return the `count` likeliest next tokens; `scores` (batch, width, any) may end with "nothing follows"."""
     known = torch.log_softmax(scores.float(), dim=-1)[..., :vocabulary]
     log_probs, tokens = known.topk(min(count, vocabulary), dim=-1)
     return DeviceChildren(tokens=tokens, log_probs=log_probs)
@@ -111,18 +97,7 @@ def block_children(scores: torch.Tensor, count: int, vocabulary: int) -> DeviceC
 def recorded_block_children(
     logits: torch.Tensor, count: int, request: Request, places: torch.Tensor, vocabulary: int
 ) -> Children:
-    """Return what a `BlockPass` would answer behind nodes of one request's text, the best child first.
-
-    Args:
-        logits: (nodes, scores).
-        count: children wanted.
-        request: its temperature and seed.
-        places: (nodes,) int64, place in the text of the token behind each node.
-        vocabulary: tokens there are.
-
-    Returns:
-        (1, nodes, count).
-    """
+    """Return (1, nodes, count): a `BlockPass`'s answer for logits (nodes, scores) at `places` (nodes,) in the text."""
     scores = with_noise(processed(logits.float().unsqueeze(0), [request]), [request], places.unsqueeze(0))
     best = block_children(scores, count, vocabulary)
     return Children(tokens=best.tokens.cpu().numpy(), log_probs=best.log_probs.cpu().numpy())

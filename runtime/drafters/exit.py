@@ -1,4 +1,4 @@
-"""A target's own first layers at work: they have read what was committed, so they draft on the target's cache."""
+"""Drafts with a target's own first layers: they have read the committed text, so they use the target's cache."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from .model import ModelDrafter
 
 
 class ExitDrafter(ModelDrafter):
-    """Runs an exit over the first layers of the target's cache.
+    """Runs an exit over the first layers of the target's cache, to be attached before the first draft.
 
-    A target's cache holds all tokens of a text but the newest. So a round reads that one token, whatever was committed
-    since the last draft and whoever drafted it, and joining a batch costs nothing. Draft nodes are written behind the
-    committed text, where the verification writes over them, or goes on from them: of a chain that is drafted for that
-    the states behind the last layer are kept.
+    That cache holds all tokens of a text but the newest, so a round reads one token, whichever drafter ran before, and
+    joining a batch costs nothing. Draft nodes are written behind the committed text. The verification overwrites them;
+    of chains drafted for a ResumedPolicy it continues from their states behind the last layer.
 
     Invariant: nothing in front of a sequence's newest token is written.
     """
 
     def __init__(self, model: ExitModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
-        """Stand ready for `slots` sequences of up to `capacity` tokens; `attach` comes before the first draft."""
         super().__init__(model, slots=slots, capacity=capacity, on_device=on_device)
         self._exit, self._exit_layer, self._is_attached = model, model.exit_layer, False
         self._slots = slots
@@ -42,11 +40,7 @@ class ExitDrafter(ModelDrafter):
         return super().new_cache(0, capacity)
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache.
-
-        Raises:
-            ModelError: it is that of another kind of model.
-        """
+        """Use the target's cache; ModelError if it is that of another kind of model."""
         if cache.layers <= self._exit_layer or cache.states.shape[3] != self._cache.states.shape[3]:
             raise ModelError(
                 f"an exit after layer {self._exit_layer} drafts on its target's cache of more layers and "
@@ -59,10 +53,10 @@ class ExitDrafter(ModelDrafter):
         """Do nothing: the target reads prompts."""
 
     def move(self, source: int, target: int) -> None:
-        """Do nothing: the target's cache moves before its drafters do."""
+        """Do nothing: the target's cache has moved before."""
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Return `most`: what the target holds is copied with its own keys."""
+        """Return `most`: the target's cache copies these keys."""
         return most
 
     def swap_prefixes(self, one: int, other: int) -> None:
@@ -80,7 +74,7 @@ class ExitDrafter(ModelDrafter):
         return super().catch_up(sequences)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return the trees the policy draws; of a ResumedPolicy the states of what is read are kept."""
+        """Return the policy's trees; for a ResumedPolicy the states of fed tokens are stored for `left`."""
         self._keeps, self._kept = isinstance(policy, ResumedPolicy), 0
         if self._keeps:
             self._make_room(policy.max_verify_tokens)
@@ -98,16 +92,7 @@ class ExitDrafter(ModelDrafter):
         return self._exit.forward_leaving(step, self._cache, self._states[: len(step.tokens), self._kept - 1])
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
-        """Read the last token of every chain, and return the states of all nodes; behind them stands anything finite.
-
-        Args:
-            sequences: of the batch, which has committed nothing since.
-            draft: the last one, of a ResumedPolicy.
-            fed: tokens per sequence that the verification reads, padding included.
-
-        Raises:
-            ModelError: it is no such draft.
-        """
+        """Read each chain's last token; return all nodes' states, finite behind them; ModelError for other drafts."""
         last = self._kept
         if last < 1 or (draft.sizes != last + 1).any():
             raise ModelError(
@@ -128,7 +113,6 @@ class ExitDrafter(ModelDrafter):
         return LeftStates(owner=self._exit.target, layers=self._exit_layer, states=self._states)
 
     def _make_room(self, tokens: int) -> None:
-        """Let states of so many tokens per sequence be kept; what is kept stays."""
         known = self._states.shape[1]
         if tokens > known:
             grown = self._states.new_zeros(self._slots, tokens, self._states.shape[2])

@@ -1,4 +1,4 @@
-"""What drafters beside a target have in common: committed text comes with the target's own hidden states."""
+"""Common to drafters beside a target: committed text comes with the target's own hidden states."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NOT_ATTACHED = "a head drafts beside its target; let the decoder attach it, or c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenFeatures:
-    """What a target keeps of its hidden states, and what of that a drafter reads."""
+    """The hidden states that a target caches, and which of them a drafter reads."""
 
     features: torch.Tensor  # (slots, capacity, any)
     wanted: torch.Tensor | None  # which of the last; None: all
 
     def before(self, step: ForwardInput) -> torch.Tensor:
-        """Return (batch, n, wanted): what is kept of the token before each of a forward."""
+        """Return (batch, n, wanted): the states at the token before each token of a forward."""
         given = self.features
         slots = torch.arange(step.first_slot, step.first_slot + len(step.tokens), device=given.device)
         places = (step.columns - 1).clamp(min=0, max=given.shape[1] - 1)  # padding may lie beyond
@@ -35,42 +35,25 @@ class GivenFeatures:
 
 
 class FeatureDrafter(ModelDrafter):
-    """Drafts beside a target that keeps features; see `tapped_for`.
+    """Drafts beside a target that taps features; see `tapped_for`. Attach it before the first text.
 
-    Accepted tokens are read again with the target's own features, so that a proposal is a function of the committed
-    text alone.
+    Accepted tokens are read again with the target's own features, so that a draft is a function of the committed text
+    alone. `reads`: after how many of the target's layers the drafter reads hidden states.
     """
 
     def __init__(
         self, model: CausalModel, reads: tuple[int, ...], *, slots: int, capacity: int, on_device: bool | None = None
     ) -> None:
-        """Allocate the cache as a `ModelDrafter` does; `attach` comes before the first text.
-
-        Args:
-            model: the drafter.
-            reads: how many of the target's layers each hidden state it reads has passed.
-            slots: sequences at once.
-            capacity: tokens of each.
-            on_device: where trees grow, True for the model's device; None: there unless it is the CPU.
-        """
         super().__init__(model, slots=slots, capacity=capacity, on_device=on_device)
         self._reads = reads
         self._given: GivenFeatures | None = None
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache.
-
-        Raises:
-            ModelError: it does not keep what the drafter reads.
-        """
+        """Use the target's cache; ModelError if it lacks features that the drafter reads."""
         self._given = self.features_in(cache)
 
     def features_in(self, cache: KeyValueCache) -> GivenFeatures:
-        """Return what a target's cache keeps for the drafter.
-
-        Raises:
-            ModelError: it keeps something else.
-        """
+        """Return what the drafter reads of a target's cache; ModelError if the cache lacks some of it."""
         kept = cache.after if isinstance(cache, FeatureCache) else ()
         if not isinstance(cache, FeatureCache) or not set(self._reads) <= set(kept):
             raise ModelError(
@@ -84,7 +67,7 @@ class FeatureDrafter(ModelDrafter):
         return GivenFeatures(features=cache.features, wanted=wanted)
 
     def target_states(self) -> TargetStates | None:
-        """Return what the attached cache keeps as kernels read it; None where they do not take it."""
+        """Return the attached features for kernels; None where these do not support them."""
         given = self._given
         if given is None or not is_kernels(given.features) or given.features.dtype != torch.bfloat16:
             return None
@@ -94,7 +77,7 @@ class FeatureDrafter(ModelDrafter):
 
     @property
     def given(self) -> GivenFeatures:
-        """What the target keeps, once attached."""
+        """The features of the attached target."""
         if self._given is None:
             raise ModelError(NOT_ATTACHED)
         return self._given

@@ -1,4 +1,4 @@
-"""A feature-level head as drafter: trees grow on it as on a model; committed text comes with the target's features."""
+"""A feature-level head as drafter: trees grow as on a model; committed text comes with the target's features."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from .recycling import RecyclingDrafter
 
 
 class HeadDrafter(FeatureDrafter):
-    """Runs a head over its own cache, beside a target that keeps features; see `tapped_for`."""
+    """Runs a head over a cache of its own, beside a target that taps features; see `tapped_for`."""
 
     def __init__(
         self, head: EagleHead | GraphedModel, *, slots: int, capacity: int, on_device: bool | None = None
     ) -> None:
-        """Allocate the head's cache as a `ModelDrafter` does; `attach` comes before the first text."""
         own = as_loaded(head)
         assert isinstance(own, EagleHead), "a head, or one whose forwards are captured"
         super().__init__(head, own.reads, slots=slots, capacity=capacity, on_device=on_device)
@@ -39,11 +38,7 @@ class HeadDrafter(FeatureDrafter):
         self._reads_text: Callable[[ForwardInput], torch.Tensor] | None = None  # once attached
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache; load what drafts beside it.
-
-        Raises:
-            ModelError: it does not keep what the head reads.
-        """
+        """Use the target's cache and load what drafts beside it; ModelError if it lacks the head's features."""
         super().attach(cache)
         self._finds = None
         self._reads_text = reads = _reading(self._head, self.given, self._cache)
@@ -66,7 +61,7 @@ class HeadDrafter(FeatureDrafter):
 
 
 def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Callable[[ForwardInput], torch.Tensor]:
-    """Return a head's forward over committed text; it does not hold the cache, since captured work holds it."""
+    """Return a head's forward over committed text; captured work holds it, so it holds the cache only weakly."""
     held = ref(cache)
 
     def read(step: ForwardInput) -> torch.Tensor:
@@ -78,27 +73,21 @@ def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Cal
 
 
 class _Beside:
-    """A head as what finds children: it reads the states of one target."""
-
     def __init__(self, head: EagleHead, target: TargetStates) -> None:
-        """Take a head that can."""
         self._head, self._target = head, target
 
     def can_find(self, cache: KeyValueCache) -> bool:
-        """Whether drafts over such a cache are one call."""
         return self._head.can_draft(cache, self._target)
 
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> Found | None:
-        """Return the likeliest tokens behind new ones; see `FindsChildren.found`."""
         return self._head.found(nodes, count, cache, self._target)
 
     def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
-        """Return the trees of a beam; see `FindsChildren.grown`."""
         return self._head.grown(beam, cache, self._target)
 
 
 def model_drafter(model: CausalModel, *, slots: int, capacity: int) -> ModelDrafter:
-    """Return the drafter of a model, a head, a block drafter, an exit, or of recycled successors."""
+    """Return the drafter of a model, a head, a block drafter, an exit, or recycled successors."""
     if isinstance(as_loaded(model), EagleHead):
         assert isinstance(model, EagleHead | GraphedModel)
         return HeadDrafter(model, slots=slots, capacity=capacity)

@@ -1,4 +1,4 @@
-"""What a drafter model says along a draft that the host reads: layer by layer, or behind a recorded text."""
+"""A drafter model's answers read by the host: layer by layer of a draft, or behind a recorded text."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ Found = tuple[Ints, Scores, bool]  # the likeliest tokens, their log-probabiliti
 
 @lru_cache
 def prepare(dtype: torch.dtype) -> None:
-    """Load what grows trees on the host, so that no round waits for a compiler; a moment, once a process.
-
-    Args:
-        dtype: of the drafter's masks.
-    """
+    """Load and compile what grows trees on the host, so that no round waits; once a process."""
     Masks(dtype, torch.device("cpu")).prepare()
     pair = TokenTree(parents=(-1, 0), ranks=(0, 0))
     for policy in (Eagle2Policy(verify_tokens=3, depth=1, top_k=1), StaticPolicy(tree=pair)):
@@ -46,14 +42,12 @@ def prepare(dtype: torch.dtype) -> None:
 
 
 class _Sameness:
-    """A drafter that always says the same; what it is asked is looked up all the same."""
+    """A `LayerScorer` that always gives the same answer, yet runs the kernels."""
 
     def root(self, children: int) -> Children:
-        """Return the one token there is."""
         return Children(tokens=np.zeros((1, 1, 1), dtype=np.int64), log_probs=np.zeros((1, 1, 1), dtype=np.float32))
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Return it again."""
         fed, above = np.empty((1, 1), dtype=np.int64), np.empty((1, 1, 0), dtype=np.bool_)
         descend(self.root(1).tokens, above, parents, ranks, fed, np.empty((1, 1, 1), dtype=np.bool_))
         return self.root(1)
@@ -61,7 +55,7 @@ class _Sameness:
 
 @lru_cache
 def beginning(batch: int) -> tuple[Ints, Bools]:
-    """Return the paths of so many roots, (batch, 1, 0), and what they see of drafted nodes, which is nothing."""
+    """Return the empty paths of so many roots, (batch, 1, 0), and their empty sight of drafted nodes."""
     return np.empty((batch, 1, 0), dtype=np.int64), np.empty((batch, 1, 0), dtype=np.bool_)
 
 
@@ -88,10 +82,7 @@ class DraftPass:
         return self._told(self._children(self._drafter.catch_up(self._sequences), children) if found is None else found)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Feed the chosen nodes of the layer before and return their children.
-
-        A slot of a row that has no more nodes is fed the first child of its first slot: some token has to stand there.
-        """
+        """Feed the chosen nodes and return their children; a row with fewer nodes feeds its first child instead."""
         (batch, width), before = parents.shape, self._sees.shape[2]
         tokens = np.empty((batch, width), dtype=np.int64)
         sees = np.empty((batch, width, before + width), dtype=np.bool_)
@@ -122,23 +113,13 @@ class DraftPass:
 
 
 def require_numbers(are_numbers: bool) -> None:
-    """Raise ModelError where a drafter's scores are no numbers."""
+    """Raise ModelError where a drafter's scores are not numbers."""
     if not are_numbers:
         raise ModelError("the drafter's logits are not numbers; check its weights and its dtype")
 
 
 def recorded_children(logits: torch.Tensor, count: int, request: Request, places: torch.Tensor) -> Children:
-    """Return what a draft pass would answer behind nodes of one request's text, the best child first.
-
-    Args:
-        logits: (rows, width, vocabulary), all of the one text.
-        count: children wanted; the vocabulary where that is smaller.
-        request: its temperature and seed.
-        places: (rows, width) int64, place in the text of the token behind each node.
-
-    Returns:
-        (rows, width, count).
-    """
+    """Return (rows, width, count): a draft pass's answer for logits at `places` (rows, width) in one request's text."""
     asked = [request] * len(logits)
     scores = with_noise(processed(logits, asked), asked, places)
     tokens, log_probs, _ = _likeliest(scores, count)
@@ -146,7 +127,6 @@ def recorded_children(logits: torch.Tensor, count: int, request: Request, places
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> Found:
-    """Return the likeliest tokens behind nodes, by their scores (batch, width, vocabulary)."""
     known = bits_for_kernels(scores)
     if known is not None:
         return children_here(known, count)

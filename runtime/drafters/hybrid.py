@@ -1,4 +1,4 @@
-"""A model and the text as one drafter: for hybrids, and for whatever the model alone drafts."""
+"""A model and the text as one drafter, for hybrids and for policies of the model alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .protocol import LeavesStates, ReadsTarget, asked_of
 
 
 def _merged(copies: DraftBatch, drafted: DraftBatch, slots: Many[int]) -> DraftBatch:
-    """Return copies out of texts as one batch with a draft's trees in place of those of some slots."""
     sizes = copies.sizes.copy()
     sizes[slots] = drafted.sizes[slots]
     nodes = max(sizes.tolist())
@@ -39,52 +38,51 @@ def _parts_of(draft: DraftBatch) -> tuple[Ints, Ints, Ints]:
 
 
 class HybridDrafter:
-    """Copies from each sequence's own text where its end occurred before at length, else lets the model draft.
+    """Copies from each sequence's own text where a long enough end of it occurred before, else lets the model draft.
 
-    The model drafts for the whole batch where any sequence needs it, and not at all else; it then reads more the next
-    time. Policies without a text part are the model's own.
+    The model drafts for the whole batch if any sequence needs it, else not at all; it then reads more the next time.
+    Policies without a text part use the model alone.
 
     Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666.
     """
 
     def __init__(self, model: ModelDrafter) -> None:
-        """Stand before a model's drafter."""
         self.forwards = model.forwards  # of the model so far
         self._model = model
         self._texts = Texts()
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Hand the target's cache on to a model that reads it."""
+        """Pass the target's cache to a model that reads it."""
         if isinstance(self._model, ReadsTarget):
             self._model.attach(cache)
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Let the model read a fresh sequence, and forget the slot's former text."""
+        """Let the model read a new sequence; drop the slot's former text."""
         self.read_along(slot, sequence.tokens[:-1], 0)
 
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Let the model read on in a text; forget the slot's former one where it begins."""
+        """Let the model read on in a text; drop the slot's former text where a new one begins."""
         if held == 0:
             self._texts.admit(slot)
         self._model.read_along(slot, tokens, held)
         self.forwards = self._model.forwards
 
     def rewind(self, lengths: Many[int]) -> None:
-        """Let the model hold only the first lengths[i] tokens of slot i."""
+        """Crop the model's slot i to its first lengths[i] tokens."""
         self._model.rewind(lengths)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self._texts.move(source, target)
         self._model.move(source, target)
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Let the model hold the beginning of another slot's text, and forget the slot's former one."""
+        """Copy the start of another slot's text in the model; drop the slot's former text."""
         self._texts.admit(slot)
         return self._model.copy_prefix(source, slot, most)
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let the model's slots exchange what they hold, and forget both former texts."""
+        """Exchange two slots in the model and drop both former texts."""
         for slot in (one, other):
             self._texts.admit(slot)
         self._model.swap_prefixes(one, other)
@@ -94,7 +92,7 @@ class HybridDrafter:
         return self._model.fresh(sequences)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return one tree per sequence: the text's where it has one, else the model's."""
+        """Return one tree per sequence: a copy of its text where there is one, else the model's."""
         if not isinstance(policy, HybridPolicy):
             return self._drafted(sequences, policy)
         copies = self._texts.draft([s.tokens for s in sequences], policy.text)
@@ -105,25 +103,25 @@ class HybridDrafter:
         return drafted if len(lacking) == len(sequences) else _merged(copies, drafted, lacking)
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
-        """Return what captures the model's drafts of a policy, or of a hybrid's own model; None where nothing does."""
+        """Return the capture of the model's drafts for a policy or a hybrid's own model; None where there is none."""
         return self._model.growth_for(sequences, policy.model if isinstance(policy, HybridPolicy) else policy)
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
-        """Return the tokens of every sequence that the model's next draft has to read first."""
+        """Return the tokens of every sequence that the model has to read before its next draft."""
         return self._model.unread(sequences)
 
     def read_up(self, sequences: Many[Sequence]) -> None:
-        """Let the model read what it has not, but the newest token of each sequence."""
+        """Let the model read every unread token but the newest of each sequence."""
         self._model.read_up(sequences)
         self.forwards = self._model.forwards
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
-        """Take note of captured work of the model."""
+        """Note captured work of the model."""
         self._model.note_drafted(sequences, forwards)
         self.forwards = self._model.forwards
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
-        """Return the states of a draft's nodes where the model is an exit, None else."""
+        """Return the states of a draft's nodes where the model is an exit, else None."""
         return self._model.left(sequences, draft, fed) if isinstance(self._model, LeavesStates) else None
 
     def _drafted(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:

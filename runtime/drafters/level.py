@@ -1,4 +1,4 @@
-"""One model of a stack: how far it has read every sequence's text, and what it would say next."""
+"""One model of a stack: how much of every text it has read, and its next tokens."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Pick = list[int]  # a token of a level's own chain, then its next-best ones at t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """A text as one level of a stack is asked about it: what is committed, and what the levels above hold behind it."""
+    """A text at one level of a stack: the committed tokens, then those that the levels above hold."""
 
     sequence: Sequence
     held: list[int]
 
     @property
     def committed(self) -> list[int]:
-        """The tokens that are committed."""
+        """The committed tokens."""
         return self.sequence.tokens
 
     def __len__(self) -> int:
@@ -44,20 +44,13 @@ class Ahead:
 class StackLevel:
     """A model with a cache of its own.
 
-    Invariant: `_cached[slot]` tokens of the slot's text are in the cache, and `_committed[slot]` of them were committed
-    when they were read; what lies behind may be anything. A round begins with those: committed tokens that were drafted
-    before are read again, so that a proposal depends on the committed text alone.
+    Invariant: `_cached[slot]` tokens of the slot's text are in the cache, of which the first `_committed[slot]` were
+    committed when read; the rest may be anything. Each round starts from those: committed tokens that were drafted
+    before are read again, so that a draft depends on the committed text alone.
     """
 
     def __init__(self, model: CausalModel, note: Callable[[int], None], *, slots: int, capacity: int) -> None:
-        """Allocate the cache for `slots` sequences of up to `capacity` tokens, drafted ones included.
-
-        Args:
-            model: any.
-            note: told the tokens per sequence of each forward that drafts or verifies.
-            slots: sequences at once.
-            capacity: tokens of each.
-        """
+        """Allocate the cache, drafted tokens included; `note` gets the tokens per sequence of each round's forwards."""
         self.forwards = 0
         self._note = note
         self._model, self._capacity = model, capacity
@@ -67,7 +60,7 @@ class StackLevel:
         self._cached, self._committed = [0] * slots, [0] * slots
 
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Let a slot hold all of these committed tokens, the first `held` of which it holds."""
+        """Read committed tokens into a slot that holds the first `held` of them."""
         for start in range(held, len(tokens), PREFILL_TOKENS):
             piece = tokens[start : start + PREFILL_TOKENS]
             take = np.array([len(piece) - 1])
@@ -76,12 +69,12 @@ class StackLevel:
         self._cached[slot] = len(tokens)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self._cache.move_slot(source, target, self._committed[source])
         self._committed[target] = self._committed[source]
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Let a slot hold at most so many of the first committed tokens of another, which it returns."""
+        """Copy at most `most` of the first committed tokens of a slot over another; return how many."""
         held = min(self._committed[source], most)
         if slot != source:
             self._committed[slot] = self._cached[slot] = 0
@@ -90,7 +83,7 @@ class StackLevel:
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots exchange what they hold."""
+        """Exchange the texts of two slots."""
         held = self._committed[one], self._committed[other]
         for slot in (one, other):
             self._committed[slot] = self._cached[slot] = 0
@@ -103,24 +96,19 @@ class StackLevel:
         return len(tokens) - self._committed[slot]
 
     def begin(self, lengths: Many[int]) -> None:
-        """Start a round behind texts of these lengths: go back to what is committed, the newest token left out."""
+        """Start a round: go back to the committed tokens of texts of these lengths, without the newest."""
         for slot, length in enumerate(lengths):
             self._cached[slot] = min(self._committed[slot], length - 1)
 
     def crop(self, slot: int, tokens: int) -> None:
-        """Forget what a slot has read beyond its first so many tokens: the level above has replaced it."""
+        """Drop what a slot has read beyond `tokens`: the level above has replaced it."""
         self._cached[slot] = min(self._cached[slot], tokens)
 
     def verify(self, texts: Many[Ahead], drafts: Many[Many[int]], rows: Many[int], count: int) -> list[list[Pick]]:
-        """Return, per row that asks, the accepted part of its draft and the model's own next token; one forward.
+        """Return, for each of `rows`, the accepted part of its draft and the model's own next token, by one forward.
 
-        A drafted token is accepted where the model itself would have said it.
-
-        Args:
-            texts: of all slots in use.
-            drafts: tokens drafted behind each text; read for the rows that ask.
-            rows: the slots that ask; the others are fed along and stay as they are.
-            count: how many of the model's best tokens to return at each place, its own first.
+        A drafted token is accepted where it is the model's own choice. `texts` and `drafts` cover all slots in use;
+        rows that do not verify are fed along unchanged. Each place gets the `count` best tokens, the model's own first.
         """
         fed = self._waiting(texts, rows, max(len(drafts[row]) for row in rows))
         for row in rows:
@@ -143,14 +131,7 @@ class StackLevel:
         return kept
 
     def draft(self, texts: Many[Ahead], rows: Many[int], length: int, count: int) -> list[list[Pick]]:
-        """Return, per row that asks, the `length` tokens the model itself would say, one after the other.
-
-        Args:
-            texts: of all slots in use.
-            rows: the slots that ask.
-            length: forwards to run.
-            count: how many of the model's best tokens to return at each place, its own first.
-        """
+        """Return, for each of `rows`, the model's own next `length` tokens, each with the `count` best, own first."""
         fed = self._waiting(texts, rows, 0)
         take = np.array([len(tokens) - 1 for tokens in fed], dtype=np.int64)
         drawn: list[torch.Tensor] = []
@@ -180,10 +161,9 @@ class StackLevel:
         self._committed[row] = len(text.committed)
 
     def _waiting(self, texts: Many[Ahead], rows: Many[int], drafted: int) -> list[list[int]]:
-        """Return what each asking row has not read, one token at least; the others get some token to be fed.
+        """Return each asking row's unread tokens, at least one; a dummy token for the others.
 
-        Rows drift apart in rounds of other drafters: where padding all to the longest would not fit, or would take more
-        than a round of this stack does, they read alone.
+        Rows drift apart in rounds of other drafters; they read alone where padding does not fit or costs too much.
         """
         longest = max(len(texts[row]) - self._cached[row] for row in rows)
         does_fit = max(self._cached[: len(texts)]) + longest + drafted <= self._capacity
@@ -198,7 +178,6 @@ class StackLevel:
     def _forward(
         self, tokens: Ints, starts: Many[int], *, take: Ints | None = None, drawn: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Run a forward of a round; return its logits."""
         self._note(tokens.shape[1])
         return self._run(tokens, starts, take=take, drawn=drawn)
 
@@ -212,7 +191,6 @@ class StackLevel:
         drawn: torch.Tensor | None = None,
         is_prompt: bool = False,
     ) -> torch.Tensor:
-        """Feed tokens behind what their rows hold; `drawn` is on the device already and stands for them."""
         count = tokens.shape[1]
         self._cache.require(max(starts) + count)
         step = lay_out(
@@ -237,7 +215,7 @@ class StackLevel:
 
 
 def _asked(fed: Many[Many[int]], drafts: Many[Many[int]], rows: Many[int]) -> Ints:
-    """Return (batch, n): behind which fed tokens the next ones are wanted, the last before the draft first."""
+    """Return (batch, n): the fed tokens whose successors are wanted, the last before the draft first."""
     first = np.zeros(len(fed), dtype=np.int64)
     for row in rows:
         first[row] = len(fed[row]) - len(drafts[row]) - 1
@@ -249,16 +227,10 @@ def _asked(fed: Many[Many[int]], drafts: Many[Many[int]], rows: Many[int]) -> In
 def _best(
     logits: torch.Tensor, texts: Many[Ahead], places: Ints, paths: Callable[[], Ints | torch.Tensor], count: int
 ) -> torch.Tensor:
-    """Return (batch, n, count): the ids of the best next tokens, the best first; NO_NUMBER where logits are none.
+    """Return (batch, n, count): the best next tokens, best first, NO_NUMBER where logits are not numbers.
 
-    Where a request samples, these are best with the noise of the target's own draws.
-
-    Args:
-        logits: (batch, n, vocabulary).
-        texts: (batch,).
-        places: (batch, n), place in the text of the token behind each one that was fed.
-        paths: tells (batch, n, any), the tokens behind the committed ones up to each place; asked where it matters.
-        count: at least 1.
+    A request that samples adds the noise of the target's own draws. `places` (batch, n) is the place in the text behind
+    each fed token; `paths` gives (batch, n, any), the tokens behind the committed ones up to each place.
     """
     sequences = [text.sequence for text in texts]
     requests, scores = [s.request for s in sequences], logits.float()
@@ -275,13 +247,12 @@ def _best(
 
 
 def _require_numbers(ids: torch.Tensor) -> None:
-    """Raise ModelError where a choice was made among logits that are no numbers."""
     if (ids == NO_NUMBER).any():
         raise ModelError("a stack's model answers logits that are not numbers; check its weights and its dtype")
 
 
 def _paths(texts: Many[Ahead], starts: Many[int], fed: Many[Many[int]]) -> Ints:
-    """Return (batch, n, any): the tokens behind the committed ones up to each token that is fed."""
+    """Return (batch, n, any): the tokens behind the committed ones up to each fed token."""
     width = max(len(tokens) for tokens in fed)
     paths = np.full((len(fed), width, max(len(text.held) for text in texts) + width), NOTHING, dtype=np.int64)
     for row, (text, start, tokens) in enumerate(zip(texts, starts, fed, strict=True)):
@@ -300,7 +271,6 @@ def _drawn_paths(texts: Many[Ahead], drawn: Many[torch.Tensor], device: torch.de
 
 
 def _padded(rows: Many[Many[int]], blank: int = 0) -> Ints:
-    """Return the rows filled up to the longest."""
     tokens = np.full((len(rows), max(len(row) for row in rows)), blank, dtype=np.int64)
     for place, row in enumerate(rows):
         tokens[place, : len(row)] = row

@@ -16,31 +16,30 @@ from ..requests import Sequence
 class LookupDrafter:
     """Drafts from each sequence's own text, with the planner's own code.
 
-    What is kept of a text is made when a policy first asks for it, and from then on takes in what is committed. It
-    learns nothing from rejected drafts nor from other sequences.
+    A text's index is built when a policy first needs it, and then extended by committed tokens only: it learns neither
+    from rejected drafts nor from other sequences.
 
     Source: Saxena 2023, prompt lookup decoding; arXiv:2411.10666; arXiv:2411.04975; arXiv:2511.21699.
     """
 
     def __init__(self) -> None:
-        """Nothing to load."""
         self.forwards = 0
         self._texts = Texts()
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Forget the slot's former text."""
+        """Drop the slot's former text."""
         self._texts.admit(slot)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self._texts.move(source, target)
 
     def fresh(self, sequences: Many[Sequence]) -> int:
-        """Return 0: nothing is read into a model."""
+        """Return 0: no model reads."""
         return 0
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return one tree per sequence, its root alone where the text holds nothing to draft from."""
+        """Return one tree per sequence, only its root where the text has no copy."""
         assert isinstance(policy, TextPolicy)
         return self._texts.draft([s.tokens for s in sequences], policy)
 

@@ -1,4 +1,4 @@
-"""A smaller causal language model as drafter: growth code asks, the model answers."""
+"""A smaller causal language model as drafter: growth code asks for children, the model answers."""
 
 from __future__ import annotations
 
@@ -30,25 +30,16 @@ from .one_call import beam_of, grown_by, nodes_behind
 class ModelDrafter:
     """Runs a drafter model over its own cache.
 
-    A tree grows on the host, by the planner's own code, or on the model's device, by `runtime.growth`. On the host
-    every layer's scores are read: that costs nothing on a CPU, and there a forward is as wide as it must be and none
-    runs in vain. A GPU would stand still at every such reading, and a few nodes more in a forward cost it little; so
-    there nothing is read before the tree is complete.
+    On a CPU trees grow on the host, by the planner's own code: reading every layer's scores costs nothing there, and no
+    forward is wider than needed or in vain. A GPU would idle at every such read, and a few more nodes in a forward cost
+    it little. So there trees grow on the device (`runtime.growth`), and the host reads only complete ones.
 
-    Invariant: `_cached[slot]` tokens of the slot's sequence are in the cache, and all of them are
-    committed: accepted tokens are always fed again, so a proposal depends on the committed text
-    alone.
+    Invariant: `_cached[slot]` tokens of the slot's sequence are in the cache, and all of them are committed: accepted
+    tokens are always fed again, so a draft depends on the committed text alone.
     """
 
     def __init__(self, model: CausalModel, *, slots: int, capacity: int, on_device: bool | None = None) -> None:
-        """Allocate the cache for `slots` sequences of up to `capacity` tokens, draft nodes included.
-
-        Args:
-            model: the drafter.
-            slots: sequences at once.
-            capacity: tokens of each.
-            on_device: where trees grow, True for the model's device; None: there unless it is the CPU.
-        """
+        """Allocate the cache, draft nodes included; `on_device` None: trees grow there unless it is the CPU."""
         self.forwards = 0
         self._model = model
         self._cache = self.new_cache(slots, capacity)
@@ -64,27 +55,27 @@ class ModelDrafter:
             prepare(model.dtype)
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
-        """Return the cache to begin with."""
+        """Return an empty cache."""
         return self._model.new_cache(slots, capacity)
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Read all but the newest committed token of a fresh sequence into the cache."""
+        """Read all but the newest committed token of a new sequence into the cache."""
         self.read_along(slot, sequence.tokens[:-1], 0)
 
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Let a slot that holds the first `held` of these tokens hold all of them."""
+        """Read tokens into a slot that holds the first `held` of them."""
         for start in range(held, len(tokens), PREFILL_TOKENS):
             piece = tokens[start : start + PREFILL_TOKENS]
             self._feed_text(np.array([piece]), [start], take=np.array([len(piece) - 1]), first_slot=slot)
         self._cached[slot] = len(tokens)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self._cache.move_slot(source, target, self._cached[source])
         self._cached[target] = self._cached[source]
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Let a slot hold at most so many of the first tokens of another, which it returns; see `CopiesPrefix`."""
+        """Copy at most `most` of the first tokens of a slot over another; return how many; see `CopiesPrefix`."""
         held = min(self._cached[source], most)
         if slot != source:
             self._cached[slot] = 0
@@ -93,7 +84,7 @@ class ModelDrafter:
         return held
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots exchange what they hold; see `CopiesPrefix`."""
+        """Exchange the texts of two slots; see `CopiesPrefix`."""
         held = self._cached[one], self._cached[other]
         self._cached[one] = self._cached[other] = 0
         self._cache.swap_slots(one, other, max(held))
@@ -115,7 +106,7 @@ class ModelDrafter:
         return grow(policy, DraftPass(self, sequences), len(sequences)) if grown is None else grown
 
     def _grown(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch | None:
-        """Return the trees of a beam, or a beam of one, where one call reads, drafts and grows them; None else."""
+        """Return the trees of a beam, or a beam of one, where one call reads, drafts and grows them; else None."""
         beam = None if self._finds is None else beam_of(policy)
         if self._finds is None or beam is None or beam.top_k > self._model.vocabulary:
             return None
@@ -129,26 +120,26 @@ class ModelDrafter:
         return draft
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
-        """Return what captures whole drafts of a policy over the cache; None where they cannot be captured."""
+        """Return the capture of whole drafts of a policy over the cache; None where they cannot be captured."""
         captured = self._captured
         return captured if captured is not None and captured.serves(policy, [s.request for s in sequences]) else None
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
-        """Return the tokens of every sequence that the next draft has to read first, its newest always among them.
+        """Return the tokens of each sequence that the next draft must read first, the newest always among them.
 
-        That one may have been read already, in a round that somebody broke off before it committed anything.
+        The newest may have been read already, in a round that was interrupted before it committed.
         """
         for slot, sequence in enumerate(sequences):
             self._cached[slot] = min(self._cached[slot], len(sequence.tokens) - 1)
         return [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
-        """Take note of captured work that has read all of the sequences and drafted behind them."""
+        """Note that captured work has read all of the sequences and drafted behind them."""
         self._note_read(sequences)
         self.forwards += forwards
 
     def draft_on_device(self, sequences: Many[Sequence], policy: TreePolicy) -> DeviceDraft:
-        """Return the same trees, grown on the model's device; nothing is read from it."""
+        """Return the same trees, grown on the model's device without a read by the host."""
         layout = LayerLayout(
             [len(s.tokens) for s in sequences],
             self._cache,
@@ -181,7 +172,7 @@ class ModelDrafter:
         self._cached[: len(lengths)] = lengths
 
     def rewind(self, lengths: Many[int]) -> None:
-        """Let slot i hold only the first lengths[i] tokens of those it has read: the rest is read again."""
+        """Crop slot i to its first lengths[i] tokens; the rest is read again."""
         self._cached[: len(lengths)] = lengths
 
     def catch_up(self, sequences: Many[Sequence]) -> torch.Tensor:
@@ -191,15 +182,10 @@ class ModelDrafter:
         return logits
 
     def _catching_up(self, sequences: Many[Sequence]) -> ForwardInput:
-        """Return the forward that reads what was committed since the last round."""
         tokens, take = self._unread_rows(sequences)
         return self._text_step(tokens, self._cached[: len(tokens)], take=take, seen_in=self._seen_in)
 
     def _unread_rows(self, sequences: Many[Sequence]) -> tuple[Ints, Ints]:
-        """Return what was committed since the last round, (batch, any), and the last token of each row.
-
-        What is too long to be read in one forward is read before.
-        """
         fresh = self.unread(sequences)
         if not self._can_read_together(max(map(len, fresh)), len(sequences)):
             self.read_up(sequences)
@@ -210,7 +196,7 @@ class ModelDrafter:
         return tokens, np.array([count - 1 for count in counts])
 
     def _room_for(self, count: int, sequences: Many[Sequence]) -> int:
-        """Return how many tokens per row to feed where so many are fresh; few numbers where each is captured."""
+        """Return how many tokens per row to feed; captured forwards need few different numbers."""
         if self._seen_in is None:
             return count
         padded = 1 << (count - 1).bit_length()
@@ -231,14 +217,11 @@ class ModelDrafter:
 
     @property
     def finds_children(self) -> bool:
-        """Whether one call may feed tokens and say what is likeliest behind them."""
+        """Whether one call may feed tokens and return the likeliest behind them."""
         return self._finds is not None
 
     def found_behind_text(self, sequences: Many[Sequence], count: int, draws: Draws | None) -> Found | None:
-        """Feed what `catch_up` does, and return the likeliest tokens behind it, where one call does both.
-
-        The draws are as `UnlaidNodes` has them.
-        """
+        """Feed what `catch_up` does and return the likeliest tokens behind it; None where one call cannot."""
         if self._finds is None:
             return None
         tokens, wanted = self._unread_rows(sequences)
@@ -250,7 +233,7 @@ class ModelDrafter:
     def found_behind_layer(
         self, tokens: Ints, depth: int, visible: Bools, count: int, draws: Draws | None
     ) -> Found | None:
-        """Feed what `feed_layer` does, and return the likeliest tokens behind each, where one call does both."""
+        """Feed what `feed_layer` does and return the likeliest tokens behind each; None where one call cannot."""
         return None if self._finds is None else self._found(self._finds, tokens, depth - 1, visible, ALL, count, draws)
 
     def _found(
@@ -287,7 +270,7 @@ class ModelDrafter:
         return self.feed(step)
 
     def _can_read_together(self, fresh: int, batch: int) -> bool:
-        """Whether one forward, every row padded to the longest of so many tokens, is to catch up.
+        """Whether one forward, with rows padded to the longest, should read the new tokens.
 
         Rows drift apart in rounds of other drafters: padding may not fit, and may take more than any round of this one.
         A text beyond the model's last position is padded as any: forwards clamp positions.
@@ -300,7 +283,6 @@ class ModelDrafter:
             self.read_along(slot, sequence.tokens[:-1], self._cached[slot])
 
     def _feed_text(self, tokens: Ints, contexts: Many[int], *, take: Ints, first_slot: int = 0) -> torch.Tensor:
-        """Feed pieces of a prompt behind what is cached; return the logits (batch, 1, vocabulary) behind `take`."""
         return self.read(self._text_step(tokens, contexts, take=take, first_slot=first_slot))
 
     def _text_step(
@@ -312,7 +294,6 @@ class ModelDrafter:
         first_slot: int = 0,
         seen_in: Callable[[int], int] | None = None,
     ) -> ForwardInput:
-        """Return the forward of pieces of text behind what is cached, of which the tokens `take` are answered."""
         count = tokens.shape[1]
         return lay_out(
             tokens,

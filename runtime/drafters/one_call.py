@@ -1,4 +1,4 @@
-"""What a drafter on a CPU is told by one compiled call: a layer's children, or a whole beam's trees."""
+"""Compiled calls of a drafter on a CPU, each for a layer's children or a whole beam's trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .host_pass import require_numbers
 
 
 def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
-    """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
+    """Return the beam that draws a policy's trees (a chain is a beam of one); None where there is none."""
     if isinstance(policy, ChainPolicy):
         return _beam_of_one(policy.length)
     return policy if isinstance(policy, Eagle2Policy) else None
@@ -30,7 +30,7 @@ def _beam_of_one(length: int) -> Eagle2Policy:
 def nodes_behind(
     contexts: Many[int], tokens: Ints, depth: int, visible: Bools, wanted: Ints, draws: Draws | None
 ) -> UnlaidNodes:
-    """Return new tokens behind so many of each text in a cache; the others are as `UnlaidNodes` has them."""
+    """Return new tokens behind texts with so many cached tokens; see `UnlaidNodes`."""
     seen = max(contexts) + max(visible.shape[2], tokens.shape[1])
     behind = np.array(contexts, dtype=np.int64)
     return UnlaidNodes(
@@ -47,20 +47,14 @@ def grown_by(
     unread: tuple[Ints, Ints],
     draws: Draws | None,
 ) -> DraftBatch | None:
-    """Return the trees of a beam; None where they have to be grown layer by layer.
+    """Return the trees of a beam; None where they have to grow layer by layer.
 
-    Args:
-        model: that is asked.
-        cache: its own.
-        beam: no wider than its vocabulary.
-        read: tokens of each text in the cache.
-        behind: tokens of each text.
-        unread: (batch, any), what has to be read first, and (batch,), the last token of each row.
-        draws: as `UnlaidBeam` has them.
+    `read` and `behind` are the tokens of each text in the cache and in all; `unread` is (batch, any), what has to be
+    read first, and (batch,), the index of each row's last token. The beam is no wider than the vocabulary.
 
     Raises:
         RequestError: the cache has no room.
-        ModelError: scores are no numbers.
+        ModelError: scores are not numbers.
     """
     asked = unlaid_beam(beam, *unread, np.array((read, behind)), draws)
     cache.require(asked.seen)
@@ -71,7 +65,7 @@ def grown_by(
 def unlaid_beam(
     beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints, draws: Draws | None = None
 ) -> UnlaidBeam:
-    """Return a beam behind texts; what is not of the beam is as `UnlaidBeam` has it."""
+    """Return a beam behind texts; see `UnlaidBeam`."""
     read, behind = contexts
     return UnlaidBeam(
         tokens=tokens,
@@ -86,11 +80,7 @@ def unlaid_beam(
 
 
 def whole_draft(beam: Eagle2Policy, trees: Ints, are_numbers: bool) -> DraftBatch:
-    """Return the trees of a beam, (3, batch, nodes), as a draft.
-
-    Raises:
-        ModelError: scores are no numbers.
-    """
+    """Return the trees of a beam, (3, batch, nodes), as a draft; ModelError where scores are not numbers."""
     require_numbers(are_numbers)
     tokens, parents, depths = trees
     widths, sizes = _shape_of(beam, len(tokens))
@@ -99,5 +89,5 @@ def whole_draft(beam: Eagle2Policy, trees: Ints, are_numbers: bool) -> DraftBatc
 
 @lru_cache(maxsize=256)
 def _shape_of(beam: Eagle2Policy, batch: int) -> tuple[tuple[int, ...], Ints]:
-    """Return the nodes of each forward of a beam, and the nodes of its trees, (batch,); nobody writes to these."""
+    """Return the nodes of each forward of a beam, and of its trees (batch,); both are shared, so read-only."""
     return (1,) + (beam.top_k,) * beam.depth, np.full(batch, beam.max_verify_tokens, dtype=np.int64)

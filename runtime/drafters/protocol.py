@@ -1,4 +1,4 @@
-"""What the decoder asks of a source of drafts."""
+"""What the decoder needs of a source of drafts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Drafter(Protocol):
         """Drafter forwards run so far."""
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Take a new sequence whose prompt is committed into a slot; not part of any round."""
+        """Take a new sequence with its prompt into a slot; not part of any round."""
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`; one that was broken off is asked for again."""
+        """Move a sequence from slot `source` to `target`; called again if interrupted."""
 
     def fresh(self, sequences: Many[Sequence]) -> int:
         """Return the most tokens of any sequence that the next draft has to read first."""
@@ -38,21 +38,18 @@ class ReadsAlong(Protocol):
     """A drafter that can read a prompt piece by piece, before its sequence joins."""
 
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Let a slot hold all of these tokens, of which it holds the first `held`; what else it held is forgotten."""
+        """Let a slot that holds the first `held` of these tokens hold exactly all of them."""
 
 
 @runtime_checkable
 class CopiesPrefix(Protocol):
-    """A drafter that can let one slot begin as another does."""
+    """A drafter that can copy the start of one slot to another."""
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Let a slot hold the first tokens of those that `source` holds, `most` of them at most, and nothing else.
-
-        Returns how many these are. The slots may be one and the same; what `source` holds stays.
-        """
+        """Let a slot hold only the first tokens, at most `most`, of `source`, perhaps itself; return how many."""
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots in which nobody runs exchange what they hold; what is broken off leaves neither."""
+        """Exchange the texts of two slots in which no sequence runs; if interrupted, both are lost."""
 
 
 @runtime_checkable
@@ -60,27 +57,23 @@ class Forgets(Protocol):
     """A drafter that can go back in the texts it has read."""
 
     def rewind(self, lengths: Many[int]) -> None:
-        """Let slot i hold only the first lengths[i] tokens of those it has read: the rest is read again."""
+        """Crop slot i to its first lengths[i] tokens; the rest is read again."""
 
 
 @runtime_checkable
 class ReadsTarget(Protocol):
-    """A drafter that also reads what the target keeps in its cache."""
+    """A drafter that also reads the target's cache."""
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache; slot i is that of the drafter's slot i, and moves before it does."""
+        """Use the target's cache: slot i is that of the drafter's slot i, and moves before it does."""
 
 
 @runtime_checkable
 class LeavesStates(Protocol):
-    """A drafter that may have run the target's own first layers over what it drafted."""
+    """A drafter that may have run the target's own first layers over its draft."""
 
     def left(self, sequences: Many[Sequence], draft: DraftBatch, fed: int) -> LeftStates | None:
-        """Return the states of a draft's nodes, with room for so many per sequence; None where no layer was run.
-
-        The draft is the last one, of a policy that asks for them, behind the same texts. Nodes that no layer has read
-        are read first.
-        """
+        """Return states of the last draft's nodes, with room for `fed` per sequence; None where no layer ran."""
 
 
 @runtime_checkable
@@ -88,18 +81,18 @@ class DraftsAhead(Protocol):
     """A drafter whose whole draft may be captured, and run behind a text that the host does not know yet."""
 
     def growth_for(self, sequences: Many[Sequence], policy: TreePolicy) -> CapturedGrowth | None:
-        """Return what captures whole drafts of a policy over the drafter's cache; None where they cannot be."""
+        """Return the capture of whole drafts of a policy over the drafter's cache; None where there is none."""
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
         """Return the tokens of every sequence that the next draft has to read first; at least one each."""
 
     def read_up(self, sequences: Many[Sequence]) -> None:
-        """Read whatever of the sequences it has not, but the newest token of each, as prompts are read."""
+        """Read all unread tokens of the sequences but the newest of each, as prompts are read."""
 
     def note_drafted(self, sequences: Many[Sequence], forwards: int) -> None:
-        """Take note of captured work of so many forwards that has read all of the sequences."""
+        """Note captured work of so many forwards that has read all of the sequences."""
 
 
 def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:
-    """Return what a drafter is asked to draft in a round of a policy: the drafting alone unless it can leave states."""
+    """Return the policy to draft by: without the resuming part where the drafter cannot leave states."""
     return policy if isinstance(policy, ResumedPolicy) and isinstance(drafter, LeavesStates) else drafting(policy)

@@ -1,4 +1,4 @@
-"""Token Recycling at work: a round reads what was committed in one forward, and its trees grow by lookup."""
+"""Runs Token Recycling: one forward reads the committed tokens, then trees grow by lookup."""
 
 from __future__ import annotations
 
@@ -26,36 +26,25 @@ from .features import FeatureDrafter
 
 
 class RecyclingDrafter(FeatureDrafter):
-    """Looks successors up beside a target that keeps features; see `tapped_for`.
-
-    Trees grow on the host on every device: there is no forward between their layers that could wait.
-    """
+    """Looks successors up beside a target that taps features; trees grow on the host: layers need no forwards."""
 
     def __init__(self, head: RecyclingHead, *, slots: int, capacity: int) -> None:
-        """Allocate what is kept of texts; `attach` comes before the first text."""
         super().__init__(head, head.reads, slots=slots, capacity=capacity, on_device=False)
         self.vocabulary = head.vocabulary
         self._head, self._device = head, head.device
 
     def attach(self, cache: KeyValueCache) -> None:
-        """Take the target's cache; load what looks nodes up.
-
-        Raises:
-            ModelError: it does not keep what is read.
-        """
+        """Use the target's cache; load the lookup kernels; ModelError if it lacks features."""
         super().attach(cache)
         assert isinstance(self._cache, SuccessorCache)
         load_lookups(self._cache)
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return the trees the policy draws from what was looked up.
-
-        The draft's `widths` are those of the layers that were asked for; none but the first cost a forward.
-        """
+        """Return the policy's trees by lookup; `widths` has one entry a layer, only the first cost a forward."""
         return grow(policy, RecyclingPass(self, sequences), len(sequences))
 
     def read(self, step: ForwardInput) -> Tensor:
-        """Run one forward over committed text; nothing is said behind it before it is looked up."""
+        """Run one forward over committed text; its answers come from lookups later."""
         features = self.features_of(step)
         self.forwards += 1
         return self._head.round(features, step, self._cache)
@@ -72,7 +61,7 @@ class RecyclingDrafter(FeatureDrafter):
 
 
 def recalled(cache: SuccessorCache, tokens: Ints, lengths: Ints) -> Successors:
-    """Return `SuccessorCache.recall` of what the host knows, on the host; a device is waited for once."""
+    """Return `SuccessorCache.recall` of host arrays, on the host, with one wait for the device."""
     device = cache.tokens.device
     found = cache.recall(sent(tokens, device), sent(lengths, device), int(lengths.max()))
     ids, log_probs = fetched_together(found.ids, found.log_probs)
@@ -80,7 +69,7 @@ def recalled(cache: SuccessorCache, tokens: Ints, lengths: Ints) -> Successors:
 
 
 class RecyclingPass:
-    """One round's `LayerScorer`: every layer is looked up in what is known behind the committed text."""
+    """One round's `LayerScorer`: every layer is looked up behind the committed text."""
 
     def __init__(self, drafter: RecyclingDrafter, sequences: Many[Sequence]) -> None:
         """Start a round behind the committed text of the sequences, one per slot."""
@@ -97,7 +86,7 @@ class RecyclingPass:
         return self._answer(np.array([[s.tokens[-1]] for s in self._sequences], dtype=np.int64), children)
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Return the children of the chosen nodes of the layer before; slots without a node are answered like any."""
+        """Return the children of chosen nodes of the last layer; a slot without a node gets an arbitrary answer."""
         rows, slots = np.arange(len(parents))[:, None], np.maximum(parents, 0)
         tokens = self._tokens[rows, slots, ranks]
         self._paths = np.concatenate((self._paths[rows, slots], tokens[:, :, None]), axis=2)
@@ -124,19 +113,12 @@ def recycled_children(
     vocabulary: int,
     seen: Many[Tensor] = (),
 ) -> Children:
-    """Return the `count` most likely next tokens behind every node, most likely first.
+    """Return the `count` likeliest next tokens behind every node, likeliest first; at most the vocabulary.
 
-    Behind the successors come the lowest other ids: they share what these leave of the probability, nearly evenly. So
-    they do where nothing is known. A sampled request's successors carry the noise of the target's own draws; the other
-    tokens together count as one that draws without noise.
-
-    Args:
-        known: (batch, width, successors), on the host.
-        count: children wanted; the vocabulary where that is smaller.
-        requests: (batch,).
-        places: (batch, 1 or width) int64, place in the text of the token behind each node.
-        vocabulary: tokens there are.
-        seen: tokens before each node, as `seen_tokens` gives them.
+    Behind the successors, or without any, come the lowest other ids, which share the rest of the probability nearly
+    evenly. A sampled request's successors carry the noise of the target's own draws; the other tokens together count as
+    one that draws without noise. `known` is (batch, width, successors) on the host; `places` (batch, 1 or width), in
+    the text behind each node; `seen` as `seen_tokens` gives it.
 
     Raises:
         ModelError: log-probabilities are not numbers.
@@ -158,9 +140,9 @@ def _scored(
     vocabulary: int,
     seen: Many[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Return scores (batch, width, successors), and that of all other tokens together (batch, width, 1).
+    """Return scores (batch, width, successors), and that of all other tokens together, (batch, width, 1).
 
-    Sampling settings mean what they mean for the whole vocabulary, as far as the successors are all of it.
+    Sampling settings apply as for the whole vocabulary, as far as the successors are all of it.
     """
     scores = known.log_probs
     if any(r.penalises for r in requests):
@@ -181,14 +163,9 @@ def _scored(
 
 
 def _filled(tokens: Ints, log_probs: Scores, others: Scores, count: int, vocabulary: int) -> Children:
-    """Return the first `count` of what is said, most likely first, and the lowest other ids behind it.
+    """Return the first `count` known tokens, likeliest first, and the lowest other ids behind them.
 
-    Args:
-        tokens: (batch, width, any).
-        log_probs: (batch, width, any), descending; -inf where nothing is said.
-        others: (batch, width, 1), logarithm of the probability of all other tokens together.
-        count: children wanted.
-        vocabulary: tokens there are.
+    Known log-probabilities are -inf where missing; `others` (batch, width, 1) is that of all other tokens together.
     """
     kept = tokens.shape[2]
     if kept < count:

@@ -1,4 +1,4 @@
-"""A stack of models as one drafter: each verifies what the one below it drafts, down to the smallest or to the text."""
+"""A stack of models as one drafter: each verifies the draft of the one below, down to the smallest or the text."""
 
 from __future__ import annotations
 
@@ -20,26 +20,12 @@ from .level import Ahead, Pick, StackLevel
 
 
 def stack_drafter(policy: StackPolicy, models: Mapping[str, CausalModel], *, slots: int, capacity: int) -> StackDrafter:
-    """Return the drafter of a stack, which decoders know by `stack_name(policy)`; its lengths may differ by round.
-
-    Args:
-        policy: any stack of these drafters.
-        models: by name.
-        slots: sequences at once.
-        capacity: tokens of each in every model's cache; see `draft_room`.
-
-    Raises:
-        ModelError: one of the stack's models is missing.
-    """
+    """Return the drafter of a stack, named `stack_name(policy)`, of any lengths; ModelError if a model is missing."""
     return named_stack(stack_name(policy), models, slots=slots, capacity=capacity)
 
 
 def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, capacity: int) -> StackDrafter:
-    """Return the drafter of all stacks with one name, as `stack_name` makes it.
-
-    Raises:
-        ModelError: one of the stack's models is missing.
-    """
+    """Return the drafter of all stacks with one name; ModelError if a model is missing or reads the target."""
     wanted = [one for one in name.split(JOINT) if one != LOOKUP]
     missing = [one for one in wanted if one not in models]
     heads = [one for one in wanted if one in models and is_beside_target(models[one])]
@@ -54,19 +40,16 @@ def named_stack(name: str, models: Mapping[str, CausalModel], *, slots: int, cap
 
 
 class StackDrafter:
-    """Drafts the first model's own chain; what stands below only says how many forwards that takes.
+    """Drafts the first model's own chain; the models below only change how many forwards that takes.
 
     So a draft depends on the committed text alone, up to its length, and that depends on the text too. Rows of a batch
-    that hold enough tokens wait for the others.
-
-    Attributes:
-        forwards: of all models so far, reading prompts included.
+    that have enough tokens wait for the others. `forwards` counts all models, reading prompts included.
 
     Source: Globerson et al. 2025, arXiv:2510.19705.
     """
 
     def __init__(self, models: Many[CausalModel], *, slots: int, capacity: int) -> None:
-        """Allocate a cache per model, the one next to the target first, for `slots` sequences of `capacity` tokens."""
+        """Allocate a cache per model, the one next to the target first."""
         self.forwards = 0
         self._vocabulary = models[0].vocabulary
         self._texts: dict[int, TextState] = {}  # by slot, for a lookup at the bottom
@@ -82,11 +65,11 @@ class StackDrafter:
         return tuple(level.forwards for level in self._levels)
 
     def admit(self, slot: int, sequence: Sequence) -> None:
-        """Let every model read all but the newest committed token of a fresh sequence."""
+        """Let every model read all but the newest committed token of a new sequence."""
         self.read_along(slot, sequence.tokens[:-1], 0)
 
     def read_along(self, slot: int, tokens: Many[int], held: int) -> None:
-        """Let every model hold all of these tokens, the first `held` of which it holds."""
+        """Let every model, which holds the first `held` of these tokens, read the rest."""
         if held == 0:
             self._texts[slot] = TextState()
         for level in self._levels:
@@ -94,18 +77,18 @@ class StackDrafter:
         self.forwards = sum(self.level_forwards)
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the sequence in `source`."""
+        """Move a sequence from slot `source` to `target`."""
         self._texts[target] = self._texts[source]
         for level in self._levels:
             level.move(source, target)
 
     def copy_prefix(self, source: int, slot: int, most: int) -> int:
-        """Let every model hold the beginning of another slot's text; return how much of it all of them hold."""
+        """Copy the start of another slot's text in every model; return how many tokens all of them hold."""
         self._texts[slot] = TextState()
         return min(level.copy_prefix(source, slot, most) for level in self._levels)
 
     def swap_prefixes(self, one: int, other: int) -> None:
-        """Let two slots of every model exchange what they hold."""
+        """Exchange two slots in every model."""
         self._texts |= {one: TextState(), other: TextState()}
         for level in self._levels:
             level.swap_prefixes(one, other)
@@ -115,11 +98,7 @@ class StackDrafter:
         return max(level.unread(slot, s.tokens) for level in self._levels for slot, s in enumerate(sequences))
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
-        """Return the first model's chains, each token with its siblings beside it.
-
-        Raises:
-            ModelError: the stack has another number of models.
-        """
+        """Return the first model's chains, each token with its siblings; ModelError for another stack size."""
         assert isinstance(policy, StackPolicy)
         if len(policy.models) != len(self._levels):
             raise ModelError(f"a {policy.label} needs {len(policy.models)} models, this one has {len(self._levels)}")
@@ -137,7 +116,7 @@ class StackDrafter:
         )
 
     def _handed_up(self, policy: StackPolicy, place: int, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
-        """Return what a level hands up behind each text: its length or more for the rows that ask, else nothing."""
+        """Return a level's tokens behind each text: its length or more for the asking rows, none for others."""
         if place == len(self._levels):
             return self._looked_up(policy, texts, rows)
         length, count = policy.lengths[place], 1 + (policy.siblings if place == 0 else 0)
@@ -161,7 +140,6 @@ class StackDrafter:
         return made
 
     def _looked_up(self, policy: StackPolicy, texts: Many[Ahead], rows: Many[int]) -> list[list[Pick]]:
-        """Return what followed the same n-gram earlier in each asking text; nothing where it did not occur."""
         found: list[list[Pick]] = [[] for _ in texts]
         for row in rows:
             chain = self._texts[row].behind(texts[row].sequence.tokens, texts[row].held, policy.lookup)
@@ -170,25 +148,19 @@ class StackDrafter:
 
 
 def _note(ran: list[tuple[int, int]], level: int, width: int) -> None:
-    """Take down a forward. It belongs to no stack: levels that held theirs would outlive it with their caches."""
+    """Record a forward; not a method, because levels that held their stack would outlive it with their caches."""
     ran.append((level, width))
 
 
 def tokens_of(picks: Many[Pick]) -> list[int]:
-    """Return a level's own chain, without what stands beside it."""
+    """Return a level's own chain, without the siblings."""
     return [pick[0] for pick in picks]
 
 
 def comb_of(
     chains: Many[Many[Pick]], leaves: int, *, widths: tuple[int, ...] = (), levels: tuple[int, ...] = ()
 ) -> DraftBatch:
-    """Return chains whose tokens have siblings as one batch of trees: node 1 + leaves * d is the chain's token d.
-
-    Args:
-        chains: per sequence, per depth: the chain's token, then its siblings.
-        leaves: tokens per depth.
-        widths, levels: of the forwards that were run.
-    """
+    """Return chains with siblings as trees of `leaves` tokens a depth: node 1 + leaves * d is the chain's token d."""
     places = np.arange(1 + leaves * max(len(chain) for chain in chains))
     tokens = np.full((len(chains), len(places)), ROOT_TOKEN, dtype=np.int64)
     for row, chain in enumerate(chains):

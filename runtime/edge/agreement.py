@@ -1,4 +1,4 @@
-"""How far a draft and the text agree."""
+"""Agreement of a draft with the text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Sequence
 
 
 def borne_out(drafted: Sequence[int], text: Sequence[int]) -> int:
-    """Return how many tokens of a draft are what the text says there, from the first on."""
+    """Return how many tokens of a draft agree with the text, from the first on."""
     pairs = zip(drafted, text, strict=False)
     return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(drafted), len(text)))

@@ -1,4 +1,4 @@
-"""What a server of drafts has done."""
+"""Counters of a server of drafts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """What a server has done since it began."""
+    """Totals of a server since it began."""
 
     sessions: int = 0
     rounds: int = 0

@@ -1,9 +1,8 @@
-"""The server's side of the conversation, without a network: who asked for what, and what is answered when.
+"""The server's side of the protocol without a network: sessions, queued requests and their replies.
 
-A desk hears messages one by one and answers at once what needs no forward: a draft behind a place that its text has
-passed, a session that it does not know. What needs one waits: prompts to be read, and drafts, the newest of each
-session, until the batch rule says that they are due. `work` does the next thing; between two pieces of prompts are all
-drafts that are due.
+A desk answers at once what needs no forward, such as a stale draft or an unknown session. Prompts to read, and the
+newest draft of each session, wait until the batch rule says that they are due. `work` does the next thing; between two
+pieces of prompts all due drafts are verified.
 
 Source: Li et al. 2025, arXiv:2506.09397 (SLED): request queue, batch planner, verification executor.
 """
@@ -68,17 +67,14 @@ class Desk:
         stop: tuple[int, ...] = (),
         clock: Clock = time.monotonic,
     ) -> None:
-        """Serve nobody yet.
+        """Begin without sessions.
 
         Args:
-            verifier: holds the texts.
-            rule: when drafts are verified.
-            welcome: says how a device is to draft.
-            idle_s: seconds of silence after which a session may have to make room for another.
+            welcome: gives a device its way to draft.
+            idle_s: silence after which a session may have to make room for another.
             token: a secret that devices must know; "" for none.
-            tokenizer: how the target's numbers tokens, see `vocabulary_hash`; "" where it is not known.
+            tokenizer: the target's `vocabulary_hash`; "" where unknown.
             stop: tokens that end the target's texts.
-            clock: of the waiting.
         """
         self.counters = Counters()
         self._verifier, self._rule, self._welcome = verifier, rule, welcome
@@ -95,7 +91,7 @@ class Desk:
         return not self._token or hmac.compare_digest(hello.token.encode(), self._token.encode())
 
     def greeted(self, hello: Hello) -> FromServer:
-        """Return what is said to a device that introduces itself; unlike all else, from any thread."""
+        """Return the reply to a device's introduction; callable from any thread, unlike all else."""
         if hello.version != VERSION:
             reason = f"the device speaks version {hello.version} and the server {VERSION}; run one version of spectune"
             return Refused(session="", reason=reason)
@@ -108,7 +104,7 @@ class Desk:
             return Refused(session="", reason=told(error))
 
     def hear(self, message: Open | Draft | Close, reply: Reply) -> None:
-        """Take a message; whatever is answered, now or later, is given to `reply`."""
+        """Take a message; any answer, now or later, goes to `reply`."""
         match message:
             case Open():
                 self._hear_open(message, reply)
@@ -118,7 +114,7 @@ class Desk:
                 self._forget(message.session)
 
     def due_in_s(self) -> float | None:
-        """Return in how many seconds there is something to do: 0 for now, None for nothing that waits."""
+        """Return in how many seconds there is work: 0 for now, None for none."""
         if self._opening:
             return 0.0
         if not self._waiting:
@@ -132,7 +128,7 @@ class Desk:
         return max(self._rule.wait_ms / 1000.0 - oldest_s, 0.0)
 
     def work(self) -> None:
-        """Read a piece of a prompt, or verify all drafts that wait; nothing where nothing waits."""
+        """Read a piece of a prompt, or verify all waiting drafts, if there is either."""
         is_their_turn = self._has_read and self._waiting and self._drafts_due_in_s() == 0.0
         if self._opening and not is_their_turn:
             self._has_read = True
@@ -142,7 +138,7 @@ class Desk:
             self._verify_waiting()
 
     def _is_everybody_waiting(self) -> bool:
-        """Whether no other draft is to be expected: all texts whose device was heard lately have one here."""
+        """Whether no other draft is expected: all recently heard devices wait for one."""
         since_s = self._clock() - ACTIVE_S
         return all(name in self._waiting or session.heard_s < since_s for name, session in self._sessions.items())
 
@@ -221,7 +217,6 @@ class Desk:
         return self._verifier.open(request)
 
     def _make_room(self) -> None:
-        """Let the session go that was silent for longest, if that is long."""
         name, session = min(self._sessions.items(), key=lambda item: item[1].heard_s)
         silent_s = self._clock() - session.heard_s
         if silent_s < self._idle_s or name in self._waiting:
@@ -264,7 +259,6 @@ class Desk:
             waiting.reply(_answer(name, text, waiting.draft.base))
 
     def _keep(self, name: str, session: _Session) -> None:
-        """Hold a session, one whose text has ended for as long as its last answer may be asked for again."""
         if not session.text.is_finished:
             self._sessions[name] = session
             return

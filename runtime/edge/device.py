@@ -1,7 +1,7 @@
-"""A device that drafts for a target elsewhere: guesses, sends, guesses on while it waits, and takes the answer.
+"""A device that drafts for a target elsewhere: it drafts, sends, drafts on while it waits, and takes the answer.
 
-The text is the target's own. Only where the server is silent for long, and the caller allows it, does the device's own
-drafter go on alone (fallback); its tokens are told apart, and the target takes up the text where they end.
+The text is the target's own. Only if the server is silent for long, and the caller allows it, does the device's own
+drafter go on alone (fallback). Those tokens are marked, and the target continues behind them.
 
 Source: Li et al. 2025, arXiv:2506.09397 (SLED): speculation controller, asynchronous drafting, timeout and fallback.
 """
@@ -28,14 +28,13 @@ from .patience import MOST_SILENT, Patience, Tries
 
 @dataclass(slots=True, kw_only=True)
 class EdgeRun:
-    """What became of one text, so far.
+    """The record of one text, so far.
 
     Attributes:
-        tokens: emitted.
-        own: places among them that the device's drafter said alone: the target has not seen them.
+        tokens, own: emitted tokens; indices of those by the device's drafter alone, which the target did not verify.
         answers_ms: from sending a draft to its answer.
-        rounds, drafted, accepted: answers that brought something, tokens sent, tokens borne out.
-        asked_again: times that no answer came in time, and refusals for now.
+        rounds, drafted, accepted: answers with new tokens; tokens sent; tokens of these that were right.
+        asked_again: timeouts, and refusals for now.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -48,13 +47,13 @@ class EdgeRun:
     asked_again: int = 0
 
     def cut(self, count: int) -> None:
-        """Forget all but the first `count` tokens: a stop string ends the text there."""
+        """Drop all but the first `count` tokens: a stop string ends the text there."""
         del self.tokens[count:]
         self.own = [place for place in self.own if place < count]
 
 
 class RemoteTarget:
-    """One drafter and its way to a server; one text at a time."""
+    """One drafter and its link to a server; one text at a time."""
 
     def __init__(
         self,
@@ -65,24 +64,12 @@ class RemoteTarget:
         most_drafted: int,
         patience: Patience | None = None,
     ) -> None:
-        """Take what `introduce` has agreed.
-
-        Args:
-            drafter: with the target's vocabulary.
-            link: to the server.
-            drafting: how it drafts.
-            most_drafted: tokens of a draft that the server takes.
-            patience: with the server.
-        """
+        """Use what `introduce` has agreed; the drafter has the target's vocabulary."""
         self._drafter, self._link, self._drafting = drafter, link, drafting
         self._most_drafted, self._patience = most_drafted, patience or Patience()
 
     def stream(self, request: Request, run: EdgeRun | None = None) -> Generator[list[int], None, None]:
-        """Yield the tokens of a text as they become known.
-
-        Args:
-            request: without images.
-            run: is told what happens.
+        """Yield the tokens of a text, without images, as they become known; `run` records what happens.
 
         Raises:
             RequestError: the server refuses the text.
@@ -102,7 +89,7 @@ class RemoteTarget:
             text.close()
 
     def generate(self, request: Request) -> EdgeRun:
-        """Return a whole text."""
+        """Return the record of a whole text."""
         run = EdgeRun()
         for _ in self.stream(request, run):
             pass
@@ -114,7 +101,7 @@ class RemoteTarget:
             yield tokens
 
     def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
-        """Draft, ask, draft on until the answer comes; return what is new."""
+        """Draft, send, and draft on until the answer comes; return the new tokens."""
         chain = self._chain(text, guesser)
         tries = Tries(self._patience)
         while tries.left:
@@ -127,7 +114,6 @@ class RemoteTarget:
         return text.go_on_alone(guesser, run)
 
     def _room(self, text: _Text) -> int:
-        """Return how many tokens a draft may have: the target adds the last token of the text by itself."""
         return max(min(self._most_drafted, text.left - 1), 0)
 
     def _chain(self, text: _Text, guesser: Guesser) -> tuple[int, ...]:
@@ -142,7 +128,7 @@ class RemoteTarget:
         return tuple(guesser.guesses[:length])
 
     def _drafting_on(self, text: _Text, guesser: Guesser, sent: int) -> FromServer | None:
-        """Guess behind what was sent until the answer comes, were it a refusal; None where it does not in time."""
+        """Draft on until an answer comes, even a refusal; None where none comes in time."""
         until = time.monotonic() + self._patience.timeout_s
         most = sent + self._drafting.ahead
         while (answer := text.heard(0.0)) is None and len(guesser.guesses) < most and text.left > len(guesser.guesses):
@@ -151,8 +137,6 @@ class RemoteTarget:
 
 
 class _Text:
-    """One text as the device knows it, and its session with the server."""
-
     def __init__(self, link: Link, request: Request, patience: Patience) -> None:
         self._link, self._request, self._patience = link, request, patience
         self._session = secrets.token_hex(8)
@@ -165,21 +149,18 @@ class _Text:
 
     @property
     def left(self) -> int:
-        """Tokens that may still come."""
         return self._request.max_new_tokens - (len(self._tokens) - len(self._request.prompt))
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more comes."""
         return self._is_ended or self.left <= 0
 
     @property
     def is_there(self) -> bool:
-        """Whether the server has told, since it was asked last, that it is there."""
+        """Whether the server has answered something since the last message to it."""
         return bool(self._reason)
 
     def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
-        """Open the session; return the first token."""
         asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
         tries = Tries(self._patience)
         while tries.left:
@@ -191,17 +172,12 @@ class _Text:
         return self.go_on_alone(guesser, run)
 
     def ask(self, chain: tuple[int, ...], run: EdgeRun) -> None:
-        """Ask to verify a chain behind all that is known."""
         self._ask(Draft(session=self._session, base=len(self._tokens), tokens=chain))
         run.drafted += len(chain)
         self._asked_s = time.monotonic()
 
     def heard(self, timeout_s: float) -> FromServer | None:
-        """Return what the server says of this text, if it is news; None where it is silent.
-
-        Raises:
-            RequestError: the server refuses the device.
-        """
+        """Return the server's next news of this text; None where none comes in time; RequestError if it refuses."""
         until = time.monotonic() + timeout_s
         while (message := self._link.receive(max(until - time.monotonic(), 0.0))) is not None:
             if isinstance(message, Refused) and not message.session:
@@ -225,11 +201,7 @@ class _Text:
         return known > len(self._tokens) or (answer.is_finished and known == len(self._tokens))
 
     def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: Guesser, run: EdgeRun) -> list[int]:
-        """Take an answer, to a chain or to what opened the session; return what is new.
-
-        Raises:
-            RequestError: the server refuses.
-        """
+        """Take the answer to a chain, or to the opening where `chain` is None; return the new tokens."""
         if isinstance(message, Refused):
             if not message.is_unknown:
                 raise RequestError(f"the server refuses: {message.reason}")
@@ -246,11 +218,9 @@ class _Text:
         return new
 
     def go_on_alone(self, guesser: Guesser, run: EdgeRun) -> list[int]:
-        """Say some tokens without the target, and let it take up the text behind them.
+        """Emit some tokens without the target; the next session lets it continue behind them.
 
-        Raises:
-            RequestError: that is not allowed, and the server says that it cannot go on.
-            ServerAwayError: that is not allowed, and the server is silent.
+        Raises RequestError or, if the server is silent, ServerAwayError where no fallback is allowed.
         """
         count = min(self._patience.fallback, self.left)
         if count == 0:
@@ -270,7 +240,6 @@ class _Text:
         return own
 
     def close(self) -> None:
-        """Tell the server that the text is not needed any more, if it can be told."""
         self._say(*self._closes(), Close(session=self._session))
 
     def _closes(self) -> list[Close]:
@@ -281,12 +250,12 @@ class _Text:
         self._session = secrets.token_hex(8)
 
     def _ask(self, *messages: FromDevice) -> None:
-        """Send what wants an answer; where the last got none, with a ping: a server that is busy answers that."""
+        """Send what needs an answer, with a ping if the last had none: a busy server still answers pings."""
         self._say(*messages, *((Ping(number=0),) if self._is_asking else ()))
         self._is_asking, self._reason = True, ""
 
     def _say(self, *messages: FromDevice) -> None:
-        """Send messages; one that cannot be sent is lost with those behind it, like any that does not arrive."""
+        """Send messages; a failure loses one and those behind it, like any message that does not arrive."""
         with suppress(ServerAwayError):
             for message in messages:
                 self._link.send(message)

@@ -1,4 +1,4 @@
-"""The drafter of one device: guesses token after token behind one text, and goes back where the target disagrees."""
+"""The drafter of one device: drafts token after token behind one text, and goes back where the target disagrees."""
 
 from __future__ import annotations
 
@@ -19,20 +19,10 @@ from .agreement import borne_out
 
 
 class Guesser:
-    """Guesses what the target says next of one text, one forward a token.
-
-    What it is asked for is what any drafter model says behind the same text, with the target's own noise where tokens
-    are sampled.
-    """
+    """Drafts what any model drafter would behind one text, the target's noise included, one forward a token."""
 
     def __init__(self, model: CausalModel, request: Request, *, most_ahead: int) -> None:
-        """Take a text.
-
-        Args:
-            model: the drafter.
-            request: whose prompt is read with the first guess.
-            most_ahead: guesses that stand behind the text at once.
-        """
+        """Begin a text, whose prompt is read with the first guess; at most `most_ahead` guesses at once."""
         self.forwards = 0
         self._seen = Sequence(request, 0)  # the text, and the guesses behind it
         self._known = len(request.prompt)  # tokens of the text itself
@@ -44,20 +34,16 @@ class Guesser:
 
     @property
     def text(self) -> list[int]:
-        """What is known of the text, prompt included."""
+        """The known text, prompt included."""
         return self._seen.tokens[: self._known]
 
     @property
     def guesses(self) -> list[int]:
-        """What is guessed behind it."""
+        """The guesses behind it."""
         return self._seen.tokens[self._known :]
 
     def guess(self) -> None:
-        """Guess one token more.
-
-        Raises:
-            ModelError: the drafter's scores are not numbers.
-        """
+        """Draft one more token; ModelError where scores are not numbers."""
         self._read = len(self._seen.tokens)
         scores = draft_scores(self._drafter.catch_up([self._seen]), [self._seen], None)
         answer = children_of(scores, 1)
@@ -70,14 +56,11 @@ class Guesser:
         self.forwards += 1
 
     def is_doubted(self, place: int, confidence: float) -> bool:
-        """Whether the guess at a place among the guesses has less than this probability."""
+        """Whether the guess at a place has less than this probability."""
         return not bool(is_sure(np.array([self._log_probs[place]], dtype=np.float32), confidence)[0])
 
     def learn(self, base: int, tokens: Many[int]) -> list[int]:
-        """Take what stands behind the first `base` tokens of the text; return what is new of it.
-
-        Guesses that it bears out become text, and those behind them stay guesses where all of it was guessed.
-        """
+        """Take the tokens behind the first `base` of the text, drop wrong guesses, and return the new tokens."""
         known = base + len(tokens)
         if base > self._known or known <= self._known:
             return []
@@ -91,7 +74,7 @@ class Guesser:
         return new
 
     def _go_back(self, text: list[int], alike: int) -> None:
-        """Stand behind a text of which the drafter has read the first tokens rightly, or fewer."""
+        """Go back to a text of which the drafter has read at most the first `alike` tokens correctly."""
         self._seen = Sequence(self._seen.request, 0)  # what it remembered of its tokens is no more true
         self._seen.tokens = text
         self._log_probs.clear()

@@ -1,4 +1,4 @@
-"""How a device and a server come to know each other: how fast, how far away, and how to draft."""
+"""Introduction of a device to a server: how fast it drafts, how far away the server is, and how to draft."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROBED = 16  # tokens drafted to learn what one takes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduced:
-    """What a device and a server know of each other."""
+    """The results of an introduction."""
 
     welcome: Welcome
     device: EdgeDevice
 
 
 def draft_ms_of(drafter: CausalModel) -> float:
-    """Return the milliseconds that a drafted token takes here: the median of some."""
+    """Return the median milliseconds of a drafted token on this device."""
     guesser = Guesser(drafter, Request(prompt=(0,) * PROBED, max_new_tokens=PROBED), most_ahead=PROBED)
     times = []
     for _ in range(PROBED):
@@ -38,12 +38,9 @@ def draft_ms_of(drafter: CausalModel) -> float:
 
 
 def introduce(link: Link, hello: Hello, *, timeout_s: float = 60.0) -> Introduced:
-    """Tell a server of a device, and be told how to draft.
+    """Introduce a device to a server, with the round trip measured here; return how to draft.
 
-    Args:
-        link: to the server; it greets by itself, without asking how to draft.
-        hello: of the device; its way to the server is measured here.
-        timeout_s: for all answers; the first device of its kind waits for a search.
+    `timeout_s` is for all answers: the first device of its kind waits for a search. The link greets by itself.
 
     Raises:
         RequestError: the server refuses the device.

@@ -27,15 +27,10 @@ def joined(
     token: str,
     patience: Patience,
 ) -> Iterator[tuple[RemoteTarget, Introduced]]:
-    """Connect a drafter to a server; yield the target behind it, and what both know of each other.
+    """Connect a drafter to a server; yield the target behind it and the introduction's results.
 
-    Args:
-        address: host and port.
-        identity: of the drafter.
-        drafter: loaded; its table may be padded otherwise than the target's.
-        tokenizer: how its own numbers tokens, see `vocabulary_hash`.
-        token: the server's secret; "" for none.
-        patience: with the server.
+    The drafter's vocabulary may be padded differently from the target's. `tokenizer` is its `vocabulary_hash`, `token`
+    the server's secret, "" for none.
 
     Raises:
         RequestError: the server refuses the device.

@@ -1,4 +1,4 @@
-"""A device's way to the server: messages out, messages in, over a connection that may break."""
+"""A device's connection to the server, which may break."""
 
 from __future__ import annotations
 
@@ -17,39 +17,32 @@ PIECE = 65536
 
 
 class Link(Protocol):
-    """Carries messages; any of them may be lost, come twice, or come late."""
+    """Carries messages, each of which may be lost, repeated or late."""
 
     def send(self, message: FromDevice) -> None:
-        """Send a message on its way."""
+        """Send a message."""
 
     def receive(self, timeout_s: float) -> FromServer | None:
-        """Return the next message, None where none comes in time; with 0 only what is there already."""
+        """Return the next message, None where none comes in time; with 0 only what has arrived."""
 
     def renew(self) -> None:
-        """Take another way from the next message on, where there is one: nothing has come for long."""
+        """Use another connection from the next message on, if possible: nothing has come for long."""
 
 
 class TcpLink:
-    """A connection to a server; a broken one is made anew when something is sent."""
+    """A connection to a server; a broken one is replaced at the next message."""
 
     def __init__(
         self, host: str, port: int, greeting: Callable[[], FromDevice] | None = None, *, connect_s: float = CONNECT_S
     ) -> None:
-        """Connect to nobody yet.
-
-        Args:
-            host: of the server.
-            port: of the server.
-            greeting: says what goes first over every new connection.
-            connect_s: how long connecting, and sending, may take.
-        """
+        """Do not connect yet; `greeting` is the first message of each connection, `connect_s` also limits sending."""
         self._address, self._greeting, self._connect_s = (host, port), greeting, connect_s
         self._socket: socket.socket | None = None
         self._ready = selectors.DefaultSelector()
         self._buffer = b""
 
     def send(self, message: FromDevice) -> None:
-        """Send a message; where the connection is broken, once more over a new one, and then it may be lost.
+        """Send a message; over a broken connection once more over a new one, where it may be lost.
 
         Raises:
             RequestError: it is too long.
@@ -64,11 +57,7 @@ class TcpLink:
                 self.close()
 
     def receive(self, timeout_s: float) -> FromServer | None:
-        """Return the next message, None where none comes in time.
-
-        Raises:
-            RequestError: what came is no message.
-        """
+        """Return the next message, None where none comes in time; RequestError for a malformed line."""
         until = time.monotonic() + timeout_s
         while (line := self._line()) is None:
             left = max(until - time.monotonic(), 0.0)
@@ -81,11 +70,11 @@ class TcpLink:
         return from_server(line)
 
     def renew(self) -> None:
-        """Connect anew when something is sent: this connection may be dead."""
+        """Close the connection, which may be dead; the next message opens a new one."""
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._socket is not None:
             self._ready.unregister(self._socket)
             with suppress(OSError):

@@ -1,9 +1,8 @@
-"""What a device and a server say to each other: one JSON object a line.
+"""The messages between a device and a server: one JSON object a line.
 
-Everything is told by places in the text. A draft names the length of the text that it stands behind; an answer names
-where its tokens begin. So a message that comes twice, late or not at all does no harm: a draft behind a place that the
-server has passed is answered by what stands there, and an answer that the device has already is no news. The server
-alone adds to a text, so both ends agree on all of it that both know.
+All are relative to places in the text: a draft names the length of the text before it, an answer where its tokens
+begin. So repeated, late and lost messages do no harm. A draft behind the server's text is answered by the tokens there,
+and an answer that the device has is not news. Only the server extends a text, so both agree on all that both know.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The server says how it wants the device to draft, and why."""
+    """The server tells the device how to draft, and why."""
 
     drafting: DeviceDrafting
     most_drafted: int  # tokens of one draft that it verifies
@@ -49,7 +48,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """A device asks how far away the server is."""
+    """A device measures its distance from the server."""
 
     number: int
     kind: Literal["ping"] = "ping"
@@ -57,7 +56,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """The server says that it is there."""
+    """The server answers a ping."""
 
     number: int
     kind: Literal["pong"] = "pong"
@@ -65,10 +64,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """A device asks for a text; again where it does not know whether the server has heard.
-
-    A text that has begun elsewhere goes on as one whose prompt is all of it so far: draws hang on the place alone.
-    """
+    """A device starts a text; a text begun elsewhere is all prompt, since draws depend on the place alone."""
 
     session: str
     prompt: tuple[int, ...]
@@ -89,18 +85,14 @@ class Open:
 
     @property
     def request(self) -> Request:
-        """What the target is asked.
-
-        Raises:
-            RequestError: it cannot be.
-        """
+        """The request for the target; RequestError if its values are not valid."""
         names = ("prompt", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
         return Request(**{name: getattr(self, name) for name in names}, stop=frozenset(self.stop))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A device asks to verify what it drafted behind the first `base` tokens of a text."""
+    """A device sends a draft behind the first `base` tokens of a text for verification."""
 
     session: str
     base: int
@@ -115,7 +107,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The server says what stands behind the first `base` tokens of a text."""
+    """The server's tokens behind the first `base` of a text."""
 
     session: str
     base: int
@@ -126,11 +118,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The server cannot do what was asked.
+    """The server cannot do what a message wants.
 
-    Attributes:
-        is_unknown: it does not know the session, which may be opened again.
-        is_passing: it may be able to when it is asked again.
+    `is_unknown`: it does not know the session, which may be opened again. `is_passing`: a repeat may succeed.
     """
 
     session: str
@@ -142,7 +132,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Close:
-    """A device has no more use for a text."""
+    """A device is done with a text."""
 
     session: str
     kind: Literal["close"] = "close"
@@ -156,11 +146,7 @@ FromServer = Welcome | Pong | Answer | Refused
 
 
 def to_line(message: FromDevice | FromServer) -> bytes:
-    """Return a message as it travels.
-
-    Raises:
-        RequestError: it is longer than a line may be.
-    """
+    """Return a message as a line; RequestError if it is too long."""
     line = to_json(message).encode() + b"\n"
     if len(line) > MOST_BYTES:
         raise RequestError(f"a message has at most {MOST_BYTES} bytes, this one {len(line)}; shorten the prompt")
@@ -168,7 +154,7 @@ def to_line(message: FromDevice | FromServer) -> bytes:
 
 
 def open_of(session: str, request: Request) -> Open:
-    """Return what asks for a text."""
+    """Return the message that starts a text."""
     return Open(
         session=session,
         prompt=request.prompt,
@@ -184,21 +170,13 @@ def open_of(session: str, request: Request) -> Open:
 
 
 def from_device(line: bytes) -> FromDevice:
-    """Return what a device says.
-
-    Raises:
-        RequestError: it is no message of a device.
-    """
+    """Return a device's message; RequestError if it is not one."""
     message: FromDevice = _read(FromDevice, line)
     return message
 
 
 def from_server(line: bytes) -> FromServer:
-    """Return what a server says.
-
-    Raises:
-        RequestError: it is no message of a server.
-    """
+    """Return a server's message; RequestError if it is not one."""
     message: FromServer = _read(FromServer, line)
     return message
 

@@ -1,4 +1,4 @@
-"""How long a device waits for a server that is silent, refuses for now, or has too much to do."""
+"""How long a device waits for a server that is silent, refuses for now, or is busy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ PAUSE_S = 0.2  # before a server is asked again that has said that it cannot rig
 class Patience:
     """How long a device waits.
 
-    Attributes:
-        timeout_s: for one answer, before it asks again, with what it has drafted meanwhile.
-        fallback: tokens that it says by itself when the server has been silent for long; 0: it gives up instead.
+    `timeout_s` is for one answer, before it sends again with what it has drafted meanwhile; `fallback` the tokens it
+    emits alone after a long silence, 0 to give up instead.
     """
 
     timeout_s: float = 2.0
@@ -26,24 +25,18 @@ class Patience:
 
 
 class Tries:
-    """How often one thing may still be asked in vain.
+    """The tries left for one message.
 
-    Only silences are counted. A server that asks for patience is there: it is asked again for as long as they take. So
-    is one that answers a ping, if nothing else yet: it is waited for longer.
+    Only silences count. A server that asks for patience is alive, so it is asked again for as long as they would take;
+    one that answers only pings is waited for longer.
     """
 
     def __init__(self, patience: Patience) -> None:
-        """Begin to ask."""
         self.left = MOST_SILENT
         self._timeout_s, self._begun_s = patience.timeout_s, time.monotonic()
 
     def settled(self, message: FromServer | None, *, is_there: bool) -> FromServer | None:
-        """Return what was heard; None where it is to be asked again, behind a pause where the server asks for one.
-
-        Args:
-            message: what was heard last, None for nothing.
-            is_there: whether the server has told, since it was asked, that it is there.
-        """
+        """Return the message; None where to try again, after any pause that the server asks for."""
         if message is None and not is_there:
             self.left -= 1
         elif message is None:
@@ -55,7 +48,7 @@ class Tries:
         return None
 
     def _bear(self, most_s: float) -> bool:
-        """Give up where all tries together took so long; return whether they did not."""
+        """Give up once all tries took `most_s`; return whether tries are left."""
         if time.monotonic() >= self._begun_s + most_s:
             self.left = 0
         return self.left > 0

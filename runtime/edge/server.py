@@ -28,8 +28,6 @@ FAREWELL_S = 1.0  # in which what was said last must have arrived
 
 @dataclass(slots=True)
 class _Connection:
-    """What is on its way to one device."""
-
     writer: asyncio.StreamWriter
     out: asyncio.Queue[FromServer] = field(default_factory=lambda: asyncio.Queue(QUEUE))
     is_greeted: bool = False
@@ -38,20 +36,10 @@ class _Connection:
 
 
 class EdgeServer:
-    """Listens for devices and lets a desk serve them.
-
-    All that the desk does happens in one thread: what comes while that thread works is heard right behind. A connection
-    is read on meanwhile, so that its pings are answered.
-    """
+    """Listens for devices and lets a desk serve them in one thread; connections are read meanwhile, for pings."""
 
     def __init__(self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen to nobody yet.
-
-        Args:
-            desk: that answers.
-            host: of the interface to listen on.
-            port: 0 for any that is free.
-        """
+        """Do not listen yet; port 0 means any free one."""
         self._desk, self._host, self._port = desk, host, port
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")
         self._echo = ThreadPoolExecutor(1, thread_name_prefix="pings")
@@ -66,14 +54,11 @@ class EdgeServer:
         return self._port
 
     async def serve(self, listening: Callable[[int], None] = lambda _: None) -> None:
-        """Serve until `stop` is called.
-
-        Args:
-            listening: is told the port, once devices may come.
+        """Serve until `stop` is called; `listening` gets the port once devices may come.
 
         Raises:
             OSError: the port is taken.
-            Exception: whatever has ended the work by mistake.
+            Exception: any error that ended the work.
         """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         let_workers_go()  # this thread has loaded the target, another one decodes
@@ -97,7 +82,6 @@ class EdgeServer:
             self._loop.call_soon_threadsafe(self._stopped.set)
 
     async def _work(self) -> None:
-        """Let the desk work whenever something is due."""
         while True:
             due_s = await self._in_hands(self._work_where_due)
             if due_s == 0.0:
@@ -108,14 +92,12 @@ class EdgeServer:
                     await self._heard.wait()
 
     def _work_where_due(self) -> float | None:
-        """Do the next thing if it is due; return in how many seconds it was, None where nothing waits."""
         due_s = self._desk.due_in_s()
         if due_s == 0.0:
             self._desk.work()
         return due_s
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let a conversation run as a task of its own, which ends with the server."""
         if len(self._conversations) >= MOST_CONNECTIONS:
             writer.transport.abort()
             return
@@ -137,7 +119,7 @@ class EdgeServer:
             connection.writer.transport.abort()  # whatever is on its way to somebody who does not read
 
     async def _heard_from(self, reader: asyncio.StreamReader, connection: _Connection) -> bytes:
-        """Return the next line, nothing where the connection is to end."""
+        """Return the next line; empty where the connection is to end."""
         try:
             async with asyncio.timeout(None if connection.is_greeted else GREETING_S):
                 return await reader.readline()
@@ -148,7 +130,7 @@ class EdgeServer:
         return b""
 
     async def _take(self, line: bytes, connection: _Connection) -> bool:
-        """Hear a message; return whether the connection is worth keeping."""
+        """Handle a message; return whether to continue the connection."""
         try:
             message = from_device(line)
         except SpectuneError as error:
@@ -178,16 +160,14 @@ class EdgeServer:
         self._heard.set()
 
     async def _greet(self, hello: Hello, connection: _Connection) -> None:
-        """Answer a device that introduces itself; how it is to draft may take a search, beside all else."""
+        """Answer an introduction; a search for how to draft runs in a thread of its own."""
         self._put(connection, await asyncio.to_thread(self._desk.greeted, hello))
 
     def _reply(self, connection: _Connection, answer: FromServer) -> None:
-        """Let an answer go its way, from the target's thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._put, connection, answer)
 
     def _refuse(self, connection: _Connection, reason: str) -> bool:
-        """Say why a connection ends."""
         self._put(connection, Refused(session="", reason=reason))
         return False
 
@@ -205,7 +185,7 @@ class EdgeServer:
                 await connection.writer.drain()
 
     async def _flush(self, connection: _Connection) -> None:
-        """Let what was said last arrive, if it can."""
+        """Let the last messages arrive, if possible."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await connection.out.join()
@@ -214,13 +194,12 @@ class EdgeServer:
                 await connection.writer.wait_closed()
 
     async def _in_hands(self, work: Callable[[], Value], hands: ThreadPoolExecutor | None = None) -> Value:
-        """Let the one thread do something, or another one."""
         assert self._loop is not None
         return await self._loop.run_in_executor(hands or self._hands, work)
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, again where one has swallowed it, and wait until they have ended."""
+    """Cancel tasks, again where one swallows it, and wait for their end."""
     while tasks:
         for task in tasks:
             task.cancel()
@@ -231,11 +210,7 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def serve_in_thread(server: EdgeServer) -> threading.Thread:
-    """Serve in a thread of its own; return it once devices may come.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Serve in a thread of its own; return it once devices may come; OSError if the port is taken."""
     failed: list[BaseException] = []
     is_known = threading.Event()
 

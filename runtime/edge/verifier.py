@@ -1,4 +1,4 @@
-"""The target of a server: many texts in its cache, and whichever of them have a draft verified together."""
+"""The target of a server: many texts in its cache, any of which are verified together."""
 
 from __future__ import annotations
 
@@ -24,22 +24,14 @@ UNPADDED = RoundSetup(policy=PlainPolicy())
 
 
 class EdgeVerifier:
-    """Holds texts and lets them grow by what the target says of drafts that come from elsewhere.
+    """Holds texts and extends them by what the target accepts of drafts from elsewhere.
 
-    Invariant: `_slots[i]` is the text whose tokens, but the last, are in slot i of the cache; of a prompt that is still
-    read, those that were. Those that are verified together are moved to the first slots; the last slot is always free,
-    for two to change places.
+    Invariant: `_slots[i]` is the text whose tokens, but the last, are in slot i of the cache; of a prompt being read,
+    those read so far. Texts to verify together move to the first slots. The last slot stays free, for swaps.
     """
 
     def __init__(self, target: CausalModel, *, slots: int, capacity: int, most_drafted: int) -> None:
-        """Allocate.
-
-        Args:
-            target: that verifies.
-            slots: texts at once.
-            capacity: tokens of each, prompt and answer.
-            most_drafted: tokens of one draft.
-        """
+        """Allocate the cache of `slots` texts with `capacity` tokens each, prompt and answer, and a draft."""
         self.faults: list[Fault] = []
         self.most_drafted, self.capacity = most_drafted, capacity
         self._target, self._slots = target, list[Sequence | None]([None] * slots)
@@ -66,15 +58,11 @@ class EdgeVerifier:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens of the target, padding included."""
+        """The target's vocabulary, padding included."""
         return self._target.vocabulary
 
     def open(self, request: Request) -> Reading:
-        """Return a text that is held, and of whose prompt nothing is read yet.
-
-        Raises:
-            RequestError: it is too long.
-        """
+        """Reserve a slot for a text; return its unread prompt; RequestError if it is too long."""
         assert self.has_room
         self._cache.require(len(request.prompt) + request.max_new_tokens + self.most_drafted + 1)
         slot = self._slots.index(None)
@@ -82,12 +70,9 @@ class EdgeVerifier:
         return Reading(text, slot=slot)
 
     def read(self, reading: Reading) -> None:
-        """Read a piece of a prompt; behind the last one draw the first token.
+        """Read a piece of a prompt; behind the last one draw the first token, and drop the text if it is finished.
 
-        A text that is finished by it is not held any longer.
-
-        Raises:
-            MemoryError, RuntimeError: the forward failed; the text is of no more use.
+        Raises MemoryError or RuntimeError if the forward failed; the text is then of no more use.
         """
         text = reading.sequence
         reading.slot = self._slot_of(text)
@@ -100,13 +85,7 @@ class EdgeVerifier:
             self.close(text)
 
     def verify(self, asked: Many[Asked]) -> None:
-        """Let every text grow by what the target accepts of its draft, and by one token of its own.
-
-        Texts that are finished by it are not held any longer.
-
-        Args:
-            asked: different texts that are held, with at most `most_drafted` tokens of the vocabulary each.
-        """
+        """Extend different texts by what the target accepts of their drafts and one token; drop finished texts."""
         self._to_the_front([text for text, _ in asked])
         rows = sorted(asked, key=lambda one: self._slot_of(one[0]))
         texts = [text for text, _ in rows]
@@ -116,11 +95,11 @@ class EdgeVerifier:
                 self.close(text)
 
     def is_known(self, tokens: Many[int]) -> bool:
-        """Whether all are tokens of the target's vocabulary."""
+        """Whether all tokens are in the target's vocabulary."""
         return all(0 <= token < self.vocabulary for token in tokens)
 
     def close(self, text: Sequence) -> None:
-        """Forget a text; one that is not held is forgotten already."""
+        """Drop a text, if it is held."""
         for slot, held in enumerate(self._slots):
             if held is text:
                 self._slots[slot] = None
@@ -129,7 +108,6 @@ class EdgeVerifier:
         return next(slot for slot, held in enumerate(self._slots) if held is text)
 
     def _to_the_front(self, texts: Many[Sequence]) -> None:
-        """Let texts lie in the first slots, in any order."""
         slots = [self._slot_of(text) for text in texts]
         behind = [slot for slot in slots if slot >= len(texts)]
         others = set(range(len(texts))).difference(slots)
@@ -137,7 +115,7 @@ class EdgeVerifier:
             self._change_places(place, slot)
 
     def _change_places(self, first: int, second: int) -> None:
-        """Let the text of the second slot lie in the first, and what lies there, if anything, in the second."""
+        """Swap the texts of two slots, of which the first may be empty."""
         spare, pushed, moved = len(self._slots), self._slots[first], self._slots[second]
         assert moved is not None
         if pushed is not None:

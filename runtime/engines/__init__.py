@@ -1,1 +1,1 @@
-"""Engines that people run in production: what of a plan each can carry, and the plan written as its settings."""
+"""Production engines: what each can run of a plan, and the plan as its settings."""

@@ -1,4 +1,4 @@
-"""What a reader must do before a command runs that reads models in an engine's own form."""
+"""Conversions that a command needs first, for engines with a model form of their own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ class Elsewhere(Protocol):
     """The command of an engine's own converter."""
 
     def __call__(self, path: str, out: str, dtype: str | None) -> str:
-        """Return how it writes a model at a path to another, in a number format; where None, in one of its choice."""
+        """Return the command that writes a model in a number format; None: the converter's choice."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnForm:
-    """An engine's own form of models, and who writes it.
+    """An engine's own form of models, and its converters.
 
     Attributes:
-        engine: by name.
-        named: what a command calls a model at a path; the path itself where it is in the form already.
-        require: raises ModelError of a folder that `spectune convert` does not write in it.
-        elsewhere: how the engine's own converter writes it.
+        named: how a command names a model at a path; the path itself where it has the form already.
+        require: raises ModelError for a folder that `spectune convert` cannot convert.
+        elsewhere: command of the engine's own converter.
         for_heads: what converts heads, which `spectune convert` does not.
-        dtypes: number formats that `spectune convert` writes it in.
+        dtypes: number formats that `spectune convert` writes.
     """
 
     engine: str
@@ -42,12 +41,12 @@ class OwnForm:
 
 
 def conversions(form: OwnForm, schedule: Schedule, target: str) -> tuple[str, ...]:
-    """Return how each model is made that is not in an engine's form yet: the target, and the schedule's drafter."""
+    """Return the conversions of the target and of the schedule's drafter, where they are needed."""
     return tuple(_conversions(form, schedule, target))
 
 
 def drafter_named(drafter: EngineDrafter, target: str, named: Callable[[str], str]) -> str:
-    """Return what the command calls a drafter: never as it calls the target, whose folder may have the same name."""
+    """Return the command's name of a drafter, never the target's, whose folder may have the same name."""
     own = named(drafter.path)
     return named(f"{drafter.name}-drafter") if own == named(target) and drafter.path != target else own
 
@@ -68,7 +67,6 @@ def _conversions(form: OwnForm, schedule: Schedule, target: str) -> Iterator[str
 
 
 def _converted(form: OwnForm, path: str, out: str, dtype: str | None) -> str:
-    """Say how one model is converted, to the number format it was planned in: by us where we can."""
     told = () if dtype is None else ("--dtype", dtype)
     ours = shlex.join(("spectune", "convert", path, "--engine", form.engine, *told, "-o", out))
     theirs = form.elsewhere(path, out, dtype)

@@ -1,4 +1,4 @@
-"""Models written anew for an engine: where they lie, in which number formats, and what tells a folder of OpenVINO."""
+"""Models converted for an engine: places, number formats, and the mark of an OpenVINO folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,11 @@ OPENVINO_FILE = "openvino_model.xml"  # of a folder of OpenVINO
 
 
 def is_openvino(path: Path) -> bool:
-    """Say whether a path is a folder of OpenVINO."""
+    """Return whether a path is an OpenVINO folder."""
     return (path / OPENVINO_FILE).is_file()
 
 
 def converted(model: Path, folder: Path, ending: str) -> Path:
-    """Return the place of a model's other form: checkpoints of one name, or of one path over time, never share it.
-
-    Args:
-        model: folder of Hugging Face.
-        folder: where other forms lie.
-        ending: of the form, number format included.
-
-    Raises:
-        ModelError: it is no such folder.
-    """
+    """Return the path of a model's other form, unique by its weights' hash; ModelError if it is not a model folder."""
     who = identify(model)
     return folder / f"{who.name}.{who.weights_hash[:KNOWN_BY]}.{ending}"

@@ -1,4 +1,4 @@
-"""What an engine has to know of a plan's drafters: where each lies, and whether it is a head."""
+"""A plan's drafters as an engine needs them: where each lies, and whether it is a head."""
 
 from __future__ import annotations
 
@@ -31,12 +31,8 @@ READS_OTHERWISE = (
 def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None = None) -> dict[str, EngineDrafter]:
     """Return a plan's drafters by name.
 
-    Args:
-        plan: whose.
-        places: where drafters lie now; where they lay when they were profiled for all others.
-        target: where the target lies now; where it lay when it was profiled unless given.
-
-    What is not here, a name on a hub or another form of a model, is told by the files that were profiled.
+    `places` and `target` say where models lie now; None or missing: where they were profiled. Those files also describe
+    models that are not here, such as a hub's name or another form.
     """
     large = _described(target, plan.target.location)
     layers = _number_in(large, "num_hidden_layers")
@@ -61,12 +57,7 @@ def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None 
 
 
 def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
-    """Return what kind of drafter lies at a path; by its tensors' names where they can be read.
-
-    Args:
-        path: a folder of safetensors, or any other file of a model.
-        follows_text: whether its drafts depend on the text alone; those of what works on the target's states do not.
-    """
+    """Return a drafter's form by its tensors' names; `follows_text`: its drafts depend on the text alone."""
     names = set(_tensor_names(path))
     if JOINS in names:
         return next((form for start, form in FORMS.items() if any(n.startswith(start) for n in names)), "unknown")
@@ -74,7 +65,7 @@ def drafter_form(path: Path, follows_text: bool) -> DrafterForm:
 
 
 def require_language_model(name: str, path: Path, engine: str) -> None:
-    """Raise RequestError for a drafter that is no language model of its own, as far as its files tell."""
+    """Raise RequestError for a drafter that is not a language model of its own, as far as its files tell."""
     if drafter_form(path, follows_text=True) != "model":
         raise RequestError(
             f"{name} at {path} works beside its target and is no language model, and {engine} runs none but "
@@ -83,13 +74,10 @@ def require_language_model(name: str, path: Path, engine: str) -> None:
 
 
 def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
-    """Return the layers behind each state that an EAGLE-3 head reads where engines read others; none where they agree.
+    """Return the layers behind each state of an EAGLE-3 head, if engines read others; else none.
 
-    Engines read what a head's files name for them, else the states after 2, L/2 and L - 3 of L layers.
-
-    Args:
-        head: its folder.
-        layers: of its target; where None, as many as the head's last state says.
+    Engines read those that a head's files name for them, else the states after 2, L/2 and L - 3 of L layers. `layers`
+    is the target's; None: as many as the head's last state says.
     """
     reads, (named, _) = tuple(own_config(head).get("reads") or ()), named_layers(written_config(head))
     if not reads or named:
@@ -99,13 +87,12 @@ def own_reads(head: Path, layers: int | None) -> tuple[int, ...]:
 
 
 def tables_of(drafter: Path, target: Path) -> tuple[int, int] | None:
-    """Return the sizes of a drafter's and its target's table of tokens where both are known and differ."""
+    """Return the vocabulary sizes of a drafter and its target where both are known and differ."""
     rows, wanted = _number_in(drafter, "vocab_size"), _number_in(target, "vocab_size")
     return None if rows is None or wanted is None or rows == wanted else (rows, wanted)
 
 
 def _described(place: Path | None, profiled: str) -> Path:
-    """Return where files tell what a model is: where it lies now, else where it lay when it was profiled."""
     return place if place is not None and (place / CONFIG).is_file() else Path(profiled)
 
 
@@ -117,7 +104,6 @@ def _number_in(model: Path, name: str) -> int | None:
 
 
 def _architecture(model: Path) -> str:
-    """Return the architecture that a folder's config.json names first, nothing where it names none."""
     named = written_config(model).get("architectures")
     return str(named[0]) if isinstance(named, list) and named else ""
 

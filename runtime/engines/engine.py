@@ -1,4 +1,4 @@
-"""What every engine's file offers: how it would run a policy, and its own configuration of a schedule."""
+"""The interface of an engine: how it would run a policy, and its configuration of a schedule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class Written:
     """A schedule as one engine's configuration.
 
     Attributes:
-        flags: of its command line, as typed.
-        files: name and text of each.
-        command: to be typed in the folder that holds the files.
+        files: name and text of each, for the folder in which `command` is typed.
         options: all that was set, for the check against the recorded schema.
         notes: what a reader must know or do.
     """
@@ -43,38 +41,25 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it, and the name of its schema."""
+        """The engine's name, and that of its schema."""
         ...
 
     def setting(self, policy: TreePolicy, drafter: EngineDrafter | None, version: str) -> Setting | str:
-        """Return how the engine runs a policy that drafts, or in one clause why it cannot.
-
-        Args:
-            policy: any but plain decoding.
-            drafter: the model that drafts; None where the text does.
-            version: a recorded one.
-        """
+        """Return how the engine runs a policy that drafts, or in one clause why not; `drafter` None: text drafts."""
         ...
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return how the engine runs a setting where tokens are drawn at a temperature, or why it cannot there.
+        """Return how the engine runs a setting at a temperature, or why it cannot.
 
-        Our own drafters draw with the target's noise. An engine's do otherwise, so either its setting says so in
-        `differs`, or it keeps at least as many drafts.
+        Our own drafters draw with the target's noise. An engine's do not, so either its setting says so in `differs`,
+        or it accepts at least as many drafts.
         """
         ...
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
-        """Return the policies worth a look with a drafter, or with the text where None."""
+        """Return the policies worth a try with a drafter, or with the text where None."""
         ...
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
-        """Return the configuration of a schedule.
-
-        Args:
-            schedule: of settings this engine returned for this version, and how it ran where it was measured: the
-                configuration then makes it run so again.
-            target: path of the model.
-            version: a recorded one.
-        """
+        """Return the configuration of a schedule of its own settings; one measured in it runs the same way again."""
         ...

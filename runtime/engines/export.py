@@ -1,4 +1,4 @@
-"""A plan written for one engine: the best that the engine can carry of it, and what that leaves out."""
+"""A plan written for one engine: the best that it can run of the plan, and what that leaves out."""
 
 from __future__ import annotations
 
@@ -27,28 +27,21 @@ Answers = Mapping[Staged, Setting | str]  # how an engine runs a policy, or why 
 
 
 def expressible(engine: Engine, plan: Plan, drafters: Drafters, version: str) -> dict[Staged, Setting]:
-    """Return all that an engine can run with a plan's drafters: its own grid, and what the plan lists."""
+    """Return all that an engine can run with a plan's drafters: its own grid and the plan's policies."""
     return _able(_answers(engine, plan, drafters, version))
 
 
 def export_plan(
     plan: Plan, engine: Engine, drafters: Drafters, *, target: str, version: str | None, rates: Rates
 ) -> Exported:
-    """Return the plan as the engine carries it.
+    """Return the plan as the engine can run it.
 
     A plan that was measured in the engine itself prices what the engine does, and its configuration says how it ran.
-
-    Args:
-        plan: to be exported.
-        engine: whose configuration is wanted.
-        drafters: the plan's, by name.
-        target: path of the target.
-        version: of the engine; the newest recorded one where None.
-        rates: by which its ways are compared.
+    `version` None means the newest recorded one; `rates` compare the engine's ways.
 
     Raises:
         RequestError: the version's options were not recorded.
-        PlanError: the engine's schema does not take what would be written.
+        PlanError: the engine's schema does not allow the configuration.
     """
     recorded = recorded_version(engine.name, version)
     places = [(cell.batch, cell.context) for cell in plan.cells]
@@ -78,7 +71,6 @@ def export_plan(
 def _answers(
     engine: Engine, plan: Plan, drafters: Drafters, version: str, more: Iterable[Staged] = ()
 ) -> dict[Staged, Setting | str]:
-    """Return what an engine says of its own grid, of what the plan lists, and of some more policies."""
     staged: dict[Staged, None] = {}
     for name in (LOOKUP, *drafters):
         for policy in engine.candidates(drafters.get(name), version):
@@ -94,10 +86,7 @@ def _answers(
 def _answer(
     engine: Engine, plan: Plan, policy: TreePolicy, drafter: EngineDrafter | None, version: str
 ) -> Setting | str:
-    """Return how an engine runs a policy at the plan's temperature.
-
-    In its own regime the price of the nearest one is that of what it does.
-    """
+    """Return how an engine runs a policy at the plan's temperature, without deviation if the plan measured that."""
     if drafter is not None and drafter.refused:
         return drafter.refused
     found = engine.setting(policy, drafter, version)
@@ -113,13 +102,12 @@ def _able(answers: Answers) -> dict[Staged, Setting]:
 
 
 def _is_own(plan: Plan, engine: Engine) -> bool:
-    """Return whether a plan was measured in the engine itself."""
     measured = measured_in(plan)
     return measured is not None and measured.engine == engine.name
 
 
 def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
-    """Return the plan's own line, None where a server cannot follow it: what it can follow is not solved for anew."""
+    """Return the plan's own line without solving again; None where a server cannot follow it."""
     taken: dict[int, Offer] = {}
     for cell in plan.cells:
         setting = settings.get((cell.policy, cell.drafter))
@@ -133,7 +121,6 @@ def _planned(plan: Plan, settings: Mapping[Staged, Setting]) -> Line | None:
 
 
 def _schedule(line: Line, plan: Plan, engine: Engine) -> Schedule:
-    """Return a line as stages, with what the plan was made for, and how the engine ran, if it did."""
     serving = Serving(dtype=plan.dtype, threads=plan.device.threads) if _is_own(plan, engine) else None
     gpu = plan.device.name if plan.device.kind == "cuda" and serving is None else ""
     return replace(schedule_of(line), serving=serving, temperature=plan.temperature, dtype=plan.dtype, gpu=gpu)
@@ -146,7 +133,6 @@ def _drafter_of(offer: Offer) -> str | None:
 
 
 def _is_carried(cell: PlanCell, offer: Offer, settings: Mapping[Staged, Setting]) -> bool:
-    """Return whether an engine does in a cell what the plan wants there."""
     if offer.setting is None:
         return isinstance(cell.policy, PlainPolicy)
     wanted = settings.get((cell.policy, cell.drafter))
@@ -155,17 +141,13 @@ def _is_carried(cell: PlanCell, offer: Offer, settings: Mapping[Staged, Setting]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a plan's cells when a way is chosen over several of them."""
-
     plan: Plan
     rates: Rates
 
     def contexts(self, batch: int) -> int:
-        """Return how many contexts a batch has a cell at."""
         return len({cell.context for cell in self.plan.cells if cell.batch == batch})
 
     def better(self, cell: PlanCell, line: Line, over: str) -> str:
-        """Return how what a server does compares, with what the plan wants in a cell, as far as speeds are known."""
         for each in self.plan.cells:
             place, offer = (each.batch, each.context), line.offers[each.batch]
             gets = offer.rates.get(place) or self.rates.in_engine((offer.policy, _drafter_of(offer))).get(place)
@@ -176,7 +158,7 @@ class _Known:
 
 
 def _reason(cell: PlanCell, line: Line, answers: Answers, known: _Known) -> str:
-    """Say why a cell does not get what it wants."""
+    """Say why a cell does not get its policy."""
     if isinstance(cell.policy, PlainPolicy):
         return "the server drafts where it pays over all cells, and has no off here, or loses nothing by drafting"
     wanted, gets = answers[cell.policy, cell.drafter], line.offers[cell.batch].setting
@@ -234,7 +216,6 @@ def _kept(dropped: Sequence[Dropped], cells: int) -> float | None:
 
 
 def _notes(line: Line, plan: Plan, engine: Engine, target: str) -> tuple[str, ...]:
-    """Return how the line differs from what was priced, in which other engine it was, and what cannot be read."""
     setting, measured = line.setting, measured_in(plan)
     differs = () if setting is None or not setting.differs else (setting.differs,)
     if is_gguf(target) and engine.name != LLAMA_CPP:

@@ -1,4 +1,4 @@
-"""A plan as an engine carries it: its configuration, what was dropped, and what that costs."""
+"""A plan as an engine runs it: its configuration, what was dropped, and what that costs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ Basis = Literal["as planned", "re-solved", "alternatives"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
-    """A cell in which the engine does something else than the plan.
-
-    Attributes:
-        wanted, gets: labels of policies.
-        wanted_drafter, gets_drafter: who drafts, None for nobody.
-        reason: why not what is wanted.
-        wanted_tokens_per_s, gets_tokens_per_s: by the same reckoning, None where it is not known.
-    """
+    """A cell in which the engine deviates from the plan; drafters may be None, and speeds, of one source, unknown."""
 
     batch: int
     context: int
@@ -34,7 +27,7 @@ class Dropped:
 
     @property
     def loss(self) -> float | None:
-        """The share of the planned speed that is lost; None where it is not known."""
+        """The share of the planned speed that is lost; None where unknown."""
         if self.wanted_tokens_per_s is None or self.gets_tokens_per_s is None:
             return None
         return 1.0 - self.gets_tokens_per_s / self.wanted_tokens_per_s
@@ -45,13 +38,13 @@ class Exported:
     """A plan written for one engine.
 
     Attributes:
-        version: the recorded one that the options were checked against.
+        version: the recorded one against which the options were checked.
         flags, files, command: see `Written`.
-        dropped: cells that get something else; empty where the engine carries all of the plan.
-        basis: how the configuration was found. "re-solved": by the planner among all that the engine can express, on
-            the plan's inputs. "alternatives": only among what the plan itself lists in its cells.
-        kept: the geometric mean over all cells of the engine's speed over the plan's, 1 where nothing is lost; None
-            where it is not known in some cell.
+        dropped: cells that get something else; empty where the engine runs all of the plan.
+        basis: "re-solved": by the planner among all that the engine can run, on the plan's inputs; "alternatives": only
+            among those listed in the plan's cells.
+        kept: geometric mean over all cells of the engine's speed over the plan's, 1 without loss; None where some
+            cell's is unknown.
         notes: what a reader must know or do.
     """
 

@@ -28,15 +28,10 @@ FILE_TYPES = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16"}  # g
 
 
 def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
-    """Write a model folder as one GGUF file and return its path.
+    """Write a model folder as one GGUF file and return its path; the file is complete or absent.
 
-    Matrices are stored in `dtype`, vectors in f32, as llama.cpp's own converter does it. An output that equals the
-    embedding is not stored: llama.cpp then takes that.
-
-    Args:
-        folder: config.json, safetensors and tokenizer.json of a Llama.
-        out: the file, made whole or not at all.
-        dtype: of the matrices.
+    Matrices get `dtype`, vectors f32, as by llama.cpp's own converter. An output that equals the embedding is left out:
+    llama.cpp then uses the embedding.
 
     Raises:
         ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's.
@@ -60,23 +55,12 @@ def write_gguf(folder: Path, out: Path, *, dtype: GgufDtype) -> Path:
 
 
 def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Return the rows of a query or key projection in the order llama.cpp rotates them.
-
-    Hugging Face rotates row i of a head with row i + d / 2, llama.cpp row 2 i with row 2 i + 1.
-
-    Args:
-        rows: (heads x d, ...), a weight or a bias.
-        heads: of the queries, or of the keys.
-    """
+    """Return rows (heads x d, ...) in llama.cpp's order: it rotates 2 i with 2 i + 1, Hugging Face i with i + d / 2."""
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def require_writable(folder: Path) -> PreTrainedConfig:
-    """Return the configuration of a model that can be written here.
-
-    Raises:
-        ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's.
-    """
+    """Return the configuration of a model that `write_gguf` can write; ModelError for others."""
     config = load_config(str(folder))
     acts = getattr(config, "hidden_act", "another activation")
     if config.model_type != "llama" or acts != "silu":
@@ -150,7 +134,7 @@ def _require_gpt2_split(folder: Path) -> None:
 
 
 def _has_equal_output(folder: Path) -> bool:
-    """Whether a folder's output, where it stores one, equals its embedding; as transformers, it is tied then alone."""
+    """Whether a folder's output, if stored, equals its embedding; transformers ties it only then."""
     stored: dict[str, torch.Tensor] = {}
     for file in weight_files(folder):
         with safe_open(file, framework="pt") as tensors:

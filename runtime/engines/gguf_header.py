@@ -1,4 +1,4 @@
-"""What llama.cpp needs of memory beside a GGUF file's weights, from what the file says of its model."""
+"""The memory that llama.cpp needs beside a GGUF file's weights, from the model's sizes in the file."""
 
 from __future__ import annotations
 
@@ -13,27 +13,18 @@ MICRO_BATCH = 512  # tokens that llama.cpp computes at once, with logits for eac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufShape:
-    """A model's sizes; 0 where the file does not tell.
-
-    Attributes:
-        cached: numbers that a token leaves in the KV cache, over all layers.
-        vocabulary: tokens.
-    """
+    """A model's sizes, 0 where unknown; `cached` is the numbers of a token in the KV cache, over all layers."""
 
     cached: int
     vocabulary: int
 
     def bytes_beside_weights(self, tokens: int, number_bytes: int) -> int:
-        """Return the bytes of a KV cache of so many tokens, and of the logits of one micro-batch in float32."""
+        """Return the bytes of a KV cache of so many tokens, and of the float32 logits of one micro-batch."""
         return self.cached * tokens * number_bytes + MICRO_BATCH * self.vocabulary * 4
 
 
 def shape_of_gguf(path: Path) -> GgufShape:
-    """Return a model's sizes.
-
-    Raises:
-        ModelError: it is no GGUF file.
-    """
+    """Return a model's sizes; ModelError if it is not a GGUF file."""
     file = read_gguf(path)
 
     def told(name: str, default: Any = 0) -> Any:  # Any: a number, or one of every layer

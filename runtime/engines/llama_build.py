@@ -1,4 +1,4 @@
-"""Which llama-server runs here: where it lies, its version, and what it can do."""
+"""The llama-server on this machine: its path, version and options."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ class LlamaBuild:
     """A llama-server.
 
     Attributes:
-        path: of the program.
-        number: of the build; 0 where it was built outside of llama.cpp's repository and does not know.
-        built: compiler and processor, in its own words; empty where it does not tell.
+        number: of the build; 0 where built outside of llama.cpp's repository, and so unknown.
+        built: compiler and processor, in its own words; empty where unknown.
         options: its help, which lists them.
     """
 
@@ -42,19 +41,19 @@ class LlamaBuild:
 
     @property
     def version(self) -> str:
-        """As people call it."""
+        """The version's usual name."""
         return f"b{self.number}"
 
     @property
     def recorded(self) -> str:
-        """The recorded version whose options are its own."""
+        """The recorded version with the same options."""
         if self.number:
             return nearest_recorded("llama.cpp", self.version)
         known = schema_of("llama.cpp").versions
         return known[-1] if self.knows("--spec-type") else known[0]
 
     def knows(self, option: str) -> bool:
-        """Return whether it takes an option."""
+        """Return whether it has an option."""
         return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", self.options) is not None
 
 
@@ -67,11 +66,7 @@ def missing_server() -> str | None:
 
 
 def llama_build() -> LlamaBuild:
-    """Return the llama-server that runs here.
-
-    Raises:
-        RequestError: there is none, or it does not say what it is.
-    """
+    """Return the llama-server that runs here; RequestError if there is none or it does not give its version."""
     if reason := missing_server():
         raise RequestError(f"llama.cpp: {reason}")
     path = shutil.which(os.environ.get(VARIABLE) or PROGRAM)

@@ -1,6 +1,6 @@
 """llama.cpp: flags of its server.
 
-Counts: draft lengths leave the root out, as ours do. A server drafts one length for all of its slots.
+Draft lengths exclude the root, as ours do. A server drafts one length for all of its slots.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LlamaCpp:
         return Setting(method=kind, drafter=drafter, knobs=knobs, length=policy.length, differs=DOUBT, distance=1)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        """Return the setting: drafters draft the likeliest tokens, matched against the target's own draws."""
         return with_likeliest(setting, "llama.cpp")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
@@ -116,14 +116,13 @@ class LlamaCpp:
         ]
 
     def _named(self, options: Sequence[Option], version: str) -> list[Option]:
-        """Return options by the names that a version has for them."""
         if self._has_types(version):
             return list(options)
         return [(section, OLD.get(name, name), value) for section, name, value in options]
 
 
 def gguf_of(path: str) -> str:
-    """Return the GGUF file of a model: the path itself, or what its folder is called."""
+    """Return the GGUF file of a model: the path itself, or a name from its folder's."""
     return path if path.endswith(".gguf") else f"{Path(path).name}.gguf"
 
 
@@ -149,7 +148,7 @@ GGUF = OwnForm(
 
 
 def _serving(schedule: Schedule) -> list[Option]:
-    """Return a slot per sequence, and what makes a server run as it did when the plan was measured in it, if it was."""
+    """Return a slot per sequence, and, for a plan measured in this server, the options it ran with."""
     slots: list[Option] = [("flags", "parallel", schedule.most_batch)]
     serving = schedule.serving
     if serving is None:

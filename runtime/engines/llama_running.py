@@ -47,14 +47,10 @@ class RunningLlamaCpp:
     """llama.cpp with one target; a `MeasuredEngine`."""
 
     def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int, folder: Path) -> None:
-        """Find or write the GGUF files.
+        """Find or write the GGUF files of models, which are GGUF files or Llama folders of Hugging Face.
 
-        Args:
-            target, drafters: GGUF files, or Llama folders of Hugging Face, which are converted.
-            dtype: of converted matrices; a GGUF file has its own, and this then only says in what keys and values are
-                kept.
-            threads: that compute.
-            folder: where converted files go; one of the same weights and dtype is taken as it is.
+        A GGUF file has its own number format; `dtype` then only sets that of keys and values. Converted files go to
+        `folder`, and are used again for the same weights and dtype.
 
         Raises:
             RequestError: there is no llama-server, or the dtype is none of GGUF's.
@@ -72,7 +68,7 @@ class RunningLlamaCpp:
 
     @cached_property
     def facts(self) -> EngineFacts:
-        """What runs here."""
+        """The engine's version and its properties here."""
         build = llama_build()
         is_new = build.knows(SYNTHETIC)  # and such a build counts rounds
         return EngineFacts(
@@ -104,18 +100,13 @@ class RunningLlamaCpp:
         return self._drafters
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return texts' tokens, as the target's file says."""
+        """Return texts' tokens by the target's file."""
         with self.started(None, Load(concurrency=1, capacity=64)) as server:
             *found, self._probe = [server.encode(text) for text in (*texts, PROBE)]
         return found
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return a draft model's own next token at every place of texts, from a server that has it as its target.
-
-        Raises:
-            MeasurementError: it does not start.
-            RequestError: it reads texts as other tokens than the target; llama.cpp would translate its drafts.
-        """
+        """Return a draft model's own next tokens, by a server with it as target; see `MeasuredEngine.next_tokens`."""
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         load = Load(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
         found: list[tuple[int, ...]] = []
@@ -129,7 +120,7 @@ class RunningLlamaCpp:
         return found
 
     def ngrams(self) -> Sequence[Setting]:
-        """Return llama.cpp's plain n-gram search at a few sizes, and the one that remembers; none in old builds."""
+        """Return llama.cpp's n-gram searches, plain and with memory, at a few sizes; none in old builds."""
         ways = [
             LookupPolicy(length=length, max_ngram=size, min_ngram=size, occurrence=occurrence)
             for occurrence, sizes in SEARCHES.items()
@@ -140,7 +131,7 @@ class RunningLlamaCpp:
         return [setting for setting in found if isinstance(setting, Setting)]
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
-        """Return the setting of a draft model's chains, none of them ended early."""
+        """Return the setting of a draft model's chains without early end."""
         return measurable(LlamaCpp(), self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
@@ -159,12 +150,7 @@ class RunningLlamaCpp:
 
 
 def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
-    """Return a model's GGUF file, written where the path is a folder of Hugging Face.
-
-    Raises:
-        RequestError: there is nothing at the path, or a folder and no `gguf` package.
-        ModelError: it cannot be converted.
-    """
+    """Return a model's GGUF file, written for a Hugging Face folder; RequestError if the path has neither."""
     if path.suffix == ".gguf" and path.is_file():
         return path
     if not path.is_dir():
@@ -177,7 +163,7 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
 
 
 def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
-    """Write a folder of Hugging Face as a GGUF file and return that.
+    """Write a Hugging Face folder as a GGUF file and return the file.
 
     Raises:
         RequestError: `gguf` is not installed, or the dtype is none of GGUF's.

@@ -1,8 +1,8 @@
 """llama.cpp's server in a separate process, one per setting, measured over HTTP.
 
-It starts with the very options that an export of its setting writes. Requests are what users send: temperature 0 and
-the default samplers. Answers hold token ids and the milliseconds from a request's first token to its last one. How a
-server drafts is fixed when it starts, since it takes no lengths per request.
+It starts with the options of its setting's export. Requests are like those of users: temperature 0 and the default
+samplers. Answers hold token ids and the milliseconds from a request's first token to its last. Drafting is fixed at the
+start, since requests take no lengths.
 """
 
 from __future__ import annotations
@@ -35,18 +35,14 @@ class LlamaServer:
     """A server with one target and one way of drafting; `close` stops it."""
 
     def __init__(self, target: Path, setting: Setting | None, load: Load, *, dtype: str, threads: int) -> None:
-        """Start it and wait until its models are loaded.
+        """Start it and wait until its models, all GGUF files, are loaded; `setting` None is plain decoding.
 
-        Args:
-            target: a GGUF file.
-            setting: how it drafts; the path of its drafter is a GGUF file. None is plain decoding.
-            load: slots and their room. Drafts of the last round need room too.
-            dtype: "float32" also keeps keys and values in it, others in llama.cpp's float16.
-            threads: that compute, for the drafter as for the target.
+        The load's room includes the last round's drafts. `dtype` "float32" also holds for keys and values; with others
+        they are llama.cpp's float16.
 
         Raises:
             RequestError: there is no llama-server, or too little memory for the models.
-            MeasurementError: it does not start, or knows no such setting.
+            MeasurementError: it does not start, or lacks such a setting.
         """
         build = llama_build()
         require_memory(target, setting, load, dtype)
@@ -56,11 +52,11 @@ class LlamaServer:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._server.pid
 
     def close(self) -> None:
-        """Stop it and give its memory back."""
+        """Stop it and free its memory."""
         self._server.close()
 
     def read(self, prompt: Sequence[int], slot: int) -> None:
@@ -68,19 +64,13 @@ class LlamaServer:
         self._ask({"prompt": list(prompt), "id_slot": slot, "n_predict": 0})
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return a text's tokens, as the target's own file says."""
+        """Return a text's tokens by the target's own file."""
         return tuple(self._server.post("/tokenize", {"content": text, "add_special": True})["tokens"])
 
     def decode(
         self, prompts: Sequence[Sequence[int]], new_tokens: int, *, stops: bool = False
     ) -> tuple[EngineText, ...]:
-        """Read prompts, then continue them all at once, each in the slot that holds it.
-
-        Args:
-            prompts: one per slot.
-            new_tokens: to emit for each.
-            stops: whether the end-of-text token ends a text; else it is never emitted.
-        """
+        """Read prompts, then continue them all at once, one per slot; only `stops` lets end-of-text be emitted."""
         for slot, prompt in enumerate(prompts):
             self.read(prompt, slot)
         given = [list(prompt) for prompt in prompts]
@@ -97,11 +87,7 @@ class LlamaServer:
         return found
 
     def next_tokens(self, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return the model's own next token at every place behind the continuations' first, -1 for an end.
-
-        Args:
-            texts: as many as there are slots, or fewer.
-        """
+        """Return the model's own next token at every place behind the continuations' first; -1 for end of text."""
         found: list[list[int]] = [[] for _ in texts]
         for slot, text in enumerate(texts):
             self.read(text.prompt, slot)
@@ -114,11 +100,11 @@ class LlamaServer:
         return [tuple(one) for one in found]
 
     def metrics(self) -> str:
-        """Return what it tells Prometheus."""
+        """Return its metrics for Prometheus."""
         return self._server.get("/metrics")
 
     def counters(self) -> EngineCounters:
-        """Return its counters; of a build that does not count drafts, what its answers added up to."""
+        """Return its counters; where a build does not count drafts, sums over its answers."""
         found = [(name, place, float(value)) for name, place, value in COUNTER.findall(self.metrics())]
         whole = {name: int(value) for name, place, value in found if not place}
         at = {int(place): int(value) for _, place, value in found if place}
@@ -132,13 +118,12 @@ class LlamaServer:
         )
 
     def _ask(self, body: Json) -> list[Json]:
-        """Return what became of a request's prompts, in their order."""
         told = self._server.post("/completion", {"cache_prompt": True, **body})
         return sorted(told, key=lambda one: int(one["index"])) if isinstance(told, list) else [told]
 
 
 def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) -> int:
-    """Return what a server takes: weights, the KV caches of all slots and logits, of the target and of the drafter."""
+    """Return a server's bytes: weights, KV caches of all slots and logits, of target and drafter."""
     drafter = None if setting is None or setting.drafter is None else Path(setting.drafter.path)
     tokens, number_bytes = load.concurrency * load.capacity, 4 if dtype == "float32" else 2
     files = [target] if drafter is None else [target, drafter]
@@ -147,7 +132,7 @@ def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) 
 
 
 def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str) -> None:
-    """Raise RequestError where the machine, or the control group of this process, has less memory than is needed."""
+    """Raise RequestError where the machine, or this process's control group, has too little memory."""
     needed, free = needed_bytes(target, setting, load, dtype), available_bytes()
     if free is not None and needed > free:
         who = "" if setting is None or setting.drafter is None else f" with {setting.drafter.name}"
@@ -158,7 +143,6 @@ def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str
 
 
 def _options(build: LlamaBuild, target: Path, setting: Setting | None, load: Load, serving: Serving) -> tuple[str, ...]:
-    """Return a server's options: those of an export, and what a measurement adds."""
     length = 0 if setting is None else setting.length
     schedule = Schedule(
         setting=setting,

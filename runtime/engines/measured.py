@@ -1,15 +1,14 @@
-"""What an engine that runs here offers, so that it can be profiled, planned for and checked: one protocol for all.
+"""The interface of an engine that runs here, by which it can be profiled, planned for and checked.
 
-    facts -> settings worth a look -> a context per setting -> texts in turns -> counters
+  facts -> settings worth a look -> a context per setting -> texts in turns -> counters
 
-An engine is bound to its models when it is made (`running.py` is the table of how). It is started with one setting, as
-`Engine.setting` in its exporting file made it, so that what is measured is what is exported. A context starts it, with
-its models loaded and warmed up, and leaving the context stops it and gives its memory back. Up to `most_open` may be
-open at a time, to be measured in turns; only one decodes at a moment.
+An engine is bound to its models when it is made (see `running.py`). A context starts it with one setting, made by
+`Engine.setting` of its exporting file, so that the measured setting is the exported one. Entering it loads and warms up
+the models, leaving it frees their memory. Up to `most_open` are measured in turns; only one decodes at a time.
 
-Counts, here and everywhere: a round is one forward of the target behind a text's first token; it emits one token of its
-own and those that were accepted. A text of n tokens with a accepted ones took n - 1 - a rounds. Acceptance by position
-is unconditional: of the rounds that drafted, the share in which the first k drafted tokens were kept.
+A round is one forward of the target behind a text's first token; it emits one token of its own and the accepted ones.
+So a text of n tokens with a accepted ones took n - 1 - a rounds. Acceptance by position is unconditional: of the rounds
+that drafted, the share that accepted the first k drafted tokens.
 """
 
 from __future__ import annotations
@@ -30,21 +29,19 @@ FREE_SOME = "end other programs, raise the container's limit, lower --batch, or 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What runs here: one engine with one target.
+    """One engine with one target, as it runs here.
 
     Attributes:
-        name: of the engine, as in `table.ENGINES`.
-        version: of the software that runs.
-        recorded: the recorded version whose options are taken for its own (`nearest_recorded`).
+        name: as in `table.ENGINES`.
+        version, recorded: of the software; the recorded version whose options it is assumed to have.
         regime: of its measurements, "engine:NAME-VERSION", with more behind it where it matters for speed.
-        dtype: number format of the weights as they are run.
-        threads: that compute.
+        dtype: number format that the weights run in.
         most_concurrency: sequences at once; None for any.
-        sets_acceptance: whether `Load.synthetic` is honoured.
-        takes_fewer: whether what is started for many sequences decodes fewer of them as fast as if started for those.
+        sets_acceptance: whether it supports `Load.synthetic`.
+        takes_fewer: whether fewer sequences decode as fast as if it had been started for them.
         most_open: settings that may be started at a time; None for any.
-        positions: most tokens of a text that the target was made for; None where its files do not tell.
-        notes: what a reader must know of its speed, e.g. which instructions it was built for.
+        positions: longest text of the target in tokens; None where unknown.
+        notes: what a reader must know of its speed, e.g. the instruction set of its build.
     """
 
     name: str
@@ -62,7 +59,7 @@ class EngineFacts:
 
 
 def notes_on_version(name: str, version: str, recorded: str) -> tuple[str, ...]:
-    """Return what a reader must know where a version runs whose own options were not recorded; else nothing."""
+    """Return the note on a version whose own options were not recorded; else nothing."""
     if version == recorded or version.startswith(f"{recorded}."):
         return ()
     return (f"the options of {name} {version} were not recorded; those of {recorded} are taken for its own",)
@@ -70,13 +67,13 @@ def notes_on_version(name: str, version: str, recorded: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a started engine has to hold.
+    """What a started engine must support.
 
     Attributes:
         concurrency: sequences decoded at once.
         capacity: most tokens of a sequence, prompt and drafts included.
-        synthetic: acceptance by position set by hand, unconditional, falling; empty for the models' own. The texts are
-            then nonsense, the cost of a round is not.
+        synthetic: acceptance by position to enforce, unconditional, falling; empty for the models' own. The texts are
+            then nonsense, but a round costs the same.
     """
 
     concurrency: int
@@ -92,14 +89,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineText:
-    """What one request became.
+    """The result of one request.
 
     Attributes:
-        tokens: emitted, the first one included; prompts are not among them.
-        ms: from the first token to the last one, by the engine's own clock where it has one. Prompt reading is not in
-            it.
+        tokens: emitted, the first one included, without the prompt.
+        ms: from the first token to the last, without reading the prompt; by the engine's own clock if it has one.
         drafted, accepted: over all rounds.
-        kept: accepted tokens of each round in order, `rounds` of them; empty where the engine does not tell.
+        kept: accepted tokens of each of the `rounds`, in order; empty where unknown.
     """
 
     tokens: tuple[int, ...]
@@ -130,12 +126,10 @@ class EngineText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
-    """What an engine counted since it was started.
+    """An engine's counts since its start.
 
-    Attributes:
-        drafts: rounds that drafted; None where the engine does not tell.
-        drafted, accepted: tokens.
-        by_position: tokens accepted at the first, second, ... drafted place; empty where the engine does not tell.
+    `drafts` is the rounds that drafted, None where unknown; `by_position` the accepted tokens at the first, second, ...
+    drafted place, empty where unknown.
     """
 
     drafts: int | None
@@ -148,7 +142,7 @@ class EngineCounters:
             raise MeasurementError(f"{self}: counters need 0 <= accepted <= drafted")
 
     def plus(self, other: EngineCounters) -> EngineCounters:
-        """Return what both counted."""
+        """Return the sum of both."""
         return EngineCounters(
             drafts=None if self.drafts is None or other.drafts is None else self.drafts + other.drafts,
             drafted=self.drafted + other.drafted,
@@ -157,7 +151,7 @@ class EngineCounters:
         )
 
     def since(self, before: EngineCounters) -> EngineCounters:
-        """Return what was counted behind an earlier reading of the same engine."""
+        """Return the counts since an earlier reading of the same engine."""
         earlier = (*before.by_position, *[0] * (len(self.by_position) - len(before.by_position)))
         return EngineCounters(
             drafts=None if self.drafts is None or before.drafts is None else self.drafts - before.drafts,
@@ -168,37 +162,33 @@ class EngineCounters:
 
 
 class RunningEngine(Protocol):
-    """An engine at work with one setting."""
+    """A started engine with one setting."""
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
-        """Continue prompts greedily, all at once, and return their texts in order.
+        """Continue prompts greedily, all at once, by `new_tokens` >= 2 each, and return their texts in order.
 
-        The end-of-text token does not end a text, so that every text has `new_tokens` tokens and all sequences run
-        until the end. Prompts are read before the clock starts. Nothing may be drafted from an earlier request's text
-        unless the engine cannot help it, which `EngineFacts.notes` then says.
-
-        Args:
-            prompts: token ids; as many as `Load.concurrency`, or fewer where the engine takes fewer.
-            new_tokens: of each, 2 or more.
+        End-of-text does not end a text, so all sequences run until the end. Prompts are read before the clock starts.
+        Drafts must not come from an earlier request's text; if the engine cannot help it, `EngineFacts.notes` says so.
+        There are as many prompts as `Load.concurrency`, or fewer where the engine takes fewer.
         """
         ...
 
     def counters(self) -> EngineCounters:
-        """Return what was counted since the start, prompts and warm-up included."""
+        """Return the counts since the start, prompts and warm-up included."""
         ...
 
 
 class MeasuredEngine(Protocol):
-    """An engine that can be run here, with a target and drafters of its own file format or converted to it."""
+    """An engine that can run here, with models in its own file format or converted to it."""
 
     @property
     def facts(self) -> EngineFacts:
-        """What runs here."""
+        """The engine's version and its properties here."""
         ...
 
     @property
     def drafters(self) -> tuple[EngineDrafter, ...]:
-        """The models that may draft, by the paths the engine reads; `settings` and `started` take these."""
+        """The models that may draft, by the paths that the engine reads."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -206,25 +196,18 @@ class MeasuredEngine(Protocol):
         ...
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return what a draft model drafts at every place of texts: its own greedy token behind all that stands before.
+        """Return a draft model's greedy token at every place of texts behind the continuation's first; -1: end.
 
-        Whatever a chain of its drafts begins with was accepted, so these tell every chain's fate.
-
-        Args:
-            drafter: one of `drafters`, run alone, in this engine.
-            texts: prompts and their continuations, by the target's token ids.
-
-        Returns:
-            for each text a token per place behind the continuation's first; -1 where it would end the text.
+        The model runs alone, in this engine. What a chain begins with was accepted, so these tokens decide every chain.
 
         Raises:
             MeasurementError: it does not start.
-            RequestError: it reads texts as other tokens than the target (`vocabulary.py`).
+            RequestError: it tokenizes texts differently from the target (`vocabulary.py`).
         """
         ...
 
     def ngrams(self) -> Sequence[Setting]:
-        """Return settings worth a look that draft from the text itself, the simplest first; none where it has none."""
+        """Return settings worth a try that draft from the text itself, the simplest first; empty without any."""
         ...
 
     def chain(self, drafter: EngineDrafter, length: int) -> Setting:
@@ -232,23 +215,13 @@ class MeasuredEngine(Protocol):
         ...
 
     def started(self, setting: Setting | None, load: Load) -> AbstractContextManager[RunningEngine]:
-        """Start the engine with one setting; None is plain decoding.
-
-        Raises:
-            MeasurementError: it does not start, or cannot hold the load, or cannot set acceptance.
-        """
+        """Start the engine with a setting, None: plain decoding; MeasurementError if it or its load is impossible."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One turn of one setting: some prompts decoded at once.
-
-    Attributes:
-        texts: of every sequence of the turn.
-        drafts: rounds of all sequences that drafted; None where nobody counted them.
-        drafted, accepted, rounds: of all sequences, see `EngineText`.
-    """
+    """One turn of one setting: some prompts decoded at once; `drafts`, rounds that drafted, is None if not counted."""
 
     texts: tuple[EngineText, ...] = field(repr=False)
     drafts: int | None = None
@@ -275,10 +248,10 @@ class Sample:
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens a sequence gains in a round, its own one included."""
+        """Tokens of a sequence per round, the target's own included."""
         return sum(len(text.tokens) - 1 for text in self.texts) / self.rounds
 
     @property
     def tokens_per_s(self) -> float:
-        """Throughput of all sequences together while all of them run: what each did in its own time, summed."""
+        """Throughput of all sequences while all of them run: the sum of each one's own speed."""
         return 1000.0 * len(self.texts) * self.tokens_per_round / self.round_ms

@@ -1,4 +1,4 @@
-"""What engines share that decode one sequence at a time and copy behind an n-gram's first occurrence."""
+"""Common to engines that decode one sequence at a time and copy behind an n-gram's first occurrence."""
 
 from __future__ import annotations
 
@@ -14,17 +14,7 @@ WARM_UP_TOKENS = 8
 
 
 def measurable(engine: Engine, version: str, policy: TreePolicy, drafter: EngineDrafter | None = None) -> Setting:
-    """Return the setting that an export of a policy would write.
-
-    Args:
-        engine: whose.
-        version: a recorded one.
-        policy: any but plain decoding.
-        drafter: the model that drafts; None where the text does.
-
-    Raises:
-        MeasurementError: the engine cannot run it.
-    """
+    """Return the setting of an exported policy, `drafter` None for text; MeasurementError if there is none."""
     found = engine.setting(policy, drafter, version)
     if isinstance(found, str):
         raise MeasurementError(f"{policy.label} cannot be measured: {found}")
@@ -41,13 +31,7 @@ def lookups(engine: Engine, version: str) -> list[Setting]:
 
 
 def first_lookup(policy: LookupPolicy, engine: str, knob: str) -> Setting | str:
-    """Return how an engine whose prompt lookup copies behind the first occurrence runs a lookup, or why it cannot.
-
-    Args:
-        policy: any lookup; one behind the latest occurrence is run as nearly.
-        engine: by the name that people call it.
-        knob: its name for the longest n-gram.
-    """
+    """Return how an engine that copies behind an n-gram's first occurrence runs a lookup, or why it cannot."""
     if policy.occurrence == "mapped":
         return OF_LLAMA_CPP
     if policy.min_ngram > 1:
@@ -62,7 +46,7 @@ def first_lookup(policy: LookupPolicy, engine: str, knob: str) -> Setting | str:
 
 
 def require_one_sequence(engine: str, load: Load) -> None:
-    """Raise MeasurementError where more than one sequence is asked for, or acceptance is to be set."""
+    """Raise MeasurementError for more than one sequence, or synthetic acceptance."""
     if load.synthetic:
         raise MeasurementError(f"{engine} verifies what is drafted; acceptance cannot be set by hand")
     if load.concurrency > 1:

@@ -1,7 +1,7 @@
 """OpenVINO GenAI: a generation configuration, and a draft model or prompt lookup in the pipeline.
 
-Counts: `num_assistant_tokens` leaves the root out; a tree of b branches and d layers holds at most b^2 (d - 1) + b of
-them. An EAGLE-2 tree that verifies n tokens d + 1 deep has n - 1 and `tree_depth` d + 1.
+`num_assistant_tokens` excludes the root; a tree of b branches and d layers has at most b^2 (d - 1) + b of them. An
+EAGLE-2 tree that verifies n tokens d + 1 deep has n - 1, and `tree_depth` d + 1.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class OpenVINO:
         )
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting, whose drafts are drawn, too; its trees are not."""
+        """Return the setting, whose drafts are sampled, too; trees cannot be."""
         return DRAWS_NO_TREES if dict(setting.knobs).get("tree_depth") else setting
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
@@ -127,10 +127,7 @@ class OpenVINO:
 
 
 def openvino_of(path: str) -> str:
-    """Return the folder of OpenVINO of a model: the path itself where it is one, else what a converted one is called.
-
-    A name behind which ".openvino" stands is taken for one.
-    """
+    """Return a model's OpenVINO folder: the path if it is one or ends on ".openvino", else the converted one's name."""
     is_one = path.endswith(ENDING) or is_openvino(Path(path))
     return path if is_one else f"{Path(path).name}{ENDING}"
 
@@ -157,12 +154,11 @@ FOLDER = OwnForm(
 
 
 def _drawn(temperature: float) -> dict[str, Value]:
-    """Return the options that draw tokens at the temperature of the plan."""
     return {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
 
 def properties_of(serving: Serving) -> dict[str, Value]:
-    """Return the properties of a pipeline that runs as it was measured."""
+    """Return the properties by which a pipeline runs as it was measured."""
     threads: dict[str, Value] = {} if serving.threads is None else {"INFERENCE_NUM_THREADS": serving.threads}
     return {**threads, **(EXACT if serving.dtype == "float32" else {})}
 
@@ -185,7 +181,6 @@ def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
 
 
 def _drafting(setting: Setting | None, target: str) -> str:
-    """Return what the program tells the pipeline of who drafts."""
     if setting is None:
         return ""
     if setting.drafter is None:

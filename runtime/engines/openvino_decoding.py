@@ -1,4 +1,4 @@
-"""A pipeline of OpenVINO GenAI at work with one setting: its texts, and what it drafted for them."""
+"""A pipeline of OpenVINO GenAI with one setting: its texts and the counts of its drafts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,10 @@ from .setting import Setting
 
 
 class OpenVINOPipeline:
-    """A pipeline with continuous batching, as an exported program makes it."""
+    """A pipeline with continuous batching, as in an exported program."""
 
     def __init__(self, target: Path, drafter: str, drafts: bool, properties: Mapping[str, Any]) -> None:
-        """Load the models.
-
-        Args:
-            target: a folder of OpenVINO.
-            drafter: the folder of a draft model, or nothing.
-            drafts: whether tokens are drafted, by prompt lookup where no model does.
-            properties: of the CPU.
-
-        Raises:
-            MeasurementError: a model does not load.
-        """
+        """Load the models; `drafts` without `drafter` means prompt lookup; MeasurementError if one does not load."""
         genai = importlib.import_module("openvino_genai")
         scheduler = genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False  # every prompt is read anew
@@ -46,16 +36,15 @@ class OpenVINOPipeline:
 
 
 class OpenVINODecoding:
-    """A pipeline at work with one setting."""
+    """A pipeline with one setting; None is plain decoding."""
 
     def __init__(self, pipeline: OpenVINOPipeline, setting: Setting | None) -> None:
-        """Take a loaded pipeline; None is plain decoding."""
         self._pipeline, self._setting = pipeline, setting
         self._counts = RoundCounts()
         self._drafted = 0
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
-        """Continue the one prompt greedily; its rounds are always told, and it is timed by OpenVINO's own clock."""
+        """Continue the one prompt greedily; rounds are counted, and timed by OpenVINO's own clock."""
         (prompt,) = prompts
         ids = importlib.import_module("openvino").Tensor(np.array([list(prompt)], dtype=np.int64))
         told = self._pipeline.generator.generate(ids, self._configuration(new_tokens))
@@ -78,7 +67,7 @@ class OpenVINODecoding:
         return (text,)
 
     def counters(self) -> EngineCounters:
-        """Return what was counted since the start; of drafts that end at doubt the sums alone."""
+        """Return the counts since the start; only sums where drafts end at doubt."""
         counted = replace(self._counts.counters, drafted=self._drafted)
         return replace(counted, drafts=None, by_position=()) if self._doubts else counted
 
@@ -103,10 +92,10 @@ class OpenVINODecoding:
         return importlib.import_module("openvino_genai").GenerationConfig(**options)
 
     def _by_round(self, prompt: Sequence[int], tokens: Sequence[int], kept: Sequence[int]) -> list[int]:
-        """Return what each round should draft: its length, less where the text ends, or what the lookup's search finds.
+        """Return what each round should draft: its length or the lookup's match, less where the text ends.
 
-        A lookup's are its drafts, as far as anybody knows. A model's say how many rounds draft; how many tokens they
-        draft is OpenVINO's own count.
+        For a lookup these are its drafts, as far as can be known. For a model they only say which rounds draft;
+        OpenVINO itself counts the tokens.
         """
         found, at = [], 1
         for accepted in kept:
@@ -125,15 +114,10 @@ class OpenVINODecoding:
 
 
 def drafted_in_all(told: int, expected: Sequence[int], kept: Sequence[int]) -> int:
-    """Return what a draft model drafted for a text: OpenVINO's own count, and the last round, which it leaves out.
+    """Return the tokens a model drafted for a text: OpenVINO's count, and the last round, which that leaves out.
 
-    That round is taken to have drafted as the others did, no more than its length and the text's end let it, and at
-    least what was kept.
-
-    Args:
-        told: by OpenVINO, over all rounds but the last.
-        expected: what each round drafts if the length that was set is listened to.
-        kept: of each round.
+    The last round is assumed to draft as the others did, within its length and the text's end, and at least what was
+    accepted. `expected` is each round's draft if the set length is used, `kept` its accepted tokens.
     """
     if not kept:
         return told

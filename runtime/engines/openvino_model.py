@@ -1,8 +1,8 @@
-"""Write a model folder of Hugging Face as OpenVINO's intermediate representation; needs the OpenVINO wheels.
+"""Write a Hugging Face model folder as OpenVINO's intermediate representation; needs the OpenVINO wheels.
 
-Keys and values become states of the model, gathered by `beam_idx` and grown by concatenation in front of a scaled dot
-product: the form that OpenVINO's continuous batching turns into paged attention. It is read off the model's own code by
-tracing; attention is causal over the whole text, so that models with sliding windows are refused.
+The model's own code is traced. Keys and values become states, gathered by `beam_idx` and extended by concatenation
+before a scaled dot product: the form that OpenVINO's continuous batching turns into paged attention. Attention is
+causal over the whole text, so models with sliding windows are refused.
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (batch, heads, toke
 
 
 def write_openvino(folder: Path, out: Path, *, is_half: bool) -> Path:
-    """Write a model folder and its tokenizer as a folder that OpenVINO GenAI reads, and return that.
+    """Write a Llama, Mistral, Qwen2 or Qwen3 folder and its tokenizer for OpenVINO GenAI; return the new folder.
 
-    Args:
-        folder: config.json, safetensors and tokenizer.json of a Llama, Mistral, Qwen2 or Qwen3.
-        out: the folder, made whole or not at all.
-        is_half: store weights in float16, else in float32.
+    It is complete or absent. `is_half` stores weights in float16, else in float32.
 
     Raises:
         ModelError: another kind of model, one with sliding windows, or it cannot be loaded or traced.
@@ -59,7 +56,7 @@ def write_openvino(folder: Path, out: Path, *, is_half: bool) -> Path:
 
 
 class _Growing:
-    """Keys and values of all layers, as a model's own attention asks for them."""
+    """Keys and values of all layers, with the methods that a model's attention calls."""
 
     is_compileable = False
 
@@ -67,18 +64,16 @@ class _Growing:
         self.layers = layers
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens are held."""
         return self.layers[layer_idx][0].shape[2]
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Pair:
-        """Put new keys and values behind those of a layer, and return all of them."""
         before = self.layers[layer_idx]
         self.layers[layer_idx] = torch.cat((before[0], keys), dim=2), torch.cat((before[1], values), dim=2)
         return self.layers[layer_idx]
 
 
 class _Stateless(torch.nn.Module):
-    """A model whose keys and values come in and go out beside the tokens."""
+    """A model with keys and values as inputs and outputs."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -95,11 +90,7 @@ class _Stateless(torch.nn.Module):
     ) -> tuple[torch.Tensor, ...]:
         """Return logits, then keys and values of every layer.
 
-        Args:
-            input_ids, position_ids: (batch, tokens).
-            attention_mask: (batch, tokens held and new), 1 where a token is no padding.
-            beam_idx: (batch,), which sequence each one goes on.
-            past: keys and values of every layer in turn.
+        `beam_idx` (batch,) is the sequence that each one continues; `past` alternates keys and values.
         """
         held = [one.index_select(0, beam_idx) for one in past]
         cache = _Growing(list(zip(held[::2], held[1::2], strict=True)))
@@ -116,11 +107,7 @@ class _Stateless(torch.nn.Module):
 
 
 def supported(folder: Path) -> PreTrainedConfig:
-    """Return the configuration of a model that can be converted here.
-
-    Raises:
-        ModelError: it is of another kind, or attends to a part of its text.
-    """
+    """Return the configuration of a model that can be converted here; ModelError for others."""
     config = load_config(str(folder))
     if config.model_type not in FAMILIES:
         raise ModelError(
@@ -137,7 +124,6 @@ def supported(folder: Path) -> PreTrainedConfig:
 
 
 def _stateful(folder: Path, config: PreTrainedConfig) -> Any:  # Any: an openvino.Model, whose wheel may be absent
-    """Return a model of OpenVINO with keys and values as states."""
     openvino = importlib.import_module("openvino")
     heads = int(config.num_key_value_heads)
     width = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -161,7 +147,6 @@ def _stateful(folder: Path, config: PreTrainedConfig) -> Any:  # Any: an openvin
 
 
 def _example(heads: int, width: int, states: int) -> tuple[torch.Tensor, ...]:
-    """Return inputs of 2 sequences, 3 tokens behind 4."""
     before, new = 4, 3
     past = [torch.zeros(2, heads, before, width) for _ in range(states)]
     ids, mask = torch.zeros(2, new, dtype=torch.long), torch.ones(2, before + new, dtype=torch.long)
@@ -177,7 +162,7 @@ def _name(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:  #
 
 
 def _start_empty(model: Any, heads: int, width: int) -> None:  # Any: an openvino.Model
-    """Let every state begin with no tokens, for as many sequences as come in."""
+    """Let every state begin without tokens, for any number of sequences."""
     ops = importlib.import_module("openvino.opset13")
     shape = ops.shape_of(model.input(INPUTS[0]), output_type="i64")
     batch = ops.gather(shape, ops.constant([0]), ops.constant(0))

@@ -53,14 +53,10 @@ class RunningOpenVINO:
     """OpenVINO GenAI with one target on the CPU; a `MeasuredEngine`."""
 
     def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int, folder: Path) -> None:
-        """Find or write the models.
+        """Find or write the models, which are folders of OpenVINO or of Hugging Face.
 
-        Args:
-            target, drafters: folders of OpenVINO, or of Hugging Face, which are converted.
-            dtype: "float32" computes and keeps keys and values in it; "float16" stores weights in half and leaves the
-                rest to OpenVINO.
-            threads: that compute.
-            folder: where converted models go; one of the same weights and dtype is taken as it is.
+        `dtype` "float32" also holds for computation and keys and values; "float16" only for stored weights. Converted
+        models go to `folder`, and are used again for the same weights and dtype.
 
         Raises:
             RequestError: the wheels are not installed, the dtype is none of these, or there is nothing at a path.
@@ -77,7 +73,7 @@ class RunningOpenVINO:
 
     @cached_property
     def facts(self) -> EngineFacts:
-        """What runs here."""
+        """The engine's version and its properties here."""
         found = ".".join(version("openvino-genai").split(".")[:3])
         recorded = nearest_recorded("openvino", found)
         return EngineFacts(
@@ -104,15 +100,11 @@ class RunningOpenVINO:
         return self._drafters
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return texts' tokens, by the tokenizer that lies with the target."""
+        """Return texts' tokens by the tokenizer beside the target."""
         return [_encoded(self._tokenizer, text) for text in texts]
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return a draft model's own next token at every place of texts, in one inference each.
-
-        Raises:
-            RequestError: it reads texts as other tokens than the target.
-        """
+        """Return a draft model's own next tokens, by one inference per text; see `MeasuredEngine.next_tokens`."""
         self._require_same_tokens(drafter)
         path = Path(drafter.path) / OPENVINO_FILE
         compiled = importlib.import_module("openvino").Core().compile_model(path, "CPU", self._properties())
@@ -150,11 +142,7 @@ class RunningOpenVINO:
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[OpenVINODecoding]:
-        """Load a pipeline, warmed up. Settings that differ in lengths alone share one as long as one of them is open.
-
-        Raises:
-            MeasurementError: it does not load, more than one sequence is asked for, or acceptance is to be set.
-        """
+        """Load and warm up a pipeline; settings that differ only in lengths share an open one."""
         require_one_sequence("OpenVINO", load)
         running = OpenVINODecoding(self._pipeline(setting), setting)
         running.decode([WARM_UP], min(WARM_UP_TOKENS, load.capacity - len(WARM_UP)))
@@ -174,12 +162,7 @@ class RunningOpenVINO:
 
 
 def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
-    """Return a model's folder of OpenVINO, written where the path is one of Hugging Face.
-
-    Raises:
-        RequestError: there is no folder at the path.
-        ModelError: it cannot be converted.
-    """
+    """Return a model's OpenVINO folder, written for a Hugging Face folder; RequestError if the path has neither."""
     if is_openvino(path):
         return path
     if not path.is_dir():
@@ -190,7 +173,7 @@ def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
 
 
 def write_as_openvino(model: Path, out: Path, dtype: str) -> Path:
-    """Write a folder of Hugging Face as one of OpenVINO and return that.
+    """Write a Hugging Face folder for OpenVINO and return the new folder.
 
     Raises:
         RequestError: the wheels are not installed, or the dtype is none of theirs.

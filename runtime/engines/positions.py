@@ -1,4 +1,4 @@
-"""How long a text a model was made for, as its files tell: some engines run on past it, into nonsense."""
+"""The longest text of a model by its files: some engines run on beyond it, and produce nonsense."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..models.loading import load_config
 
 
 def positions_of_folder(folder: Path) -> int | None:
-    """Return the most tokens of a text by a folder's config.json; None where there is none that tells."""
+    """Return the longest text in tokens by a folder's config.json; None where it does not say."""
     try:
         config = load_config(str(folder)).get_text_config()
     except ModelError:
@@ -20,7 +20,7 @@ def positions_of_folder(folder: Path) -> int | None:
 
 
 def positions_of_gguf(path: Path) -> int | None:
-    """Return the most tokens of a text by a GGUF file; None where it does not tell."""
+    """Return the longest text in tokens by a GGUF file; None where it does not say."""
     file = read_gguf(path)
     told = file.said.get(f"{file.family}.context_length")
     return told if isinstance(told, int) else None

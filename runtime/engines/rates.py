@@ -1,4 +1,4 @@
-"""How fast an engine's ways are: tokens per second by cell, and which policy's price a setting has."""
+"""Speeds of an engine's settings: tokens per second by cell, and which policy's price a setting has."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ PLAIN: Staged = (PlainPolicy(), None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Tokens per second of policies by cell, all by one reckoning.
+    """Tokens per second of policies by cell, all from one source.
 
     Attributes:
-        known: by policy and drafter, then by cell. Plain decoding and every cell's own policy are among them.
-        padded: of policies whose rounds an engine fills up to their full size, their price there. `known` has them as
-            our own decoder runs them.
-        is_complete: whether a cell without an entry means that the policy cannot be used there; else it is not known.
+        known: by policy and drafter, then by cell, with plain decoding and every cell's own policy.
+        padded: prices where the engine pads rounds to full size; those in `known` are our own decoder's.
+        is_complete: whether a missing cell means that the policy cannot run there; else it is unknown.
         notes: what a reader must know of them.
     """
 
@@ -34,25 +33,22 @@ class Rates:
     padded: Mapping[Staged, Mapping[Place, float]] = field(default_factory=dict)
 
     def in_engine(self, one: Staged) -> Mapping[Place, float]:
-        """Return what a policy yields in the engine, by cell."""
+        """Return a policy's speeds in the engine, by cell."""
         return self.padded.get(one, self.known.get(one, {}))
 
     def of(self, one: Staged, places: Sequence[Place]) -> dict[Place, float | None]:
-        """Return a policy's rates in the engine by cell, None where one is not known."""
+        """Return a policy's speeds in the engine by cell, None where unknown."""
         known = self.in_engine(one)
         return {place: known.get(place) for place in places if place in known or not self.is_complete}
 
     def gain(self, one: Staged) -> float:
-        """Return the sum over cells of log(speed / plain speed); a cell without a known speed adds nothing."""
+        """Return the sum over cells of log(speed / plain speed), skipping unknown speeds."""
         plain = self.known[PLAIN]
         return sum(math.log(rate / plain[place]) for place, rate in self.in_engine(one).items())
 
 
 def rates_of_plan(plan: Plan) -> Rates:
-    """Return what a plan itself tells: of each cell its own policy, plain decoding and its alternatives.
-
-    What was taken off a cell's promise for optimism is put back, so that it compares with the others.
-    """
+    """Return the rates in a plan, with the discount for optimism on a cell's prediction undone."""
     known: dict[Staged, dict[Place, float]] = {}
     for cell in plan.cells:
         place = (cell.batch, cell.context)
@@ -65,20 +61,15 @@ def rates_of_plan(plan: Plan) -> Rates:
 
 
 def plain_offer(rates: Rates, places: Sequence[Place]) -> Offer:
-    """Return plain decoding."""
+    """Return the offer of plain decoding."""
     return Offer(policy=PLAIN[0], setting=None, rates=rates.of(PLAIN, places))
 
 
 def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[Offer]:
-    """Return an offer of every setting: several policies that are written as one setting are one offer.
+    """Return an offer of every distinct setting, which several policies may have.
 
-    Its price is that of the nearest policy with a known one; of several as near, of the slowest. Where not all prices
-    are known, that is asked in every cell by itself.
-
-    Args:
-        settings: by the policies that they run.
-        rates: of the policies.
-        places: batches and contexts of the plan.
+    Its price is that of the nearest policy with a known one, of the slowest if several are as near; chosen for each
+    cell by itself where not all prices are known.
     """
     alike: dict[object, list[Staged]] = {}
     for one, setting in settings.items():
@@ -102,13 +93,11 @@ def _nearest(same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: 
 def _nearest_rate(
     same: Sequence[Staged], settings: Mapping[Staged, Setting], rates: Rates, place: Place
 ) -> float | None:
-    """Return the price in one cell, None where no policy has one there."""
     known = [(settings[one].distance, rates.in_engine(one)[place]) for one in same if place in rates.in_engine(one)]
     return min(known)[1] if known else None
 
 
 def _within(rates: dict[Place, float | None], setting: Setting) -> dict[Place, float | None]:
-    """Return the rates at batches that a setting works at."""
     if setting.most_batch is None:
         return rates
     return {place: rate for place, rate in rates.items() if place[0] <= setting.most_batch}

@@ -1,4 +1,4 @@
-"""In which engine a plan's speeds were measured, as the regimes of its surfaces say."""
+"""The engine in which a plan's speeds were measured, by the regimes of its surfaces."""
 
 from __future__ import annotations
 

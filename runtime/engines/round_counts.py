@@ -1,4 +1,4 @@
-"""Rounds of an engine that tells each of them, added up to its counters."""
+"""Counters from an engine's single rounds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from .measured import EngineCounters
 
 
 class RoundCounts:
-    """What was drafted and kept in all rounds so far."""
+    """Drafted and accepted tokens of all rounds so far."""
 
     def __init__(self) -> None:
-        """Start with nothing counted."""
         self._drafts = self._drafted = self._accepted = 0
         self._by_position: list[int] = []
 
     def add(self, drafted: int, kept: int) -> None:
-        """Count one round of one sequence; one that drafted nothing counts nowhere."""
+        """Count one round of one sequence; one without draft does not count in `drafts`."""
         self._drafts += drafted > 0
         self._drafted += drafted
         self._accepted += kept
@@ -24,7 +23,7 @@ class RoundCounts:
 
     @property
     def counters(self) -> EngineCounters:
-        """All of it."""
+        """The sums."""
         return EngineCounters(
             drafts=self._drafts,
             drafted=self._drafted,

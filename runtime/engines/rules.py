@@ -1,8 +1,4 @@
-"""What the options of one configuration must be to each other; the engines' own parsers refuse what breaks these.
-
-Only rules between options are here; the type and the range of each one are its schema's. Where a rule was read stands
-beside it.
-"""
+"""Rules between the options of one configuration, which schemas lack; engines' own parsers refuse what breaks them."""
 
 from __future__ import annotations
 
@@ -16,12 +12,7 @@ Told = Mapping[str, Any]  # values by name; Any: each has its schema's type, whi
 
 
 def broken_rule(engine: str, options: Sequence[Option]) -> str:
-    """Return the first rule that options break together, empty where they keep all.
-
-    Args:
-        engine: by name; one without rules between options breaks none.
-        options: of types and ranges that its schema takes.
-    """
+    """Return the first rule that options, each valid by its schema, break together; empty where none."""
     rules = RULES.get(engine)
     return "" if rules is None else next((said for holds, said in rules(options) if not holds), "")
 
@@ -29,9 +20,9 @@ def broken_rule(engine: str, options: Sequence[Option]) -> str:
 def _vllm(options: Sequence[Option]) -> Iterator[Rule]:
     """Yield vLLM's rules.
 
-    Source: vllm/config/speculative.py, and vllm/v1/spec_decode/dynamic/utils.py for rows. A row longer than
-    `num_speculative_tokens` is no error there: it is cut to it, so it would not be what was planned. Rows beside
-    suffix decoding end the engine in its first round (vllm/v1/spec_decode/suffix_decoding.py).
+    Source: vllm/config/speculative.py, and vllm/v1/spec_decode/dynamic/utils.py for rows. There a row longer than
+    `num_speculative_tokens` is no error but is cut to it, so it would not be as planned. Rows beside suffix decoding
+    end the engine in its first round (vllm/v1/spec_decode/suffix_decoding.py).
     """
     told = _by_name(options)
     method = told.get("method")

@@ -18,7 +18,7 @@ Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnForm:
-    """The form in which an engine reads models: how its name ends, and what writes a folder of Hugging Face so."""
+    """An engine's own form of models: the ending of its names, and its converter from Hugging Face folders."""
 
     ending: str
     write: Callable[[Path, Path, str], Path]  # the folder, where to and the dtype; returns where to
@@ -27,17 +27,10 @@ class OwnForm:
 def run_engine(
     name: str, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int, folder: Path
 ) -> MeasuredEngine:
-    """Return an engine bound to its models.
-
-    Args:
-        name: one of `RUNNING`.
-        target, drafters: in the engine's own format, or folders of Hugging Face.
-        dtype: number format of the weights.
-        threads: that compute.
-        folder: for files that are converted.
+    """Return an engine of `RUNNING` bound to its models, in its own format or as Hugging Face folders.
 
     Raises:
-        RequestError: it cannot run here, and why; a drafter is no language model; or memory does not hold the weights.
+        RequestError: it cannot run here, a drafter is no language model, or memory does not hold the weights.
         ModelError: a model cannot be loaded or converted.
     """
     if name not in RUNNING:
@@ -49,7 +42,7 @@ def run_engine(
 
 
 def require_memory(name: str, target: Path, drafters: Sequence[Path]) -> None:
-    """Raise RequestError where the weights of a target and of its largest drafter are larger than the memory left."""
+    """Raise RequestError where the weights of a target and its largest drafter exceed free memory."""
     free = available_bytes()
     needed = _weight_bytes(target) + max(map(_weight_bytes, drafters), default=0)
     if free is not None and needed > free:
@@ -60,35 +53,23 @@ def require_memory(name: str, target: Path, drafters: Sequence[Path]) -> None:
 
 
 def _weight_bytes(model: Path) -> int:
-    """Return the size of a file, or of the weights in a folder."""
     files = [model] if model.is_file() else [file for ending in WEIGHTS for file in model.glob(f"*.{ending}")]
     return sum(file.stat().st_size for file in files)
 
 
 def own_dtype(name: str, native: str) -> str:
-    """Return the number format an engine runs in unless another is asked for.
-
-    Args:
-        name: one of `RUNNING`.
-        native: of the device; float32 where the engine does not run it.
-    """
+    """Return the engine's default number format: the device's `native`, float32 where the engine cannot run that."""
     from .openvino_running import DTYPES
 
     return "float32" if name == "openvino" and native not in DTYPES else native
 
 
 def convert_model(name: str, model: Path, out: Path, *, dtype: str) -> Path:
-    """Write a folder of Hugging Face in an engine's own form and return where it lies.
-
-    Args:
-        name: one of `OWN_FORMS`.
-        model: the folder.
-        out: made whole or not at all.
-        dtype: number format of the weights.
+    """Write a Hugging Face folder in the own form of an engine of `OWN_FORMS`; return `out`, complete or absent.
 
     Raises:
-        RequestError: there is something at `out` already, no folder for it or no room, no folder at `model`, or the
-            engine's wheels are missing, or it does not run the dtype.
+        RequestError: `out` exists or cannot be written, there is no folder at `model`, the engine's wheels are missing,
+            or it does not run the dtype.
         ModelError: the model cannot be converted.
     """
     if out.exists():

@@ -1,7 +1,7 @@
 """The best that one server of an engine can do over all cells of a plan.
 
-A server drafts in one way; its length may change with the batch where the engine allows. Ways are compared by the
-geometric mean of their speeds over all cells, each of which counts the same.
+A server drafts in one way, whose length may change with the batch if the engine allows. Ways are compared by the
+geometric mean of their speeds over all cells.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ TIE = 0.005  # mean relative distance below which two ways are equal, and the si
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A policy that an engine can run.
-
-    Attributes:
-        setting: how it runs it; None is plain decoding.
-        rates: tokens per second by cell; None where it can run but its speed is not known, no entry where it cannot.
-    """
+    """A policy that an engine can run; speeds are None where unknown, missing where it cannot run."""
 
     policy: TreePolicy
     setting: Setting | None
@@ -33,20 +28,20 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Which offer a server follows at each batch; all of them of one group, or plain decoding."""
+    """The offer that a server follows at each batch; all of one group, or plain decoding."""
 
     offers: Mapping[int, Offer]
     score: float = field(compare=False)  # sum over cells of the logarithm of speed over plain decoding
 
     @property
     def setting(self) -> Setting | None:
-        """The setting of the longest length; None where nothing is drafted."""
+        """The setting of the longest length; None where none drafts."""
         found = [offer.setting for offer in self.offers.values() if offer.setting is not None]
         return max(found, key=lambda setting: setting.length, default=None)
 
     @property
     def complexity(self) -> tuple[bool, bool, int]:
-        """What makes a line less simple: a way that differs from what was replayed, a model, a length."""
+        """The order of simplicity: first whether it differs from what was replayed, then a model, then length."""
         setting = self.setting
         if setting is None:
             return False, False, 0
@@ -54,14 +49,7 @@ class Line:
 
 
 def best_line(plain: Offer, offers: Sequence[Offer]) -> Line:
-    """Return the best line; plain decoding everywhere where nothing is better.
-
-    An offer whose speed in a cell is not known counts there as plain decoding does.
-
-    Args:
-        plain: plain decoding, its speed known in every cell.
-        offers: whatever the engine can run.
-    """
+    """Return the best line, plain decoding if nothing is better; an unknown speed counts as plain decoding's."""
     found = [_line(dict.fromkeys(_batches(plain), plain), plain)]
     groups: dict[object, list[Offer]] = {}
     for offer in offers:
@@ -113,7 +101,7 @@ def _batches(plain: Offer) -> list[int]:
 
 
 def _lines(group: Sequence[Offer], plain: Offer) -> Iterator[Line]:
-    """Yield the candidates of one group: every fixed length, and the best lengths by batch where they may differ."""
+    """Yield one group's candidates: every fixed length, and the best lengths by batch where they may differ."""
     rules = group[0].setting
     assert rules is not None
     for offer in group:
@@ -125,7 +113,7 @@ def _lines(group: Sequence[Offer], plain: Offer) -> Iterator[Line]:
 
 
 def _fixed(offer: Offer, plain: Offer) -> Iterator[Line]:
-    """Yield an offer at all batches, and with the batches off at which that is better and allowed."""
+    """Yield an offer at all batches, and without the batches where off is better and allowed."""
     assert offer.setting is not None
     batches = _batches(plain)
     gains = {batch: _gain(offer, plain, batch) for batch in batches}
@@ -139,7 +127,7 @@ def _fixed(offer: Offer, plain: Offer) -> Iterator[Line]:
 
 
 def _by_batch(group: Sequence[Offer], plain: Offer, longest: int) -> Iterator[Line]:
-    """Yield the best offer of each batch among those up to a length; the smallest batch has it where that is a rule."""
+    """Yield the best offer of each batch up to a length, which the smallest batch must have under `longest_first`."""
     taken: dict[int, Offer] = {}
     for place, batch in enumerate(_batches(plain)):
         able = [(gain, offer) for offer in group if (gain := _gain(offer, plain, batch)) is not None]

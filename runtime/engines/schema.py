@@ -1,4 +1,4 @@
-"""The options each engine's versions know, as they were recorded from its source and documentation."""
+"""The options of each engine's versions, recorded from its source and documentation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ class SchemaOption:
     """One option.
 
     Attributes:
-        type: "ranges" are rows of (first batch, last batch, length), "lengths" rows of (last batch, length);
-            batches rise from row to row.
+        type: "ranges" are rows of (first batch, last batch, length), "lengths" rows of (last batch, length); batches
+            rise from row to row.
         least, most: of a number, or of the lengths of rows.
-        choices: of a choice.
-        since, until: the first and the last recorded version that knows it; empty where all before or behind do.
+        since, until: first and last recorded version with it; empty where all before or behind have it.
     """
 
     type: Kind
@@ -51,13 +50,7 @@ class SchemaOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The options of one engine.
-
-    Attributes:
-        versions: recorded ones, oldest first.
-        sources: where the options were read.
-        sections: options by name, by where they are written.
-    """
+    """The options of one engine: versions, oldest first; where they were read; options by section and name."""
 
     engine: str
     versions: tuple[str, ...]
@@ -65,7 +58,7 @@ class Schema:
     sections: dict[str, dict[str, SchemaOption]]
 
     def knows(self, section: str, name: str, version: str) -> bool:
-        """Return whether a recorded version knows an option."""
+        """Return whether a recorded version has an option."""
         option = self.sections.get(section, {}).get(name)
         if option is None:
             return False
@@ -83,15 +76,7 @@ def schema_of(engine: str) -> Schema:
 
 
 def recorded_version(engine: str, version: str | None) -> str:
-    """Return the recorded version that answers for a version: itself, or the release it belongs to.
-
-    Args:
-        engine: by name.
-        version: as its users call it; the newest recorded one where None.
-
-    Raises:
-        RequestError: none does.
-    """
+    """Return a version's recorded version: itself or its release; None: the newest; RequestError if there is none."""
     known = schema_of(engine).versions
     if version is None:
         return known[-1]
@@ -106,14 +91,7 @@ def recorded_version(engine: str, version: str | None) -> str:
 
 
 def nearest_recorded(engine: str, version: str) -> str:
-    """Return the newest recorded version that is no newer than one that runs here; the oldest where all are newer.
-
-    Versions compare by their numbers: 5.24.0 is newer than 5.23, and b11600 than b11549.
-
-    Args:
-        engine: by name.
-        version: of the software that runs; unlike one that is asked for, it need not be recorded.
-    """
+    """Return the newest recorded version not newer than a running one, compared by numbers; else the oldest."""
     known = schema_of(engine).versions
     return max((one for one in known if _numbers(one) <= _numbers(version)), key=_numbers, default=known[0])
 
@@ -123,11 +101,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def require_known(engine: str, version: str, options: Iterable[Option]) -> None:
-    """Raise PlanError for what an engine would refuse.
-
-    That is an option that is not of the version's schema, of another type or out of range, or options that break a
-    rule between them.
-    """
+    """Raise PlanError for options unknown to the version, of wrong type or range, or that break a common rule."""
     schema, told = schema_of(engine), list(options)
     for section, name, value in told:
         wrong = _wrong(schema, section, name, version, value)
@@ -157,7 +131,7 @@ def _wrong(schema: Schema, section: str, name: str, version: str, value: object)
 
 
 def _wrong_row(rows: Sequence[object], option: SchemaOption) -> str:
-    """Say what is wrong with the first row that is, empty where all are right."""
+    """Say what is wrong with the first wrong row; empty where all are right."""
     count, before = ROW_NUMBERS[option.type], 0
     for row in rows:
         if not isinstance(row, tuple) or len(row) != count or any(type(number) is not int for number in row):

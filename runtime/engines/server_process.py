@@ -1,7 +1,4 @@
-"""A server in a separate process: it starts on a free port, answers over HTTP, and never outlives this process.
-
-`close` stops it, and so does the end of Python. On Linux the kernel kills it where this process is killed.
-"""
+"""A server in a separate process, with answers over HTTP; on Linux it also ends where this process is killed."""
 
 from __future__ import annotations
 
@@ -39,17 +36,10 @@ class ServerProcess:
     def __init__(
         self, name: str, command: Sequence[str], *, is_up: str = "/health", advice: str, start_s: float = START_S
     ) -> None:
-        """Start a server and wait until it answers.
-
-        Args:
-            name: of the engine, in errors.
-            command: its program and options, but for `--host` and `--port`, which are added.
-            is_up: what answers 200 once the models are loaded.
-            advice: what to do where it does not start.
-            start_s: seconds until it must be up.
+        """Start a server and wait until `is_up` answers 200; `--host` and `--port` are added to the command.
 
         Raises:
-            MeasurementError: it cannot be run, ends, or is not up in time.
+            MeasurementError: it cannot be run, ends, or is not up in time; `advice` is then part of the message.
         """
         self._name, self._advice = name, advice
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
@@ -81,7 +71,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     def get(self, path: str) -> str:
@@ -89,7 +79,7 @@ class ServerProcess:
         return self._answer(path, lambda: self._client.get(path)).text
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:  # Any: JSON values
-        """Return the JSON that answers JSON."""
+        """Return the JSON answer to a JSON body."""
         return self._answer(path, lambda: self._client.post(path, json=body)).json()
 
     def close(self) -> None:
@@ -135,14 +125,13 @@ class ServerProcess:
         return answer
 
     def _ending(self) -> str:
-        """Say how it ended."""
         status = self._process.returncode
         if status == -signal.SIGKILL:
             return "was killed by the system, most likely for want of memory: free some, or give fewer sequences"
         return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
     def _tail(self) -> str:
-        """Return the last lines that it wrote; the file's own position is where it writes on."""
+        """Return the last lines of its log, without moving the file's position, where it writes on."""
         size = os.fstat(self._log.fileno()).st_size
         told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         lines = [line for line in told.splitlines() if line.strip()][-TAIL_LINES:]
@@ -150,7 +139,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that is free."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,4 @@
-"""How an engine runs one policy, and what of it may change while a server runs.
-
-Lengths here count drafted tokens alone, the root left out; each engine's own file turns them into its own count.
-"""
+"""How an engine runs one policy, and what may change while a server runs; lengths exclude the root."""
 
 from __future__ import annotations
 
@@ -40,13 +37,11 @@ class EngineDrafter:
     """A plan's drafter as an engine sees it.
 
     Attributes:
-        name: in the plan.
-        path: where it lies.
-        form: a language model of its own, a head of EAGLE's forms, or not known because its files are not there.
-        refused: why no engine runs it; empty where nothing speaks against it but its form.
-        architecture: that its config.json names; empty where it names none.
-        has_bias: whether what joins the two inputs of an EAGLE head adds one.
-        tables: rows of its table of tokens and of the target's where they are known to differ, by what pads them.
+        form: "unknown" where its files are missing.
+        refused: why no engine runs it; empty unless something beside its form is wrong.
+        architecture: the first in its config.json; empty where it has none.
+        has_bias: whether the layer that joins an EAGLE head's two inputs has one.
+        tables: vocabulary sizes of it and the target where they are known to differ.
     """
 
     name: str
@@ -62,23 +57,20 @@ class EngineDrafter:
 class Setting:
     """How an engine runs one policy.
 
-    Settings of equal method, drafter and knobs can stand in one server, as far as `by_batch` and `off` say. Several
-    policies may be written as one setting: SGLang has one trie, whatever sizes of n-grams a lookup looks for.
+    One server can have several settings of equal method, drafter and knobs, as far as `by_batch` and `off` allow.
+    Several policies may have one setting: SGLang has one trie for all sizes of n-grams.
 
     Attributes:
-        method: the engine's own name for how it drafts.
-        drafter: who drafts, None where the text does.
-        knobs: what is fixed while a server runs, by the engine's own names.
+        method, knobs: by the engine's own names; knobs are fixed while a server runs.
+        drafter: None where the text drafts.
         length: drafted tokens on the longest path.
-        by_batch: whether other lengths may stand beside this one, by batch.
-        off: where nothing may be drafted instead: never, above some batch, or at any batch.
+        by_batch: whether the length may differ by batch.
+        off: where drafting may be off: never, above some batch, or at any batch.
         longest_first: the smallest batch must have the longest length.
         most_batch: the largest batch it works at; None for any.
-        differs: how the engine's way differs from the policy as our own decoder runs it; empty where it does not. It is
-            a remark: settings that differ in it alone are equal.
-        is_padded: whether every round verifies the full length, however little there was to draft.
-        distance: how far the policy is from what the engine does, 0 where none is nearer. Of all policies that are
-            written as this setting, the price of the nearest one is the setting's.
+        differs: how the engine deviates from the policy in our own decoder; not part of equality.
+        is_padded: whether every round verifies the full length, even of a shorter draft.
+        distance: of the policy from what the engine does. A setting has the price of its nearest policy.
     """
 
     method: str
@@ -104,7 +96,7 @@ class Setting:
 
     @property
     def told(self) -> tuple[str, str | None, Knobs, int]:
-        """All that the engine is told: equal for policies that it cannot tell apart."""
+        """All that the engine receives: equal for policies that it cannot distinguish."""
         return *self.group, self.length
 
     def knob(self, name: str) -> Value:
@@ -112,18 +104,13 @@ class Setting:
         return dict(self.knobs)[name]
 
     def differing(self, way: str) -> Setting:
-        """Return the setting with one more way in which the engine's differs."""
+        """Return the setting with one more deviation."""
         return replace(self, differs=f"{self.differs}; {way}" if self.differs else way)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a server drafts over a range of batches.
-
-    Attributes:
-        first, last: batches, both included; `last` is None for the stage without an end.
-        length: drafted tokens; 0 is off.
-    """
+    """The length of drafts, 0 for off, over batches `first` to `last`, inclusive; None has no end."""
 
     first: int
     last: int | None
@@ -132,12 +119,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """How an engine ran when a plan for it was measured: on the CPU, always.
-
-    Attributes:
-        dtype: number format of weights; with "float32" keys and values were kept in it, too.
-        threads: that computed, None where the plan does not say.
-    """
+    """How an engine ran when it measured a plan, always on the CPU; "float32" includes keys and values."""
 
     dtype: str
     threads: int | None
@@ -155,13 +137,13 @@ class Schedule:
     """What one server does at every batch.
 
     Attributes:
-        setting: of the longest stage; None where nothing is ever drafted.
+        setting: of the longest stage; None where it never drafts.
         stages: by rising batch, without gaps, neighbours different.
         most_batch: the largest batch that was planned.
-        serving: how it ran when the plan was measured in it; None where it was not.
+        serving: how the engine ran when it measured the plan; None where it did not.
         temperature: at which acceptance was measured; 0 is greedy.
-        dtype: number format of the models that were planned for; None where nobody says.
-        gpu: that was planned for, by name; empty for a CPU.
+        dtype: number format of the planned models; None where unknown.
+        gpu: that was planned for; empty for a CPU.
     """
 
     setting: Setting | None
@@ -174,35 +156,30 @@ class Schedule:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """What requests to a server must ask for: their own temperature, since servers sample unless told."""
+        """The note on the temperature that requests must set, since servers sample by default."""
         return () if self.setting is None else (ASKED.format(temperature=self.temperature),)
 
     @property
     def served_dtype(self) -> str | None:
-        """The number format as servers are told it; None where they have no word for it."""
+        """The number format as a server option; None where servers have none for it."""
         return self.dtype if self.dtype in SERVED else None
 
     def priced_in(self, who: str) -> tuple[str, ...]:
-        """Say in which number format models must be, and who decides that; nothing where it was measured so."""
+        """Return the note on the models' number format and what decides it; empty where it was measured so."""
         is_told = self.dtype is None or self.serving is not None
         return () if is_told else (PRICED_IN.format(dtype=self.dtype, who=who),)
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """What a reader must know where a server cannot be told the number format."""
+        """The note on a number format that servers have no option for."""
         return () if self.served_dtype else self.priced_in(NO_WORD)
 
     @property
     def longest(self) -> int:
-        """The longest length of all stages, 0 where nothing is drafted."""
+        """The longest length of all stages, 0 without drafts."""
         return max(stage.length for stage in self.stages)
 
 
 def with_likeliest(setting: Setting, who: str) -> Setting:
-    """Return the setting of an engine that draws tokens, but no drafts: copies of the text are the same ones anyway.
-
-    Args:
-        setting: as the engine runs it where nothing is drawn.
-        who: the engine, as people call it.
-    """
+    """Return the setting of an engine that samples, but not drafts; copies of the text stay the same."""
     return setting if setting.drafter is None else setting.differing(LIKELIEST.format(who=who))

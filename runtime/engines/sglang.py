@@ -1,7 +1,7 @@
 """SGLang: flags of its server, and a JSON file where the length follows the batch.
 
-Counts: `num_steps` are drafter forwards, one of them behind the committed text, so a chain of n takes n and an EAGLE-2
-tree of depth d takes d + 1. `num_draft_tokens` counts the root, as our verified tokens do.
+`num_steps` are drafter forwards, one of them behind the committed text: n for a chain of n, d + 1 for an EAGLE-2 tree
+of depth d. `num_draft_tokens` includes the root, as our verified tokens do.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SGLang:
         )
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        """Return the setting: drafters draft the likeliest tokens, matched against the target's own draws."""
         return with_likeliest(setting, "SGLang")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
@@ -87,9 +87,9 @@ class SGLang:
 
 
 def _ngram(policy: LookupPolicy) -> Setting | str:
-    """Return the trie of a length; the nearest lookup is that of the longest n-grams, down to 1, and of the latest.
+    """Return the trie of a length; the nearest lookup has the longest n-grams, down to 1, and copies the latest.
 
-    Source: python/sglang/srt/speculative/ngram_worker.py verifies as many tokens of every sequence as were set.
+    Source: python/sglang/srt/speculative/ngram_worker.py always verifies the set number of tokens per sequence.
     """
     if policy.length >= DEPTH:
         return SHALLOW
@@ -124,7 +124,6 @@ def _options(setting: Setting, schedule: Schedule) -> list[Option]:
 
 
 def _room(schedule: Schedule) -> list[Option]:
-    """Return the option that lets as many requests run as the plan has sequences."""
     return [("flags", "max-running-requests", schedule.most_batch)] if schedule.most_batch > HELD else []
 
 

@@ -1,8 +1,8 @@
 """TensorRT-LLM: `speculative_config` in the YAML of `--config`.
 
-Counts: `max_draft_len` and `max_total_draft_tokens` leave the root out: an EAGLE-2 tree that verifies n tokens has
-n - 1 of them. A key of `draft_len_schedule` is the last batch of its length (versions before those recorded here read
-it as the first); beyond the largest key nothing is drafted, and the smallest key's length is `max_draft_len`.
+`max_draft_len` and `max_total_draft_tokens` exclude the root: an EAGLE-2 tree that verifies n tokens has n - 1. A key
+of `draft_len_schedule` is the last batch of its length (the first in versions older than those recorded here). Beyond
+the largest key there are no drafts, and the smallest key's length is `max_draft_len`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TensorRTLLM:
         return _chain("Eagle3", drafter, policy.length)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting: its drafters draft what is likeliest, and the target's own draws are matched."""
+        """Return the setting: drafters draft the likeliest tokens, matched against the target's own draws."""
         return with_likeliest(setting, "TensorRT-LLM")
 
     def candidates(self, drafter: EngineDrafter | None, version: str) -> Sequence[TreePolicy]:
@@ -84,7 +84,7 @@ class TensorRTLLM:
 def _lookup(policy: LookupPolicy) -> Setting | str:
     """Return the n-grams of a size and a length.
 
-    Source: `pad_draft_tokens_for_cuda_graph` of tensorrt_llm/_torch/speculative/drafter.py fills every draft up.
+    Source: `pad_draft_tokens_for_cuda_graph` of tensorrt_llm/_torch/speculative/drafter.py pads every draft.
     """
     if policy.min_ngram > 1:
         return "TensorRT-LLM's n-grams have a longest size, and always look down to 1"
@@ -128,7 +128,7 @@ def _tree(policy: Eagle2Policy, drafter: EngineDrafter) -> Setting | str:
 
 
 def _by_batch(schedule: Schedule, setting: Setting) -> tuple[dict[str, object], Option, tuple[str, ...]]:
-    """Return what makes lengths follow the batch: a schedule, or for n-grams the batch at which they end."""
+    """Return the option that makes lengths follow the batch: a schedule, or the last batch with n-grams."""
     if not setting.by_batch:
         last = schedule.stages[0].last
         assert last is not None and len(schedule.stages) == 2, "drafting that ends has two stages"

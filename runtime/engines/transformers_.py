@@ -1,7 +1,7 @@
 """transformers: fields of the assistant's generation configuration, or of `generate` itself for n-grams.
 
-Counts: `num_assistant_tokens` and `prompt_lookup_num_tokens` leave the root out, as our lengths do. Assisted generation
-takes one sequence at a time, so larger batches are decoded plainly.
+`num_assistant_tokens` and `prompt_lookup_num_tokens` exclude the root, as our lengths do. Assisted generation takes one
+sequence at a time, so larger batches decode plainly.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Transformers:
         return Setting(method="assistant", drafter=drafter, knobs=knobs, length=policy.length, off="any", most_batch=1)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting: assistants draw their drafts, which are kept by the ratio of both chances.
+        """Return the setting: assistants sample their drafts, accepted by the ratio of probabilities.
 
-        That keeps at least as many as the target's own noise does; but what a drafter doubts is another thing.
+        That accepts at least as many as the target's own noise does; but the drafter's doubt is measured differently.
         """
         return setting.differing(DRAWS) if dict(setting.knobs).get(THRESHOLD) else setting
 
@@ -128,7 +128,7 @@ class Transformers:
         )
 
     def _loading(self, schedule: Schedule, version: str) -> tuple[Option, ...]:
-        """Return by which of its names a version is told the number format; nothing where none is known."""
+        """Return a version's option for the number format; empty where torch has none."""
         if schedule.dtype not in LOADED:
             return ()
         name = "dtype" if schema_of(self.name).knows("loading", "dtype", version) else "torch_dtype"
@@ -143,7 +143,6 @@ def _lookup(policy: LookupPolicy) -> Setting | str:
 
 
 def _drawn(temperature: float) -> dict[str, str]:
-    """Return the parts of the program that draw tokens at the temperature of the plan."""
     if not temperature:
         return {"how": "for greedy decoding", "sampling": "do_sample=False"}
     sampling = f"do_sample=True, temperature={temperature}, top_k=0"
@@ -151,7 +150,6 @@ def _drawn(temperature: float) -> dict[str, str]:
 
 
 def _program(schedule: Schedule, loading: Sequence[Option]) -> dict[str, str]:
-    """Return the parts of the program for number format and device, and for its threads where it was measured."""
     threads = None if schedule.serving is None else schedule.serving.threads
     return {
         "torch": "import torch\n" if loading else "",

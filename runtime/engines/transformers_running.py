@@ -1,7 +1,7 @@
 """transformers' `generate` as an engine that runs here: one sequence, plain, with an assistant, or by prompt lookup.
 
-`generate` drafts before it has read the prompt: its first round verifies prompt and drafts at once. Here that round
-drafts nothing (`_Watched`), so that prompts are read before the clock starts, and each later round is `generate`'s own.
+`generate` drafts before it has read the prompt: its first round verifies prompt and drafts at once. Here that round has
+no drafts (`_Watched`), so that prompts are read before the clock starts; each later round is `generate`'s own.
 """
 
 from __future__ import annotations
@@ -37,13 +37,9 @@ class RunningTransformers:
     """A target and its assistants, loaded once and shared by all settings; a `MeasuredEngine`."""
 
     def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int) -> None:
-        """Load the models on the CPU.
+        """Load the models on the CPU; drafters must have the target's tokenizer.
 
-        Args:
-            target: a model folder.
-            drafters: folders of language models with the target's tokenizer, by name.
-            dtype: number format of weights and computation.
-            threads: that compute; torch has one number of them for the whole process, which is set.
+        `threads` is set for the whole process, since torch has one number of them.
 
         Raises:
             RequestError: there is no folder at a path.
@@ -78,11 +74,7 @@ class RunningTransformers:
 
     @torch.inference_mode()
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return an assistant's own next token at every place of texts, in one forward each.
-
-        Raises:
-            RequestError: it reads texts as other tokens than the target, or has more or fewer of them.
-        """
+        """Return an assistant's own next tokens, by one forward per text; see `MeasuredEngine.next_tokens`."""
         model, found = self._assistants[drafter.name], []
         self._require_same_tokens(drafter)
         for text in texts:
@@ -110,11 +102,7 @@ class RunningTransformers:
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[Generation]:
-        """Start decoding with a setting; None is plain decoding.
-
-        Raises:
-            MeasurementError: more than one sequence is asked for, or acceptance is to be set.
-        """
+        """Start decoding with a setting; see `MeasuredEngine.started`."""
         require_one_sequence(NAME, load)
         assistant = None if setting is None or setting.drafter is None else self._assistants[setting.drafter.name]
         running = Generation(self._target, assistant, setting)
@@ -126,18 +114,18 @@ class Generation:
     """`generate` with one setting."""
 
     def __init__(self, target: Any, assistant: Any, setting: Setting | None) -> None:
-        """Take loaded models (their `generate` has no types)."""
+        """Use loaded models (their `generate` has no types)."""
         self._target, self._assistant, self._setting = target, assistant, setting
         self._counts = RoundCounts()
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
-        """Continue the one prompt greedily; its rounds are always told."""
+        """Continue the one prompt greedily, with counts of each round."""
         (prompt,) = prompts
         text = self._plain(prompt, new_tokens) if self._setting is None else self._drafted(prompt, new_tokens)
         return (text,)
 
     def counters(self) -> EngineCounters:
-        """Return what was counted since the start."""
+        """Return the counts since the start."""
         return self._counts.counters
 
     def _plain(self, prompt: Sequence[int], new_tokens: int) -> EngineText:
@@ -170,7 +158,6 @@ class Generation:
         )
 
     def _options(self) -> dict[str, Any]:
-        """Return what the exported program passes to `generate`, and set the assistant as it does."""
         assert self._setting is not None
         knobs = dict(self._setting.knobs)
         if self._assistant is None:
@@ -188,9 +175,9 @@ class Generation:
 
 
 class _Watched:
-    """transformers' own source of candidates; its first ones are thrown away and every other round is written down.
+    """transformers' own source of candidates; drops the first ones and records every other round.
 
-    Prompt lookup copies past the end of a text, and what is too much is cut behind the forward: it is not counted.
+    Prompt lookup copies past the end of a text; what is cut after the forward is not counted.
     """
 
     def __init__(self, inner: Any, end: int) -> None:
@@ -208,7 +195,7 @@ class _Watched:
         return (self._ends_ns[-1] - self._ends_ns[0]) / 1e6
 
     def get_candidates(self, input_ids: torch.Tensor, **more: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what transformers drafts; nothing in the first round, in which the assistant reads the prompt too."""
+        """Return transformers' drafts; none in the first round, in which the assistant reads the prompt, too."""
         candidates, logits = self._inner.get_candidates(input_ids, **more)
         if not self._ends_ns:
             candidates, logits = input_ids, None
@@ -216,7 +203,6 @@ class _Watched:
         return candidates, logits
 
     def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: Any) -> None:
-        """Write a round down."""
         if self._ends_ns:
             self.rounds.append((self._candidates, int(num_matches)))
             self._inner.update_candidate_strategy(input_ids, scores, num_matches)
@@ -224,7 +210,7 @@ class _Watched:
 
 
 class _Clock(StoppingCriteria):
-    """Never stops; remembers when the first and the last token were there."""
+    """Never stops; records the times of the tokens."""
 
     def __init__(self) -> None:
         self._ends_ns: list[int] = []
@@ -239,7 +225,7 @@ class _Clock(StoppingCriteria):
 
 
 def _loaded(path: Path, dtype: str) -> Any:
-    """Return a model that never stops at its end-of-text token, and has no penalties and no sampling of its own."""
+    """Return a model that does not stop at end-of-text, and has no penalties and no sampling of its own."""
     require_loadable(str(path))
     try:
         model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype)).eval()

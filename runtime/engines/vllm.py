@@ -1,7 +1,7 @@
 """vLLM: one JSON object behind `--speculative-config`.
 
-Counts: `num_speculative_tokens` leaves the root out, as our lengths do. Rows of `num_speculative_tokens_per_batch_size`
-hold first batch, last batch, both included, and the length; 0 is off.
+`num_speculative_tokens` excludes the root, as our lengths do. Rows of `num_speculative_tokens_per_batch_size` hold
+first batch, last batch, both included, and the length; 0 is off.
 """
 
 from __future__ import annotations
@@ -90,10 +90,7 @@ class VLLM:
         return self._by_batch(method, drafter, knobs, policy.length, version)
 
     def sampled(self, setting: Setting, version: str) -> Setting | str:
-        """Return the setting whose drafts are drawn, where vLLM can draw them; the likeliest are drafted else.
-
-        Drawn ones are kept with the chance sum(min(p, q)), the most that any two draws of p and q agree.
-        """
+        """Return the setting with sampled drafts, accepted with probability sum(min(p, q)), else the likeliest ones."""
         if setting.drafter is None:
             return setting
         if not schema_of(self.name).knows("config", SAMPLED, version) or (ANY_TABLE, True) in setting.knobs:
@@ -134,7 +131,7 @@ class VLLM:
         )
 
     def _why_older(self, schedule: Schedule, setting: Setting, version: str) -> str:
-        """Return what the newer of its runners would do otherwise; empty where that is nothing, or it has one alone."""
+        """Return what the newer runner would do differently; empty if nothing, or the version has one runner."""
         if not schema_of(self.name).knows("environment", RUNNER, version):
             return ""
         if setting.method == "ngram":
@@ -167,7 +164,7 @@ class VLLM:
 
 
 def _served(schedule: Schedule) -> list[Option]:
-    """Return the options beside drafting: the number format, and room for as many sequences as the plan drafts for."""
+    """Return options beside drafting: the number format, and room for the plan's largest batch."""
     dtype, found = schedule.served_dtype, list[Option]()
     if dtype is not None:
         found.append(("flags", "dtype", dtype))
@@ -177,7 +174,7 @@ def _served(schedule: Schedule) -> list[Option]:
 
 
 def _computing(schedule: Schedule) -> list[Option]:
-    """Return what makes a server on a CPU compute on as many cores as when the plan was measured in it, if it was."""
+    """Return the variable that lets a server on a CPU compute on as many cores as the plan's measurement did."""
     serving = schedule.serving
     if serving is None or serving.threads is None:
         return []

@@ -1,7 +1,7 @@
 """An engine of vLLM in this process, driven step by step: a step is a round of all sequences.
 
-Where vLLM takes lengths by batch, it looks each step's length up in a table of its scheduler. The table is set before a
-text, so that settings which differ in lengths alone share an engine: each would else load and compile its own models.
+Where vLLM has lengths by batch, each step looks its length up in a table of the scheduler. Here the table is set before
+a text, so that settings that differ only in lengths share an engine; else each would load and compile its own models.
 """
 
 from __future__ import annotations
@@ -35,17 +35,7 @@ class VLLMEngine:
     """An engine with one model and one source of drafts."""
 
     def __init__(self, model: Path, setting: Setting | None, load: Load, *, dtype: str) -> None:
-        """Load the models.
-
-        Args:
-            model: its folder.
-            setting: how it drafts, with the longest length of all that share it; None is plain decoding.
-            load: sequences and their room.
-            dtype: number format of weights, keys and values.
-
-        Raises:
-            MeasurementError: it does not start.
-        """
+        """Load the models; `setting` has the longest length of all that share them; MeasurementError if it fails."""
         self.log = _Log()
         self._asked = 0  # requests so far, which name them
         try:
@@ -55,14 +45,14 @@ class VLLMEngine:
             raise MeasurementError(f"vLLM does not start with {model}: {reason}; look at its files") from error
 
     def __del__(self) -> None:
-        """Stop it and give its memory back."""
+        """Stop it and free its memory."""
         if hasattr(self, "_engine"):
             self._engine.engine_core.shutdown()
             self._engine = None
             gc.collect()
 
     def set_length(self, length: int) -> None:
-        """Draft so many tokens in every round from now on; what it was started with is the most."""
+        """Set the drafted tokens of every later round, at most those it was started with."""
         table = self._engine.engine_core.engine_core.scheduler.dynamic_sd_lookup
         table[:] = [length] * len(table)
 
@@ -73,12 +63,7 @@ class VLLMEngine:
         return tuple(max(place, key=lambda token: place[token].logprob) for place in places)
 
     def run(self, prompts: Sequence[Sequence[int]], **sampling: Any) -> list[list[tuple[float, Any]]]:
-        """Return every prompt's steps: when each ended, in milliseconds, and what vLLM told of it.
-
-        Args:
-            prompts: read in the first step, all of them.
-            sampling: options of vLLM beside greedy decoding.
-        """
+        """Return every prompt's steps: end in ms, and vLLM's output; the first step reads all prompts."""
         vllm = importlib.import_module("vllm")
         kind = importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA
         wanted = vllm.SamplingParams(temperature=0.0, detokenize=False, output_kind=kind, **sampling)
@@ -96,16 +81,9 @@ class VLLMEngine:
 
 
 class VLLMDecoding:
-    """An engine at work with one setting."""
+    """An engine with one setting, None for plain decoding; `is_shared`: settings of other lengths run on it."""
 
     def __init__(self, engine: VLLMEngine, setting: Setting | None, *, is_shared: bool) -> None:
-        """Take an engine.
-
-        Args:
-            engine: started with the setting's source.
-            setting: None is plain decoding.
-            is_shared: whether others of other lengths run on it.
-        """
         self._engine, self._setting, self._is_shared = engine, setting, is_shared
         self._counts = RoundCounts()
         self._drafts = self._drafted = 0
@@ -122,10 +100,7 @@ class VLLMDecoding:
         return tuple(self._text(prompt, own) for prompt, own in zip(prompts, steps, strict=True))
 
     def counters(self) -> EngineCounters:
-        """Return what was counted since the start: drafts as vLLM counts them, and what came out of texts.
-
-        vLLM also counts what it accepts past the end of a text.
-        """
+        """Return the counts since the start: drafts are vLLM's, the rest is from texts: vLLM counts beyond ends."""
         return replace(self._counts.counters, drafts=self._drafts, drafted=self._drafted)
 
     def _text(self, prompt: Sequence[int], steps: Sequence[tuple[float, Any]]) -> EngineText:
@@ -140,7 +115,7 @@ class VLLMDecoding:
         return EngineText(tokens=tokens, ms=steps[-1][0] - steps[0][0], drafted=drafted, accepted=sum(kept), kept=kept)
 
     def _drafted_behind(self, text: Sequence[int]) -> int:
-        """Return how many tokens are drafted behind a text, also past its end."""
+        """Return how many tokens a round drafts behind a text, also past its end."""
         if self._setting is None:
             return 0
         if self._setting.drafter is not None:
@@ -150,7 +125,7 @@ class VLLMDecoding:
 
 
 class _Log:
-    """Takes vLLM's counts of every step; made by us, and called by vLLM as if it were the class."""
+    """Collects vLLM's counts of every step; an instance that vLLM calls as if it were the class."""
 
     def __init__(self) -> None:
         self.drafts = self.drafted = 0
@@ -159,25 +134,20 @@ class _Log:
         return self
 
     def record(self, scheduler_stats: Any, *_: Any, **__: Any) -> None:
-        """Take a step's."""
         counted = None if scheduler_stats is None else scheduler_stats.spec_decoding_stats
         if counted is not None:
             self.drafts += counted.num_drafts
             self.drafted += counted.num_draft_tokens
 
     def log_engine_initialized(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def log(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 def architecture_in(folder: Path) -> Architecture:
-    """Return what a model folder's config.json describes.
-
-    Raises:
-        ModelError: there is none, or its family is not known.
-    """
+    """Return the architecture in a model folder's config.json; ModelError if there is none, or it is unknown."""
     return architecture_of(load_config(str(folder)).to_dict())
 
 
@@ -202,7 +172,6 @@ def _engine_of(model: Path, setting: Setting | None, load: Load, dtype: str, log
 
 
 def _speculation(setting: Setting) -> Arguments:
-    """Return a setting as vLLM's speculative configuration; with a table of lengths where it takes one."""
     found: Arguments = {"method": setting.method, "num_speculative_tokens": setting.length, **dict(setting.knobs)}
     if setting.drafter is not None:
         found["model"] = setting.drafter.path
@@ -212,7 +181,7 @@ def _speculation(setting: Setting) -> Arguments:
 
 
 def _cache_bytes(model: Path, setting: Setting | None, load: Load, dtype: str) -> int:
-    """Return room for every sequence's keys and values, in whole blocks, of the target and who drafts."""
+    """Return bytes for the keys and values of all sequences, target and drafter, in whole blocks."""
     drafter = () if setting is None or setting.drafter is None else (Path(setting.drafter.path),)
     a_token = sum(architecture_in(folder).kv_bytes_per_token(dtype) for folder in (model, *drafter))
     blocks = load.concurrency * (-(-load.capacity // BLOCK) + 1) + 1

@@ -1,7 +1,4 @@
-"""vLLM as an engine that runs here: plain, with a draft model, or by n-grams; several sequences at once.
-
-Its engine runs in this process, as its server's does in one of its own, which adds what their messages take.
-"""
+"""vLLM as an engine that runs here, in this process: a server's processes also exchange messages."""
 
 from __future__ import annotations
 
@@ -68,12 +65,9 @@ class RunningVLLM:
     """vLLM with one target on the CPU; a `MeasuredEngine`."""
 
     def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int) -> None:
-        """Find the models.
+        """Find the models, which are Hugging Face folders; `dtype` is also that of keys and values.
 
-        Args:
-            target, drafters: model folders of Hugging Face.
-            dtype: number format of weights, keys and values.
-            threads: that compute. vLLM reads them once, when its first engine starts.
+        vLLM reads `threads` once, when its first engine starts.
 
         Raises:
             RequestError: vLLM is not installed, the dtype is none of its, or there is no folder at a path.
@@ -94,7 +88,7 @@ class RunningVLLM:
 
     @cached_property
     def facts(self) -> EngineFacts:
-        """What runs here."""
+        """The engine's version and its properties here."""
         found = str(importlib.import_module(NAME).__version__).partition("+")[0]
         recorded = nearest_recorded(NAME, found)
         return EngineFacts(
@@ -113,7 +107,7 @@ class RunningVLLM:
         )
 
     def _most_open(self) -> int | None:
-        """Return how many settings fit into the memory that is free now, each with weights of its own."""
+        """Return how many settings, each with its own weights, fit into free memory; None where unknown."""
         free = available_bytes()
         models = (self._target, *(Path(drafter.path) for drafter in self.drafters))
         sizes = [architecture_in(folder).weight_bytes(self._dtype) for folder in models]
@@ -125,12 +119,7 @@ class RunningVLLM:
         return [tuple(self._tokenizer.encode(text)) for text in texts]
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
-        """Return a draft model's own next token at every place of texts, which it reads as prompts.
-
-        Raises:
-            MeasurementError: it does not start.
-            RequestError: it reads texts as other tokens than the target.
-        """
+        """Return a draft model's own next tokens, by reading texts as prompts; see `MeasuredEngine.next_tokens`."""
         require_same_tokenizer(drafter, self._tokenizer, otherwise="vLLM would take its drafts for other words")
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         engine = self._engine(Path(drafter.path), None, Load(concurrency=1, capacity=room))
@@ -150,11 +139,7 @@ class RunningVLLM:
 
     @contextmanager
     def started(self, setting: Setting | None, load: Load) -> Iterator[VLLMDecoding]:
-        """Start an engine, warmed up. Settings that differ in lengths alone share one as long as one of them is open.
-
-        Raises:
-            MeasurementError: it does not start, or acceptance is to be set.
-        """
+        """Start and warm up an engine; settings that differ only in lengths share an open one."""
         if load.synthetic:
             raise MeasurementError("vLLM verifies what is drafted on a CPU; acceptance cannot be set by hand")
         is_shared = setting is not None and setting.by_batch

@@ -1,4 +1,4 @@
-"""Whether a drafter reads texts as the tokens its target reads: every engine that runs here asks it the same way."""
+"""Whether a drafter tokenizes texts as its target does: one check for every engine that runs here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ SHOWN = 6  # tokens in a message
 
 
 def require_same_tokens(drafter: str, own: Sequence[int], target: Sequence[int], *, otherwise: str) -> None:
-    """Raise RequestError where a drafter reads `PROBE` as other tokens than its target does.
-
-    Args:
-        drafter: its name.
-        own, target: the probe's token ids, by each one's own tokenizer.
-        otherwise: what would become of its drafts.
-    """
+    """Raise RequestError where a drafter's tokens of `PROBE` differ; `otherwise` is the effect on its drafts."""
     if list(own) == list(target):
         return
     alike = min(len(own), len(target))
@@ -35,13 +29,7 @@ def require_same_tokens(drafter: str, own: Sequence[int], target: Sequence[int],
 
 
 def require_same_tokenizer(drafter: EngineDrafter, target: PreTrainedTokenizerBase, *, otherwise: str) -> None:
-    """Do what `require_same_tokens` does by the tokenizer in a drafter's folder; where none lies there, nothing.
-
-    Args:
-        drafter: in a folder of Hugging Face.
-        target: the target's tokenizer.
-        otherwise: what would become of its drafts.
-    """
+    """Do what `require_same_tokens` does by the tokenizer in a drafter's folder, if there is one."""
     if (Path(drafter.path) / TOKENIZER_FILE).is_file():
         own = load_tokenizer(drafter.path)
         require_same_tokens(drafter.name, own.encode(PROBE), target.encode(PROBE), otherwise=otherwise)

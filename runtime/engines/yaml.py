@@ -9,7 +9,7 @@ Yaml = Mapping[str, object]
 
 
 def yaml_of(values: Yaml) -> str:
-    """Return a mapping as YAML text; values are mappings, texts, numbers and booleans, quoted as JSON does."""
+    """Return a mapping as YAML text; values are mappings, texts, numbers and booleans, quoted as in JSON."""
     return "\n".join(_lines(values, "")) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Rows of a cache that move: a path of a few nodes is moved in every layer by one compiled call."""
+"""Rows of a cache that move: one compiled call moves a path of a few nodes in every layer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from ...planner.kernels.compiled import compiled
 
 @compiled
 def move_rows(parts: NDArray[Any], moves: Ints) -> None:
-    """Copy rows over others, one after the other.
+    """Copy rows over others, one after the other, in each of `parts` (parts, rows, bytes) uint8.
 
-    Args:
-        parts: (parts, rows, bytes) uint8; in each, the same rows move.
-        moves: (2, any), rows that are read and rows that are written.
+    `moves` is (2, any): rows that are read, and rows that are written.
     """
     for part in range(len(parts)):
         for move in range(moves.shape[1]):

@@ -8,11 +8,7 @@ from ...planner.kernels.compiled import compiled
 
 @compiled
 def agree_with_end(tokens: Ints32, runs: Ints32) -> None:
-    """Find for every place before a text's last how many tokens up to there agree with its end.
-
-    Args:
-        tokens: (n,), the text.
-        runs: (n,), written; the last is 0.
+    """Write into `runs` (n,) how many tokens up to each place agree with the text's end; the last is 0.
 
     Source: Gusfield 1997, Algorithms on Strings, Trees and Sequences, Sec. 1.4: the Z algorithm, from the end on.
     """

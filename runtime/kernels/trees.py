@@ -1,7 +1,6 @@
-"""Drafted trees as a round reads them: one compiled call instead of many calls on arrays of few numbers.
+"""Drafted trees on the host: one compiled call instead of many calls on arrays of few numbers.
 
-Behind a forward a core's caches hold weights, so what a round does on the host costs by the places it touches, not by
-the arithmetic.
+After a forward the core's caches hold weights, so host work costs by the places it touches, not by the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
 
 
 def whole(numbers: NDArray[Any]) -> Ints:
-    """Return numbers of any kind as kernels take them; what is no number becomes one below all that mean something."""
+    """Return numbers of any kind as the kernels' int64; a NaN becomes a number below all that mean something."""
     if numbers.dtype == np.int64:
         return np.ascontiguousarray(numbers)
     with np.errstate(invalid="ignore"):
@@ -27,15 +26,9 @@ def whole(numbers: NDArray[Any]) -> Ints:
 
 @compiled
 def flaw_of(tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, vocabulary: int) -> int:
-    """Return the first thing that is wrong with a batch of trees, padding included but for its tokens.
+    """Return the first flaw of trees (batch, nodes) with the root's column, of which `sizes` (batch,) are no padding.
 
-    EARLY: a node stands before its parent. ASKEW: a node is not one deeper than its parent. FOREIGN: a token is outside
-    the vocabulary.
-
-    Args:
-        tokens, parents, depths: (batch, nodes), the root's column included.
-        sizes: (batch,), nodes of each row that are no padding.
-        vocabulary: tokens of the target.
+    EARLY: not after its parent. ASKEW: not one deeper than it. FOREIGN: no padding, and outside the vocabulary.
     """
     for row in range(len(sizes)):
         for node in range(1, tokens.shape[1]):
@@ -52,13 +45,10 @@ def flaw_of(tokens: Ints, parents: Ints, depths: Ints, sizes: Ints, vocabulary: 
 
 @compiled
 def place(tokens: Ints, depths: Ints, nodes: int, ends: Ints, placed: Ints) -> None:
-    """Write the token, the position and the cache column of every token that is fed.
+    """Write token, position and cache column of every fed token into `placed` (3, batch, fed).
 
-    Args:
-        tokens, depths: (batch, any), the root's column included.
-        nodes: columns of them that are fed; what is fed behind them is padding.
-        ends: (2, batch), the token of each root, and committed tokens in the cache.
-        placed: (3, batch, fed), written.
+    `tokens` and `depths` are (batch, any) with the root's column; their first `nodes` columns are fed, the rest of
+    `fed` is padding. `ends` is (2, batch): the token of each root, and committed tokens in the cache.
     """
     for row in range(ends.shape[1]):
         context = ends[1, row]
@@ -73,14 +63,9 @@ def place(tokens: Ints, depths: Ints, nodes: int, ends: Ints, placed: Ints) -> N
 
 @compiled
 def place_layer(tokens: Ints, depths: Ints, contexts: Ints, written: int, placed: Ints) -> None:
-    """Write what `place` does of new nodes that are no whole trees.
+    """Write into `placed` (3, batch, n) what `place` writes, for new nodes that are no whole trees.
 
-    Args:
-        tokens: (batch, n).
-        depths: (batch or 1, n), distance from the first token behind the context.
-        contexts: (batch,) committed tokens in the cache.
-        written: nodes behind the context that are in the cache already.
-        placed: (3, batch, n), written.
+    `depths` (batch or 1, n) counts from the first token after the context (batch,); `written` later nodes are cached.
     """
     for row in range(len(tokens)):
         own = row if len(depths) > 1 else 0
@@ -94,16 +79,10 @@ def place_layer(tokens: Ints, depths: Ints, contexts: Ints, written: int, placed
 def show(
     parents: Ints, nodes: int, ends: Ints, opened: Any, shut: Any, flat: NDArray[Any], fed: int, seen: int
 ) -> None:
-    """Write what every token that is fed sees: its row's context, its ancestors and itself. Padding hangs on the root.
+    """Write what every fed token sees: its row's context, its ancestors and itself. Padding's parent is the root.
 
-    Args:
-        parents: (batch, any), parents before children.
-        nodes: columns of it that are fed.
-        ends: as `place` takes them.
-        opened, shut: numbers of the mask, as it holds them.
-        flat: (any,), the mask (batch, fed, seen) and room behind it; written.
-        fed: tokens of each row.
-        seen: cache positions in sight.
+    `parents` is (batch, any), parents before children; its first `nodes` columns are fed. `ends` is as for `place`.
+    `flat` holds the mask (batch, fed, seen) and free memory after it; `opened` and `shut` are its two values.
     """
     for row in range(ends.shape[1]):
         context, first = ends[1, row], row * fed * seen
@@ -130,20 +109,14 @@ def place_and_show(
     flat: NDArray[Any],
     seen: int,
 ) -> None:
-    """Write what `place` and `show` do of the same trees."""
+    """Do `place` and `show` for the same trees."""
     place(tokens, depths, nodes, ends, placed)
     show(parents, nodes, ends, opened, shut, flat, placed.shape[2], seen)
 
 
 @compiled
 def pack(tokens: Ints, depths: Ints, parents: Ints, nodes: int, ends: Ints, fed: int, packed: Ints) -> None:
-    """Write a captured forward's input (see `packed_input`): tokens, positions, columns, starts, and what nodes see.
-
-    Args:
-        tokens, depths, parents, nodes, ends: as `place` and `show` take them.
-        fed: tokens of each row; padding hangs on the root.
-        packed: (any,), written.
-    """
+    """Write a captured forward's input (see `packed_input`) for trees as `place` and `show` take them."""
     batch = ends.shape[1]
     cells = batch * fed
     first = 3 * cells + batch
@@ -169,11 +142,8 @@ def pack(tokens: Ints, depths: Ints, parents: Ints, nodes: int, ends: Ints, fed:
 def walk(draws: Ints, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> None:
     """Do what `accept` does in every row's tree.
 
-    Args:
-        draws: (batch, at least nodes), the target's draw behind each node.
-        tokens, parents: (batch, nodes), the root's column included, parents before children.
-        sizes: (batch,), nodes of each row that are no padding.
-        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each.
+    `draws` (batch, at least nodes) holds the target's draw at each node; trees and `sizes` are as for `flaw_of`.
+    `paths` (batch, 2, nodes + 1) is written: the length and the nodes of each path; the drawn token after each node.
     """
     for row in range(len(sizes)):
         node = length = 0
@@ -190,14 +160,10 @@ def walk(draws: Ints, tokens: Ints, parents: Ints, sizes: Ints, paths: Ints) -> 
 
 @compiled
 def hear(record: Ints, nodes: int, most: int, vocabulary: int, drawn: Ints) -> int:
-    """Read what a device says of a round; return the first thing that is wrong with its trees, as `flaw_of` does.
+    """Read a device's record of a round; return its first flaw, as `flaw_of` does, or write the drawn tokens.
 
-    Args:
-        record: (batch, any): tokens, parents and depths of so many nodes, how many are real, the draw behind each node.
-        nodes: of every tree, its padding included.
-        most: real nodes of a tree.
-        vocabulary: tokens of the target.
-        drawn: (batch, nodes + 1), written: how many tokens stand, and these, if nothing is wrong.
+    `record` (batch, any) holds tokens, parents and depths of `nodes` nodes, how many are real (at most `most`), and the
+    draw at each node. `drawn` (batch, nodes + 1) gets the number of drawn tokens, then these.
     """
     sizes = record[:, 3 * nodes]
     if sizes.min() < 1 or sizes.max() > min(nodes, most):
@@ -215,14 +181,9 @@ def hear(record: Ints, nodes: int, most: int, vocabulary: int, drawn: Ints) -> i
 
 @compiled
 def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArray[Any], seen: int) -> None:
-    """Write what new nodes see: their row's context, and those nodes behind it that are visible to them.
+    """Write what new nodes see: their row's context (batch,), and the nodes after it that `visible` opens to them.
 
-    Args:
-        visible: (batch or 1, n, nodes behind the context).
-        contexts: (batch,) committed tokens in the cache.
-        opened, shut: numbers of the mask, as it holds them.
-        flat: (any,), the mask (batch, n, seen) and room behind it; written.
-        seen: cache positions in sight.
+    `visible` is (batch or 1, n, nodes after the context); `opened`, `shut` and `flat` are as for `show`.
     """
     _, count, nodes = visible.shape
     for row in range(len(contexts)):
@@ -239,17 +200,12 @@ def uncover(visible: Bools, contexts: Ints, opened: Any, shut: Any, flat: NDArra
 
 @compiled
 def descend(tokens: Ints, visible: Bools, slots: Ints, ranks: Ints, fed: Ints, sees: Bools) -> None:
-    """Write the tokens that a drafted tree's next layer is fed, and which drafted nodes each of them sees.
+    """Write the tokens (batch, width) that feed a drafted tree's next layer, and which drafted nodes each of them sees.
 
-    A slot of a row that has no more nodes is fed the first child of its first slot: some token has to stand there.
-
-    Args:
-        tokens: (batch, width above, children), proposed behind the layer above.
-        visible: (batch, width above, nodes so far), what that layer sees; no nodes below the root.
-        slots, ranks: (batch, width), of each node's parent in the layer above, below 0 for none, and which child of it
-            the node is.
-        fed: (batch, width), written.
-        sees: (batch, width, nodes so far + width), written.
+    A slot of a row without more nodes is fed the first child of its first slot, as some token must be there. `tokens`
+    is (batch, width above, children), `visible` (batch, width above, nodes), and `sees` (batch, width, nodes + width).
+    `slots` and `ranks` (batch, width) name each node's parent in the layer above (below 0: none), and which child it
+    is.
     """
     batch, width = slots.shape
     before = sees.shape[2] - width

@@ -1,4 +1,4 @@
-"""What a target's layers make of a text that is known: read once, for drafters that draft from its hidden states."""
+"""A target's hidden states along a known text, read once, for drafters that draft from them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from .lean import LeanModel
 
 
 def features_along(target: LeanModel, reads: Sequence[int], text: Sequence[int]) -> Tensor:
-    """Return (n, len(reads) * hidden): the target's hidden states at the token before each one of a text.
+    """Return (n, len(reads) * hidden): the target's hidden states at the token before each token of a text.
 
-    The first token has none before it; its line is zeros.
-
-    Args:
-        target: reads the text once.
-        reads: how many layers each of the wanted hidden states has passed.
-        text: token ids.
+    The first token has none before it; its line is zeros. `reads` counts the layers each hidden state has passed.
     """
     cache = target.new_cache(1, len(text))
     pieces = [torch.zeros(1, len(reads) * target.hidden, dtype=target.dtype, device=target.device)]

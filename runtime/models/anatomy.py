@@ -1,4 +1,4 @@
-"""What a lean forward needs of a Hugging Face model: its weights, fused, and what sets its family apart from Llama."""
+"""What a lean forward needs of a Hugging Face model: fused weights, and how its family differs from Llama."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One decoder layer; None stands for a norm its family does not have."""
+    """One decoder layer; None for a norm its family does not have."""
 
     sight: int  # index into `Anatomy.sights`
     input_norm: Norm
@@ -72,7 +72,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class Sight:
-    """What all layers share that look at the text alike."""
+    """What layers share that see the text alike."""
 
     window: int | None  # tokens a token sees, itself included; None: all
     turns: Tensor  # (positions, 2 * size): cosines, then signed sines; x * cosine + roll(x, size / 2) * sine turns x
@@ -106,7 +106,7 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart:
-    """What reads and writes text in a Hugging Face model: all of it, or the part of one that sees too."""
+    """What reads and writes text in a Hugging Face model: all of it, or a part of a model with vision."""
 
     config: PreTrainedConfig
     base: Any  # Any: transformers types no family's base
@@ -124,12 +124,8 @@ def anatomy_of(
 ) -> Anatomy:
     """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped.
 
-    Args:
-        model: as transformers loaded it.
-        folder: where what is said of a seeing model's pixels lies.
-        images: that a seeing model has room for at once.
-        uses_up: whether each layer's weights are taken out of the original when they are copied, which is of no use
-            afterwards. So no more than one layer is ever held twice.
+    `folder` describes the pixels of a model with vision, and `images` fit into its gallery at once. With `uses_up` each
+    layer's weights leave the original when they are copied: it is useless then, and at most one layer is held twice.
     """
     text = text_part(model)
     config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
@@ -157,7 +153,7 @@ def anatomy_of(
 
 
 def _seen(model: PreTrainedModel, embedding: Tensor, folder: Path | None, images: int) -> tuple[Tensor, Gallery | None]:
-    """Return the table of embeddings, with room for images behind it where the model sees, and who keeps them."""
+    """Return the embeddings, with rows for images after them if the model has vision, and the gallery of these rows."""
     if not sees(model.config):
         return embedding, None
     eyes = Eyes(model.model, lens_of(model.config, folder))
@@ -167,8 +163,6 @@ def _seen(model: PreTrainedModel, embedding: Tensor, folder: Path | None, images
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads layers of one family."""
-
     family: Family
     eps: float
     uses_up: bool  # what it reads
@@ -205,7 +199,7 @@ class _Reader:
         return Projection(weight, bias)
 
     def _packed(self, linears: Sequence[Any]) -> Projection:
-        """Return the same of weights in few bits."""
+        """Do what `fused` does for weights in few bits."""
         if not all(isinstance(one.weight, PackedWeight) for one in linears):
             raise ModelError("some weights of a layer cannot be packed for their shape; run it with --dtype bfloat16")
         bias = None if linears[0].bias is None else torch.cat([one.bias.detach() for one in linears])
@@ -234,7 +228,7 @@ class _Reader:
 
 
 def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]:
-    """Return the ways in which layers look at the text, and the index of each layer's."""
+    """Return the distinct sights of all layers, and the index of each layer's."""
     config, rotary = text.config, text.base.rotary_emb
     windows = windows_of(config)
     turned_by_kind = hasattr(rotary, "layer_types")  # Gemma 3 turns its kinds of layers by different angles
@@ -247,13 +241,9 @@ def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]
 
 
 def turns_of(rotary: Any, longest: int, like: Tensor, kind: str | None = None) -> Tensor:  # Any: of any family
-    """Return the table of `Sight.turns`; beyond the longest context, where only drafts lie, it stands still.
+    """Return the table of `Sight.turns`, with the dtype and device of `like`, for one `kind` of layers.
 
-    Args:
-        rotary: transformers' rotary embedding.
-        longest: places in a text.
-        like: any tensor of the dtype and device that are wanted.
-        kind: of the layers, where the rotary embedding tells kinds apart.
+    Beyond the `longest` context, where only drafts lie, it repeats the last line.
     """
     places = torch.arange(longest + DRAFT_DEPTH, device=like.device).clamp(max=longest - 1).unsqueeze(0)
     cosine, sine = rotary(like, places, *([] if kind is None else [kind]))

@@ -11,24 +11,20 @@ from torch import Tensor
 
 
 class Arena:
-    """Hands out views that overlap: whoever writes last owns the content.
-
-    A view stays valid when the arena grows; it keeps the memory it was made of.
-    """
+    """Hands out overlapping views: the last write decides. Older views stay valid when it grows, on their memory."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        """Hold nothing yet."""
         self._flat = torch.empty(0, dtype=dtype, device=device)
         self._size = 0
         self._numbers: NDArray[Any] | None = None
 
     def reserve(self, size: int) -> None:
-        """Have room for views of `size` numbers, and for no more where it has to grow."""
+        """Make room for views of `size` numbers, and for no more."""
         if size > self._size:
             self._grow(size)
 
     def fit(self, size: int) -> None:
-        """Have room for views of `size` numbers, and for twice as much as before where it has to grow."""
+        """Make room for views of `size` numbers; at least double where it grows."""
         if size > self._size:
             self._grow(max(size, 2 * self._size))
 
@@ -42,7 +38,7 @@ class Arena:
         return self._flat.as_strided(tuple(shape), steps)  # one call; most views are made behind a forward
 
     def numbers(self, kind: torch.dtype) -> NDArray[Any]:
-        """Return all of it, (any,), read as another type of the same size; on the host, and valid until it grows."""
+        """Return all of it, (any,), as another type of the same size; on the host, valid until it grows."""
         if self._numbers is None:
             self._numbers = self._flat.view(kind).numpy()
         return self._numbers

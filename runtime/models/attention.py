@@ -1,4 +1,4 @@
-"""Attention of a lean forward: queries and keys are turned, values mixed, by torch's kernels or by ours."""
+"""Attention of a lean forward, by torch's kernels or by ours."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ MOST_COMPILED = 2**20  # products of queries and keys: beyond, torch's attention
 
 
 def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tuple[Tensor, Tensor]:
-    """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them.
-
-    Queries and keys are turned where the projection wrote them, so that keys and values lie together already.
-    """
+    """Return queries (batch, n, heads, size), and keys and values (batch * n, width) as the cache holds them."""
     heads, kv_heads, size = anatomy.heads, anatomy.kv_heads, anatomy.size
     lanes = norm_heads(layer, qkv).view(*view.turns.shape[:2], -1, size)[:, :, : heads + kv_heads]
     rolled = lanes.roll(size // 2, dims=-1)
@@ -32,7 +29,7 @@ def turned(anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, view: View) -> tu
 
 
 def norm_heads(layer: LayerWeights, qkv: Tensor) -> Tensor:
-    """Norm queries and keys (rows, any) where they lie, head by head, in the families that do; return all of it."""
+    """Norm queries and keys (rows, any) in place, head by head, in the families that do; return all of it."""
     if layer.head_norm is not None:
         layer.head_norm.norm_front(qkv)
     return qkv
@@ -41,7 +38,7 @@ def norm_heads(layer: LayerWeights, qkv: Tensor) -> Tensor:
 def attend_by_tree(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View, tree: TreeMask
 ) -> Tensor:
-    """Do what `turned`, a write and `attend` do, by kernels that read the tree: few launches, and no mask."""
+    """Do `turned`, a write and `attend` by kernels that read the tree: few launches, and no mask."""
     norm = layer.head_norm
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     return attend_tree(
@@ -52,14 +49,7 @@ def attend_by_tree(
 
 
 def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View) -> bool:
-    """Return whether attention of new tokens is `attend_compiled`'s, which is faster there.
-
-    Args:
-        anatomy: of the model.
-        x: (rows, any), a row for each new token.
-        place: of the tokens.
-        view: what they see.
-    """
+    """Return whether `attend_compiled` is the faster attention for new tokens x (rows, any)."""
     if not is_kernels(x) or anatomy.attention_cap is not None:
         return False
     products = len(x) * anatomy.heads * anatomy.size * (place.seen - view.start)
@@ -68,14 +58,14 @@ def is_compiled_attention(anatomy: Anatomy, x: Tensor, place: Place, view: View)
 
 
 def is_by_dots(anatomy: Anatomy, x: Tensor) -> bool:
-    """Return whether attention of new tokens (rows, any) on a CPU is by bfloat16 products of ours."""
+    """Return whether our bfloat16 products do the attention of new tokens (rows, any) on a CPU."""
     return x.dtype == torch.bfloat16 and anatomy.size % LANES == 0 and has_dots()
 
 
 def attend_compiled(
     anatomy: Anatomy, layer: LayerWeights, qkv: Tensor, states: Tensor, place: Place, view: View
 ) -> Tensor:
-    """Do what `turned`, a write and `attend` do, by one compiled call on a CPU, where `is_compiled_attention`."""
+    """Do `turned`, a write and `attend` by one compiled call on a CPU, where `is_compiled_attention`."""
     qkv, out = norm_heads(layer, qkv), qkv.new_empty((len(qkv), anatomy.heads * anatomy.size))
     given = (
         bits(qkv), view.turn_bits, bits(states)[place.slots], view.bias_bits, place.column_numbers, bits(out),
@@ -107,7 +97,7 @@ def attend(anatomy: Anatomy, query: Tensor, states: Tensor, bias: Tensor | None,
 
 
 def capped(x: Tensor, cap: float) -> Tensor:
-    """Squash x into (-cap, cap) where it lies.
+    """Squash x into (-cap, cap) in place.
 
     Source: Gemma Team 2024, arXiv:2408.00118, Sec. 2, "logit soft-capping".
     """
@@ -117,7 +107,7 @@ def capped(x: Tensor, cap: float) -> Tensor:
 def _capped_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float, cap: float
 ) -> Tensor:
-    """Return what scaled_dot_product_attention does, with scores squashed into (-cap, cap) before the mask."""
+    """Do what scaled_dot_product_attention does, with scores squashed into (-cap, cap) before the mask."""
     scores = capped(torch.matmul(query, key.transpose(2, 3)).mul_(scale), cap)
     if bias is not None:
         scores += bias

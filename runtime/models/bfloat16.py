@@ -1,4 +1,4 @@
-"""bfloat16 products on a CPU that multiplies such numbers itself, by kernels of ours."""
+"""bfloat16 products by our kernels, on a CPU that has instructions for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class KernelProduct:
     __slots__ = ("bias", "no_residual", "shape")
 
     def __init__(self, rows: int, columns: int, bias: Tensor | None) -> None:
-        """Take the size of a weight, and an (out,) bias, or none."""
         self.shape = rows, columns
         self.no_residual = np.empty((0, rows), np.uint16)
         self.bias = np.empty(0, np.uint16) if bias is None else bits(bias.detach().contiguous())
@@ -32,11 +31,7 @@ class KernelProduct:
         """Where the weight lies, as `product` takes it."""
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Return (rows, out) for (rows, in), added to the residual (rows, out) if there is one.
-
-        Raises:
-            ModelError: these are not numbers in bfloat16, or not as many as the weight has columns.
-        """
+        """Return (rows, out) for bfloat16 (rows, in), plus a residual (rows, out); ModelError for any other input."""
         if x.dtype != torch.bfloat16 or x.shape[1:] != (self.shape[1],):
             raise ModelError(
                 f"a weight {self.shape} in bfloat16 is multiplied by {tuple(x.shape)} in {x.dtype}; "
@@ -49,12 +44,11 @@ class KernelProduct:
 
 
 class BFloat16Product(KernelProduct):
-    """Such a product of a weight in bfloat16."""
+    """A kernel product of a weight (out, in) in bfloat16 that `is_for` accepts."""
 
     __slots__ = ("_weight",)
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        """Take a weight (out, in) that `is_for` takes, and an (out,) bias, or none."""
         rows, columns = weight.shape
         super().__init__(rows, columns, bias)
         panels = weight.detach().contiguous().view(rows // WIDTH, WIDTH, columns // 2, 2).transpose(1, 2)
@@ -62,12 +56,12 @@ class BFloat16Product(KernelProduct):
 
     @property
     def address(self) -> int:
-        """Where the weight's panels lie, as long as this is held."""
+        """Where the weight's panels lie, as long as this object lives."""
         return self._weight.data_ptr()
 
 
 def is_for(weight: Tensor) -> bool:
-    """Return whether our kernels are for a weight (out, in) on this machine."""
+    """Return whether our kernels work on a weight (out, in) on this machine."""
     is_ours = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
     is_whole = weight.shape[0] % WIDTH == 0 and weight.shape[1] % STEP == 0
     return is_ours and is_whole and has_dots() and can_share(torch.get_num_threads())

@@ -12,12 +12,12 @@ BITS = {torch.bfloat16: torch.uint16, torch.float32: torch.uint32}
 
 
 def is_kernels(x: Tensor) -> bool:
-    """Return whether kernels may take a tensor: it lies here, and nobody traces or derives what is done to it."""
+    """Return whether kernels may take a tensor: on the CPU, with nothing traced and no gradient."""
     return x.is_cpu and x.dtype in BITS and not x.requires_grad and not torch.compiler.is_compiling()
 
 
 def bits_for_kernels(x: Tensor) -> NDArray[Any] | None:
-    """Return the bits of a tensor, of a contiguous copy where it is not; None where kernels may not take it."""
+    """Return the bits of a tensor, or of a contiguous copy; None where kernels may not take it."""
     return bits(x.contiguous()) if is_kernels(x) else None
 
 

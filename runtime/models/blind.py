@@ -1,4 +1,4 @@
-"""A model of text alone beside a target that sees: it reads the placeholder where the target reads an image."""
+"""A text model beside a target with vision: it reads a placeholder where the target reads an image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from .forward import CausalModel, ForwardInput
 
 
 class BlindModel:
-    """Any causal language model, told a token instead of every part of an image."""
+    """Any causal language model, with a token it knows in place of every part of an image."""
 
     gallery = None
 
     def __init__(self, model: CausalModel, placeholder: int) -> None:
-        """Wrap a model; the placeholder is a token that it knows."""
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
         self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
         self.vocabulary, self.longest_context = model.vocabulary, model.longest_context

@@ -1,7 +1,6 @@
-"""Drafters that run one forward a round, and those among them whose forward says all that a tree needs: blocks.
+"""Drafters with one forward a round; among them blocks, whose forward answers every node, for every policy.
 
-What a block drafter's forward says is a `Block`: every node of a tree is answered from it, so every policy grows on it.
-A recording and a decoder ask the same block, so a replay draws the trees that decoding drew.
+A recording and a decoder use the same block, so a replay draws the trees that decoding drew.
 """
 
 from __future__ import annotations
@@ -23,40 +22,25 @@ APART = 1e-4  # between the logits of neighbouring ids where nothing is known, s
 
 
 class Block(Protocol):
-    """What one forward said behind texts, the rows; nodes are numbered, the rows first, then in order of asking."""
+    """What one forward predicts after texts, the rows. Nodes are numbered: rows first, then in order of the calls."""
 
     def root(self) -> Tensor:
-        """Return (rows, scores): logits of the next token behind every row.
-
-        Behind the vocabulary there may be one more score: that nothing is said any more.
-        """
+        """Return (rows, scores): logits of each row's next token; a score past the vocabulary means no more text."""
 
     def below(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Return (nodes, scores): logits behind new nodes.
-
-        Args:
-            parents: (nodes,) int64, rows or earlier nodes.
-            tokens: (nodes,) int64, the nodes' own tokens.
-        """
+        """Return (nodes, scores): logits after new nodes, of `tokens` (nodes,); parents are rows or earlier nodes."""
 
 
 class RoundHead(ABC):
-    """A drafter beside its target that runs one forward a round: over what was committed since the last one.
+    """A drafter beside its target with one forward a round, over what was committed since the last one.
 
-    It is a causal language model as far as surfaces and caches go.
-
-    Attributes:
-        reads: how many of the target's layers each hidden state it reads has passed.
+    For surfaces and caches it is a causal language model. `reads` counts the target's layers before each state read.
     """
 
     gallery = None
 
     def __init__(self, target: LeanModel, reads: tuple[int, ...]) -> None:
-        """Stand beside a target, in its number format and on its device.
-
-        Raises:
-            ModelError: it has fewer layers than are read.
-        """
+        """Take a target's number format and device; ModelError where it has fewer layers than are read."""
         target.require_layers(reads)
         self.regime, self.attention = "eager", "sdpa"
         self.dtype, self.device = target.dtype, target.device
@@ -69,30 +53,27 @@ class RoundHead(ABC):
         return KeyValueCache(layers=0, slots=slots, capacity=capacity, width=1, dtype=self.dtype, device=self.device)
 
     def keep(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> None:
-        """Take in tokens of committed text; writes the cache, or does nothing where nothing is kept of a text.
+        """Write committed tokens to the cache; here nothing.
 
-        Args:
-            features: (batch, n, len(reads) * hidden), of the target at the token before each, before any final norm.
-            step: the tokens, and where they stand.
-            cache: from `new_cache`.
+        `features` (batch, n, len(reads) * hidden) are the target's at the token before each, before any final norm.
         """
         return
 
     @abstractmethod
     def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all."""
+        """Take tokens in; return (rows, vocabulary), logits of the next token after those of `take` or all."""
 
     @abstractmethod
     def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in and run what else a round runs of forwards behind those of `take`; return what it leaves."""
+        """Take tokens in and run the round's other forwards after those of `take`; return their result."""
 
     def along(self, text: Sequence[int]) -> Tensor:
-        """Return (n, len(reads) * hidden): what `keep` takes beside each token of a text."""
+        """Return (n, len(reads) * hidden): the features that `keep` takes with each token of a text."""
         return features_along(self._target, self.reads, text)
 
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Run what a round runs to read these tokens and to draft, on features that mean nothing: for timing alone."""
+        """Run a round's reading and drafting on meaningless features: for timing alone."""
         batch, count = step.tokens.shape
         features = torch.ones(batch, count, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)
         last = torch.full((batch,), count - 1, dtype=torch.int64, device=self.device)
@@ -100,41 +81,32 @@ class RoundHead(ABC):
 
 
 class BlockHead(RoundHead):
-    """A block drafter: its one forward says all that any tree of the round needs.
-
-    Attributes:
-        depth: tokens it was trained to say.
-    """
+    """A block drafter: its one forward answers any tree of the round. `depth` tokens were trained."""
 
     def __init__(self, target: LeanModel, reads: tuple[int, ...], depth: int) -> None:
-        """Stand beside a target, in its number format and on its device.
-
-        Raises:
-            ModelError: it has fewer layers than are read.
-        """
         super().__init__(target, reads)
         self.depth = depth
 
     @abstractmethod
     def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return (rows, places, scores): what is said behind kept tokens, those of `take` or all, row by row."""
+        """Return (rows, places, scores): predictions after committed tokens, those of `take` or all, row by row."""
 
     @abstractmethod
     def block(self, said: Tensor) -> Block:
-        """Return the block of what was said."""
+        """Return the block of what `say` returned."""
 
     def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all."""
+        """Take tokens in; return (rows, vocabulary), logits of the next token after those of `take` or all."""
         return self.block(self.round(features, step, cache)).root()[:, : self.vocabulary]
 
     def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in; return what is said behind those of `take`."""
+        """Take tokens in; return the predictions after those of `take`."""
         self.keep(features, step, cache)
         return self.say(features, step, cache)
 
 
 class Levels:
-    """A block whose places are depths: the children of a node are the same whatever its path.
+    """A block whose places are depths: the children of a node do not depend on its path.
 
     Source: Cai et al. 2024, Medusa, arXiv:2401.10774, Sec. 2.1.2 (the Cartesian product of the heads' candidates).
     """
@@ -146,18 +118,15 @@ class Levels:
         self._depths = torch.zeros(len(said), dtype=torch.int64, device=said.device)
 
     def level(self, depth: int) -> Tensor:
-        """Return (rows, vocabulary): logits of the tokens at a depth, the root's children being at 0.
-
-        Behind the last place nothing is known: all tokens are nearly alike.
-        """
+        """Return (rows, vocabulary): logits at a depth, the root's children at 0; nearly alike after the last place."""
         return self._said[:, depth] if depth < self._said.shape[1] else self._unknown().expand(len(self._said), -1)
 
     def root(self) -> Tensor:
-        """Return (rows, vocabulary): logits of the next token behind every row."""
+        """Return (rows, vocabulary): logits of the next token of every row."""
         return self.level(0)
 
     def below(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Return (nodes, vocabulary): logits behind new nodes."""
+        """Return (nodes, vocabulary): logits after new nodes."""
         rows, depths = self._rows[parents], self._depths[parents] + 1
         self._rows, self._depths = torch.cat((self._rows, rows)), torch.cat((self._depths, depths))
         places = self._said.shape[1]

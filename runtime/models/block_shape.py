@@ -1,4 +1,4 @@
-"""What a block drafter's folder says about it: its kind, its shape, whose it is."""
+"""What a block drafter's folder describes: its kind, its shape, its target."""
 
 from __future__ import annotations
 
@@ -37,16 +37,12 @@ class BlockShape:
 
 
 def is_block(folder: Path) -> bool:
-    """Whether a folder holds a block drafter and no language model."""
+    """Return whether a folder holds a block drafter and no language model."""
     return own_kind(folder) in KINDS
 
 
 def block_shape(folder: Path) -> BlockShape:
-    """Return what a block drafter's folder says.
-
-    Raises:
-        ModelError: it says nothing, or what cannot be.
-    """
+    """Return the shape in a block drafter's folder; ModelError where there is none, or an impossible one."""
     try:
         written = json.loads((folder / "config.json").read_text())
         said: dict[str, Any] = written[OWN]

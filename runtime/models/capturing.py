@@ -1,4 +1,4 @@
-"""Capturing work as a CUDA graph, undisturbed by what else the process does."""
+"""Capturing work as a CUDA graph, undisturbed by the rest of the process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,11 @@ OWN_THREAD = "thread_local"  # whose calls may spoil a capture: other threads us
 
 @contextmanager
 def capturing(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
-    """Capture what is launched on a stream, while no garbage is collected.
+    """Capture what is launched on a stream, no default one, with garbage collection off.
 
-    Where the work cannot be captured, the error is what it raised, and later captures go on: torch, whose error would
-    be that the capture was spoilt, stays on the stream of one that it cannot end, and versions before 2.12 keep its
-    memory pool for it, too (pytorch#180395), and take random numbers for part of it (pytorch#176752).
-
-    Args:
-        graph: torch.cuda.CUDAGraph.
-        stream: torch.cuda.Stream, no default one.
-        pool: of memory, which graphs may share, but none with one whose capture failed.
+    A failed capture raises the error of the work and spoils its pool, and later captures go on. torch would raise that
+    the capture was spoilt, and stay on the stream of a capture that it cannot end; before 2.12 it also holds that
+    capture's memory pool (pytorch#180395) and takes random numbers for part of it (pytorch#176752).
     """
     before = torch.cuda.current_stream(stream.device)
     raised: Exception | None = None
@@ -46,17 +41,17 @@ def capturing(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
 
 
 def _end_drawing(index: int) -> None:
-    """Let a GPU's random numbers be drawn outside captures again: a copy of their state is in none."""
+    """Let a GPU's random numbers be drawn outside captures again: a copy of their state belongs to no capture."""
     generators: Any = torch.cuda.default_generators  # Any: torch leaves these untyped
     if index < len(generators):
         generators[index].graphsafe_set_state(generators[index].clone_state())
 
 
 class _Uncollected:
-    """While any thread is in it, no garbage is collected.
+    """Garbage collection is off while any thread is inside.
 
-    A collection may let go of memory that the host shares with the device. Its allocator then asks the device how far
-    it is, on the stream that is captured: the capture would end with an error, somewhere else.
+    A collection may free memory that the host shares with the device. Its allocator then queries the device on the
+    captured stream, and the capture ends with an error somewhere else.
     """
 
     def __init__(self) -> None:

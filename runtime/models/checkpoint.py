@@ -1,4 +1,4 @@
-"""What a model folder stores, by the names and number formats of its tensors: refuse what would not be computed."""
+"""Names and number formats of a model folder's tensors: refuse what would be computed wrongly."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ INSTEAD = "give the model in bfloat16 or float16, or as a GGUF file"
 
 
 def require_computable(folder: Path, config: PreTrainedConfig) -> None:
-    """Raise ModelError where a folder's weights would be read as other numbers than they stand for.
-
-    That is an unknown method of quantisation, and float8 or whole numbers that no method is named for.
-    """
+    """Raise ModelError for an unknown method of quantisation, or float8 or whole numbers as weights without one."""
     tensors = stored_tensors(folder, weight_files(folder))
     if _quantised_by(folder, config) is None:
         _require_plain(folder, tensors)
@@ -44,12 +41,7 @@ def require_present(location: str, missing: Collection[str]) -> None:
 
 
 def require_all_read(location: str, unread: Collection[str]) -> None:
-    """Raise ModelError where tensors of a checkpoint have no place in its model.
-
-    Args:
-        location: of the model.
-        unread: names that transformers has found no place for.
-    """
+    """Raise ModelError where transformers has `unread` tensors of a checkpoint, without a place in its model."""
     strange = sorted(name for name in unread if not HARMLESS.search(name))
     if strange:
         raise ModelError(
@@ -59,7 +51,7 @@ def require_all_read(location: str, unread: Collection[str]) -> None:
 
 
 def strange_scales(tensors: Mapping[str, Stored]) -> list[str]:
-    """Return the names of tensors that quantised weights come with."""
+    """Return the names of tensors that come with quantised weights."""
     return [name for name in tensors if OF_QUANTISERS.search(name)]
 
 
@@ -70,11 +62,7 @@ def listed(names: Collection[str]) -> str:
 
 
 def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:
-    """Return the method by which transformers reads quantised weights; None where they are plain.
-
-    Raises:
-        ModelError: it knows no such method.
-    """
+    """Return transformers' method for quantised weights, None for plain ones; ModelError where it knows none."""
     said: Any = getattr(config, "quantization_config", None) or getattr(  # Any: JSON
         config.get_text_config(), "quantization_config", None
     )
@@ -90,7 +78,7 @@ def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:
 
 
 def _require_plain(folder: Path, tensors: Mapping[str, Stored]) -> None:
-    """Raise ModelError where weights that no method of quantisation is named for are no plain numbers."""
+    """Raise ModelError where weights without a method of quantisation are no plain numbers."""
     odd = [name for name, tensor in tensors.items() if tensor.dtype not in PLAIN + WHOLE]
     odd += [name for name, tensor in tensors.items() if tensor.dtype in WHOLE and name.endswith("weight")]
     if odd:

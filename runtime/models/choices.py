@@ -1,8 +1,7 @@
-"""Which of several ways to do the same work is the fastest on this device: measured once per process, then kept.
+"""The fastest of several ways to do the same work on this device, measured once per process.
 
-What is timed is what decoding will run: work captured as a CUDA graph, with several layers' weights in turn, behind
-other work that pushes these weights out of the caches. A way that fails, or finds something else than the usual one, is
-not taken; neither is one that is hardly faster.
+It times what decoding will run: CUDA graphs, several layers' weights in turn, after other work that pushes these out of
+the caches. A way loses if it fails, computes other numbers than the usual way, or is hardly faster.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Rivals(Protocol):
         """How many ways there are."""
 
     def result(self, way: int) -> Tensor:
-        """Do the work once; return what it finds."""
+        """Do the work once; return its result."""
 
     def cycle(self, way: int) -> Work:
         """Return what does the work with several layers' weights in turn."""
@@ -47,27 +46,22 @@ class Timer(Protocol):
     """Times work on one device."""
 
     def is_capturing(self) -> bool:
-        """Whether what is launched now is captured, so that nothing can be timed."""
+        """Whether launches are being captured now, so that nothing can be timed."""
 
     def times_ms(self, works: Sequence[Work], between: Work) -> list[float]:
-        """Return what each takes in milliseconds, each time behind `between`."""
+        """Return the milliseconds of each work, run after `between` each time."""
 
 
 class Choices:
-    """The ways that were chosen, for as long as the process runs: the same work is always done in the same way."""
+    """The chosen ways, for as long as the process runs: the same work is always done the same way."""
 
     def __init__(self, timer: Timer | None) -> None:
-        """Choose by a timer; without one the usual way is always taken."""
+        """Choose by a timer; without one always the usual way."""
         self.timer = timer
         self.kept: dict[Hashable, int] = {}  # the way of each work that was met
 
     def way(self, work: Hashable, rivals: Callable[[], Rivals]) -> int:
-        """Return the number of the way to do some work; it is measured where the work is new and can be timed.
-
-        Args:
-            work: what is done: two that are equal take as long.
-            rivals: makes the ways to do it.
-        """
+        """Return the way to do some work, measured where it is new and can be timed; equal works take equally long."""
         if self.timer is None:
             return USUAL
         if work not in self.kept:
@@ -76,7 +70,7 @@ class Choices:
 
 
 def fastest(rivals: Rivals, timer: Timer) -> int:
-    """Return the number of the fastest way; the usual one unless another is clearly faster and finds the same."""
+    """Return the number of the fastest way; the usual one unless another is clearly faster with the same result."""
     expected = rivals.result(USUAL)
     able = [way for way in range(1, len(rivals)) if _finds(expected, rivals, way)]
     if not able:
@@ -91,12 +85,12 @@ def fastest(rivals: Rivals, timer: Timer) -> int:
 
 @lru_cache
 def choices_of(device: torch.device) -> Choices:
-    """Return the choices of a device, which all models on it share; only a GPU's are measured."""
+    """Return the choices of a device, shared by all models on it; only a GPU's are measured."""
     return Choices(GraphTimer(device) if device.type == "cuda" else None)
 
 
 def _finds(expected: Tensor, rivals: Rivals, way: int) -> bool:
-    """Return whether a way runs here and finds the same numbers, but for their rounding."""
+    """Return whether a way runs here and has the expected numbers, but for their rounding."""
     try:
         found = rivals.result(way)
     except launch_errors():  # too large for this device, or Triton cannot compile it here
@@ -109,7 +103,6 @@ class GraphTimer:
     """Times work on a GPU from CUDA graphs, as decoding runs it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Time on this device."""
         self._device = device
 
     def is_capturing(self) -> bool:
@@ -117,7 +110,7 @@ class GraphTimer:
         return bool(torch.cuda.is_current_stream_capturing())
 
     def times_ms(self, works: Sequence[Work], between: Work) -> list[float]:
-        """Return the median milliseconds of each work; all have run before, so that nothing is set up any more."""
+        """Return the median milliseconds of each work; each runs once before, so that no set-up is timed."""
         cuda: Any = torch.cuda  # Any: torch leaves these untyped
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream(self._device)
@@ -144,7 +137,7 @@ class GraphTimer:
 
 
 def _timed(graph: Any, between: Work) -> tuple[Any, Any]:
-    """Replay a graph behind other work; return the events before and after it."""
+    """Replay a graph after other work; return the events before and after it."""
     cuda: Any = torch.cuda  # Any: torch leaves these untyped
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     between()

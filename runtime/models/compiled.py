@@ -19,10 +19,9 @@ from .lean import LeanModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layers:
-    """The memory of a cache as one tensor per layer, each by itself.
+    """The memory of a cache as one tensor per layer, made separate by DLPack, which the compiler writes in place.
 
-    The compiler copies a whole tensor to write into several views of it. So each layer passes for a tensor with
-    memory of its own (by way of DLPack), which is written in place.
+    To write into several views of one tensor, it would copy all of it.
     """
 
     states: tuple[Tensor, ...]
@@ -33,16 +32,12 @@ Forward = Callable[[ForwardInput, _Layers], Tensor]
 
 
 class CompiledModel:
-    """A lean model whose forwards are compiled, each shape when it is first met: seconds to a minute each."""
+    """A lean model that compiles each shape's forward at its first use: seconds to a minute each."""
 
     regime = "compiled"
 
     def __init__(self, model: LeanModel) -> None:
-        """Wrap a model; nothing is compiled yet.
-
-        Raises:
-            MeasurementError: its weights lie in a layout the compiler cannot read.
-        """
+        """Wrap a model, uncompiled yet; MeasurementError where its weights lie in a layout the compiler cannot read."""
         if model.device.type == "cpu" and model.dtype == torch.bfloat16:
             raise MeasurementError(
                 "bfloat16 weights on a CPU lie in an order of their own, which torch.compile cannot read; "
@@ -60,11 +55,7 @@ class CompiledModel:
         return self._model.new_cache(slots, capacity)
 
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache.
-
-        Raises:
-            MeasurementError: there is no compiler, or it cannot compile this forward.
-        """
+        """Return logits like any model's; MeasurementError without a compiler, or if it cannot compile this forward."""
         layers = self._layers.get(cache)
         if layers is None:
             layers = self._layers[cache] = _layers_of(cache)
@@ -74,7 +65,6 @@ class CompiledModel:
             return self._first(key, step, layers) if compiled is None else compiled(step, layers)
 
     def _first(self, key: tuple[int, ...], step: ForwardInput, layers: _Layers) -> Tensor:
-        """Compile a shape by running it."""
         compiled: Forward = torch.compile(self._alone(), fullgraph=True, dynamic=False)
         try:
             logits = compiled(step, layers)
@@ -90,7 +80,7 @@ class CompiledModel:
         return logits
 
     def _alone(self) -> Forward:
-        """Return the forward as a function with code of its own: torch keeps few compiled forms per code object."""
+        """Return the forward with a code object of its own: torch holds few compiled forms per code object."""
 
         def run(step: ForwardInput, layers: _Layers) -> Tensor:
             return self._model.compute(step, layers)

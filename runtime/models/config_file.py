@@ -1,4 +1,4 @@
-"""What a folder's config.json says, as it is written: read without torch, and of whatever lies there."""
+"""A folder's config.json as it is written: read without torch, of any kind of folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN = "spectune"  # the key under which drafters trained here say more than publ
 
 
 def written_config(folder: Path) -> dict[str, Any]:
-    """Return what a folder's config.json holds; nothing where there is none, or none that can be read."""
+    """Return what a folder's config.json holds; empty where it is missing or cannot be read."""
     try:
         written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -21,19 +21,19 @@ def written_config(folder: Path) -> dict[str, Any]:
 
 
 def own_config(folder: Path) -> dict[str, Any]:
-    """Return what a drafter trained here says beyond what public ones do; nothing of any other folder."""
+    """Return what a drafter trained here adds to the public keys; empty for any other folder."""
     said = written_config(folder).get(OWN)
     return said if isinstance(said, dict) else {}
 
 
 def own_kind(folder: Path) -> str | None:
-    """Return what kind of drafter of ours a folder's config.json says it holds; None where it says none."""
+    """Return the kind of our drafters that a folder's config.json names; None where it names none."""
     kind = own_config(folder).get("kind")
     return kind if isinstance(kind, str) else None
 
 
 def named_layers(written: dict[str, Any]) -> tuple[Any, bool]:
-    """Return the layers that a public EAGLE-3 head names, None where it names none; and whether at the top level."""
+    """Return the layers that a public EAGLE-3 head names (None: none), and whether at the top level."""
     nested = written.get("eagle_config")
     for part, is_top in ((written, True), (nested, False)):
         if isinstance(part, dict) and part.get(LAYER_IDS):
@@ -42,7 +42,7 @@ def named_layers(written: dict[str, Any]) -> tuple[Any, bool]:
 
 
 def published_reads(layers: int) -> tuple[int, int, int]:
-    """Return how many of a target's layers the states have passed that an EAGLE-3 head reads.
+    """Return how many of a target's layers have been passed by each state that an EAGLE-3 head reads.
 
     Source: Li et al. 2025, arXiv:2503.01840; vLLM's and SGLang's models take these three, too.
     """

@@ -1,7 +1,7 @@
-"""Keys of a drafter's config.json: which are computed, which change nothing, and which would change the computation.
+"""Keys of a drafter's config.json: computed, harmless, or such that would change the computation.
 
-A key that no list knows is refused where a word of its name is of the computation (`OF_COMPUTATION`) and its value is
-not one that switches it off. Others say who made a drafter or how it was trained.
+A key on no list is refused if a word of its name is in `OF_COMPUTATION` and its value does not switch it off. Other
+keys describe who made a drafter or how it was trained.
 
 Source: what vLLM's, SGLang's, TensorRT-LLM's and speculators' models of heads read, and what their trainers write.
 """
@@ -99,13 +99,7 @@ OF_FIRST = re.compile(r"(Qwen2|Mistral|Mixtral)ForCausalLM(Eagle)?|Eagle(Qwen2|M
 
 
 def require_computed(what: str, written: Keys, form: str) -> None:
-    """Raise ModelError where config.json of a head asks for more than is computed; names the key and its value.
-
-    Args:
-        what: the head, for messages.
-        written: config.json, without what is ours.
-        form: "eagle" or "eagle3".
-    """
+    """Raise ModelError, with key and value, where a head's config.json, less our key, needs more than is computed."""
     allowed = {**ONLY, **OF_FORM[form]}
     for key, value in _flat(written):
         name = key.rpartition(".")[2]
@@ -121,14 +115,7 @@ def require_computed(what: str, written: Keys, form: str) -> None:
 
 
 def require_nothing_else(what: str, written: Keys, architecture: str, ours: str) -> None:
-    """Raise ModelError where config.json of a drafter trained here says more than training writes.
-
-    Args:
-        what: the drafter, for messages.
-        written: config.json.
-        architecture: that training writes.
-        ours: the key under which training writes the rest.
-    """
+    """Raise ModelError where a drafter trained here has more in its config.json than `architecture` and our key."""
     for key, value in written.items():
         if key == ours or (key == "architectures" and value in ([architecture], None)):
             continue
@@ -140,14 +127,14 @@ def require_nothing_else(what: str, written: Keys, architecture: str, ours: str)
 
 
 def require_counts(said: Mapping[Any, Any], *apart: str) -> None:
-    """Raise TypeError unless all values but those of some keys are whole numbers."""
+    """Raise TypeError unless all values, but those of the keys `apart`, are whole numbers."""
     for key, value in said.items():
         if key not in apart and (not isinstance(value, int) or isinstance(value, bool)):
             raise TypeError(f"{key} is {_shown(value)}, and a whole number belongs there")
 
 
 def _flat(written: Keys) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values, those of nested descriptions of a head included."""
+    """Yield keys and values, with those of nested descriptions of a head."""
     for key, value in written.items():
         if key in NESTED and isinstance(value, Mapping):
             yield from ((f"{key}.{inner}", each) for inner, each in _flat(value))
@@ -156,7 +143,6 @@ def _flat(written: Keys) -> Iterator[tuple[str, Any]]:
 
 
 def _is_computed(name: str, value: Any, allowed: Allowed) -> bool:
-    """Whether what a key asks for is what is computed."""
     if name in allowed and value is not None:
         return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed[name])
     if value is None or name in COMPUTED or name in HARMLESS or name.endswith(("_token_id", "_token_ids")):
@@ -181,7 +167,7 @@ def _require_architecture(what: str, named: Any, form: str) -> None:
 
 
 def _require_window(what: str, written: Keys) -> None:
-    """Raise ModelError where a head's layer sees a window of the text; it is computed over all of it."""
+    """Raise ModelError where a head's layer sees only a window of the text: it is computed over all of it."""
     window, positions = written.get("sliding_window"), written.get("max_position_embeddings")
     kinds, is_used = written.get("layer_types") or [], written.get("use_sliding_window")
     if any(kind != "full_attention" for kind in kinds):

@@ -1,8 +1,4 @@
-"""What a Hugging Face configuration says about where its model's layers look.
-
-A configuration file may carry any field, so only fields that the class of the configuration declares are read:
-what it does not declare, its model does not obey.
-"""
+"""Where a model's layers look, by the fields that its configuration's class declares: the model obeys no others."""
 
 from __future__ import annotations
 
@@ -16,12 +12,12 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def declared(config: PreTrainedConfig, name: str) -> Any:  # Any: fields are of any type
-    """Return a field that this kind of configuration has; None where it has none."""
+    """Return a field that this kind of configuration declares; None where it does not."""
     return getattr(config, name, None) if hasattr(type(config), name) else None
 
 
 def windows_of(config: PreTrainedConfig) -> tuple[int | None, ...]:
-    """Return how many tokens back each layer looks, itself included; None where it sees the whole text."""
+    """Return how many tokens back each layer sees, itself included; None for the whole text."""
     window = declared(config, "sliding_window")
     kinds = declared(config, "layer_types") or [SLIDING] * int(config.num_hidden_layers)
     return tuple(int(window) if window and kind == SLIDING else None for kind in kinds)
@@ -35,7 +31,7 @@ def longest_context_of(config: PreTrainedConfig) -> int:
 
 
 def why_shorter(config: PreTrainedConfig) -> str:
-    """Return why a text may not grow to all positions that a configuration names, in brackets; "" where it may."""
+    """Return why a text may not grow to all positions of a configuration, in brackets; "" where it may."""
     positions = int(getattr(config, "max_position_embeddings", None) or 0)
     if not positions or longest_context_of(config) >= positions:
         return ""

@@ -1,14 +1,14 @@
-"""A CTC drafter: one layer answers frames behind the newest token, each of which says a token, or nothing.
+"""A CTC drafter: one layer answers frames after the newest token; each predicts a token, or nothing.
 
-    r[t]    = join(embedding(x[t]), final_norm(h[t - 1]))         a committed token, beside the state that led to it
-    e[t, f] = r[t] + q[f]                                         frame f behind it
+    r[t]    = join(embedding(x[t]), final_norm(h[t - 1]))         a committed token, beside the state before it
+    e[t, f] = r[t] + q[f]                                         frame f after it
     o[t, f] = layer(e[t, f]; sees r[1..t] and all e[t, .])        attention both ways between the frames
     log P[t, f] = log softmax(lm_head(final_norm(o)), blank . final_norm(o))
 
-Frames that say the same token next to each other say it once, and blanks are left out (`frames.Frames`). Norm and
-language-model head are the target's own. The first token of a text has no state before it and is never seen.
+Equal neighbouring frames count once, and blanks are left out (`frames.Frames`). Norm and language-model head are the
+target's. The first token of a text has no state before it and is never seen.
 
-Source: Wen, Gui, Feng 2024, CTC-drafter, arXiv:2412.00061, Sec. 3, with parallel frames and a blank of its own.
+Source: Wen, Gui, Feng 2024, CTC-drafter, arXiv:2412.00061, Sec. 3, with parallel frames and a separate blank.
 """
 
 from __future__ import annotations
@@ -37,14 +37,10 @@ GROUPS = 16  # tokens of a text whose frames are answered together where many ar
 
 
 class CtcHead(BlockHead):
-    """A CTC drafter beside its target, with keys and values of committed tokens in a cache of one layer."""
+    """A CTC drafter beside its target; a cache of one layer holds keys and values of committed tokens."""
 
     def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
-        """Take tensors by the names in `tensor_shapes`.
-
-        Raises:
-            ModelError: a tensor is missing, is not computed with, or does not fit the target.
-        """
+        """Take tensors by the names in `tensor_shapes`; ModelError where they do not fit these and the target."""
         super().__init__(target, shape.reads, shape.depth)
         require_tensors("the CTC drafter", held_tensors(weights), tensor_shapes(sizes_of(target.anatomy), shape))
         tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
@@ -80,13 +76,13 @@ class CtcHead(BlockHead):
         return torch.cat(said, dim=1).flatten(0, 1)
 
     def block(self, said: Tensor) -> Frames:
-        """Return the block of what was said."""
+        """Return the block of what `say` returned."""
         return Frames(said)
 
     def _said(
         self, joined: Tensor, columns: Tensor, positions: Tensor, step: ForwardInput, cache: KeyValueCache
     ) -> Tensor:
-        """Return (batch, n, frames, vocabulary + 1) behind tokens at (batch, n, 1) columns and positions."""
+        """Return (batch, n, frames, vocabulary + 1) after tokens at (batch, n, 1) columns and positions."""
         batch, count = joined.shape[:2]
         own = torch.arange(count * self.frames, device=self.device)
         seen = step.seen + len(own)
@@ -111,7 +107,7 @@ class CtcHead(BlockHead):
         return self._joins(torch.cat((self._target.embed(tokens), self._target.final_norm(features)), dim=-1))
 
     def _bias(self, columns: Tensor, text: int, seen: int) -> Tensor:
-        """Return (batch, n * frames, seen): a frame sees its own token and what is before it, and its fellow frames."""
+        """Return (batch, n * frames, seen): a frame sees its own token, the text before, and its fellow frames."""
         batch, count = columns.shape[:2]
         places = torch.arange(seen, device=self.device)
         is_text = (places >= 1) & (places < text) & (places <= columns)  # (batch, n, seen)
@@ -123,7 +119,7 @@ class CtcHead(BlockHead):
 
 
 class _Body(LeanModel):
-    """The one layer as a model whose tokens may also be remembered without being looked at."""
+    """The one layer as a model whose tokens may also be cached without a look at the text."""
 
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write keys and values of tokens (batch * n, hidden)."""
@@ -132,7 +128,7 @@ class _Body(LeanModel):
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:
-        """Return hidden states (batch * n, hidden) behind the layer."""
+        """Return hidden states (batch * n, hidden) after the layer."""
         (layer,), (states,) = self._layers, cache.states
         return self.through(layer, hidden, layer.input_norm(hidden), states, place)
 
@@ -158,7 +154,7 @@ def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
 
 
 def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
-    """Return the drafter's layer as the whole of a model, turned as the target's first layer turns."""
+    """Return the drafter's layer as a whole model, with the turns of the target's first layer."""
     own = target.anatomy
     sight = own.sights[own.layers[0].sight]
 

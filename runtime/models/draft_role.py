@@ -1,4 +1,4 @@
-"""In which role a folder's drafter is timed: told by its files, without torch."""
+"""In which role a folder's drafter is timed, by its files, without torch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ Role = Literal["draft", "head", "block", "self"]
 
 
 def draft_role(folder: Path) -> Role:
-    """Return in which role the forwards of a folder's drafter are timed; see `profiler.records.role`.
-
-    Raises:
-        ModelError: it holds a drafter of a format that is not read.
-    """
+    """Return a folder's role, see `profiler.records.role`; ModelError for a drafter of a format that is not read."""
     require_known_format(folder)
     if is_exit(folder):
         return "self"

@@ -1,4 +1,4 @@
-"""Load what a target's drafter folder holds: a language model, a head, a block drafter, an exit, or successors."""
+"""Load what a drafter folder holds: a language model, a head, a block drafter, an exit, or successors."""
 
 from __future__ import annotations
 
@@ -47,13 +47,10 @@ BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]]
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
-    """Return the drafter in the fastest form known.
+    """Return the drafter in the fastest form known, from a folder, or a hub id of a language model.
 
-    Args:
-        location: a folder, or a hub id of a language model.
-        target: loaded in the same number format on the same device.
-        dtype: one of `DTYPES`; of packed formats a GGUF file keeps its own.
-        device: a torch device.
+    `target` is loaded with this dtype on this device. Between packed formats a GGUF file remains in the one that it
+    has.
 
     Raises:
         ModelError: it cannot be loaded, or a head does not fit the target.
@@ -75,44 +72,28 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
 
 
 def load_head(folder: Path, target: CausalModel) -> EagleHead:
-    """Return a head in the number format and on the device of its target.
-
-    Raises:
-        ModelError: it cannot be read, or does not fit the target.
-    """
+    """Return a head with its target's number format and device; ModelError if unreadable or unfit."""
     return EagleHead(read_tensors(folder), head_shape(folder), require_lean(target))
 
 
 def load_block(folder: Path, target: CausalModel) -> BlockHead:
-    """Return a block drafter in the number format and on the device of its target.
-
-    Raises:
-        ModelError: it cannot be read, or does not fit the target.
-    """
+    """Return a block drafter with its target's number format and device; ModelError if unreadable or unfit."""
     shape = block_shape(folder)
     return BLOCKS[shape.kind](read_tensors(folder), shape, require_lean(target))
 
 
 def load_exit(folder: Path, target: CausalModel) -> ExitModel:
-    """Return the first layers of a target and their imitation network; the target's weights are shared.
-
-    Raises:
-        ModelError: it cannot be read, or does not fit the target.
-    """
+    """Return a target's first layers, shared, and their imitation network; ModelError if unreadable or unfit."""
     return ExitModel(read_tensors(folder), exit_shape(folder), require_lean(target))
 
 
 def load_recycling(folder: Path, target: CausalModel) -> RecyclingHead:
-    """Return what keeps a target's successors.
-
-    Raises:
-        ModelError: it cannot be read, or the target's hidden states cannot.
-    """
+    """Return the drafter of a target's successors; ModelError where it, or the target's states, cannot be read."""
     return RecyclingHead(require_lean(target), recycling_shape(folder).successors)
 
 
 def role_of(model: CausalModel) -> Role:
-    """Return in which role the forwards of a loaded drafter are timed."""
+    """Return the role in which a loaded drafter's forwards are timed."""
     own = as_loaded(model)
     if isinstance(own, RoundHead):
         return "block"
@@ -122,12 +103,7 @@ def role_of(model: CausalModel) -> Role:
 
 
 def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
-    """Raise ModelError where a drafter does not fit a target or is not computed; no weights are read.
-
-    Args:
-        folder: of any drafter.
-        target: where it lies, and its weights.
-    """
+    """Raise ModelError where a drafter does not fit a target or is not computed; reads no weights."""
     require_known_format(folder)
     if is_block(folder):
         shape = block_shape(folder)
@@ -152,9 +128,7 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
 def require_computable(folder: Path, target: str) -> None:
     """Raise ModelError where a drafter beside its target is not computed as its files say, or not with this target.
 
-    Args:
-        folder: of any drafter; of a language model nothing is said.
-        target: where it lies: a folder, a GGUF file, or a config.json.
+    A language model always passes. `target` is a folder, a GGUF file, or a config.json.
     """
     if draft_role(folder) == "draft":
         return

@@ -1,11 +1,11 @@
 """A feature-level head of EAGLE's forms: one layer that reads the target's hidden states beside the text.
 
-The token at place t is read together with the *feature* of the token before it. Along committed text features are the
-target's own hidden states; inside a draft they are what the head itself made of the token before. So
+The token at place t is read with the *feature* of the token before it: the target's hidden states along committed text,
+and inside a draft what the head itself computed for that token. So
 
     f[t] = layer(join(embedding(x[t]), f[t - 1]))            and f[t] predicts x[t + 1].
 
-The first token of a text has no feature before it: it is no input of a head, and its column is never seen.
+The first token of a text has no feature before it: a head never reads it, and its column is never seen.
 """
 
 from __future__ import annotations
@@ -44,13 +44,10 @@ NO_PARENTS: Ints = np.empty((0, 0), dtype=np.int64)
 
 
 class EagleHead:
-    """A head behind its target, as a causal language model with a cache of its own.
+    """A head after its target, as a causal language model with a separate cache.
 
-    `forward` continues drafts: every token takes the feature that the head itself left at its parent. `read` reads
-    committed text, whose features are given.
-
-    Attributes:
-        reads: how many of the target's layers each hidden state it reads has passed.
+    `forward` continues drafts with the features that the head left at the parents; `read` reads committed text with
+    given features. `reads` counts the target's layers before each state it reads.
 
     Source: Li et al. 2024, EAGLE, arXiv:2401.15077, Sec. 4.1 (form "eagle", also of EAGLE-2, arXiv:2406.16858); Li et
     al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1 (form "eagle3").
@@ -60,11 +57,7 @@ class EagleHead:
     gallery = None
 
     def __init__(self, weights: Mapping[str, Tensor], shape: HeadShape, target: LeanModel) -> None:
-        """Take tensors by their published names; embedding and language-model head may be the target's.
-
-        Raises:
-            ModelError: a tensor is missing, is not computed with, or does not fit the target.
-        """
+        """Take tensors by their published names; ModelError where one is missing, unknown, or unfit for the target."""
         self.dtype, self.device, self.attention = target.dtype, target.device, "sdpa"
         self.vocabulary, self.longest_context = target.vocabulary, target.longest_context
         sizes = sizes_of(target.anatomy)
@@ -96,10 +89,7 @@ class EagleHead:
 
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache.
-
-        Every token takes the feature that lies at its parent, which is the last one before it that it sees.
-        """
+        """Return logits like any model's, by the feature of a token's parent: the last one before it that it sees."""
         assert isinstance(cache, FeatureCache)
         step = self._as_read(step)
         parents = parents_of(step)
@@ -112,13 +102,7 @@ class EagleHead:
 
     @torch.inference_mode()
     def read(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return what `forward` does for tokens of committed text.
-
-        Args:
-            features: (batch, n, len(reads) * hidden), of the target at the token before each, before any final norm.
-            step: the tokens, and where they stand.
-            cache: from `new_cache`.
-        """
+        """Do `forward` for committed text, with features (batch, n, len(reads) * hidden) as for `RoundHead.keep`."""
         assert isinstance(cache, FeatureCache)
         step, flat = self._as_read(step), features.flatten(0, 1)
         if self._whole is not None:
@@ -128,7 +112,7 @@ class EagleHead:
         return self._run(self._target.final_norm(flat) if self._form == "eagle" else self._joins(flat), step, cache)
 
     def can_draft(self, cache: KeyValueCache, target: TargetStates) -> bool:
-        """Whether drafts over such a cache are one call beside such a target's, which is loaded then."""
+        """Return whether drafts over such caches are one call, which is loaded then."""
         if self._whole is None or not isinstance(cache, FeatureCache):
             return False
         return self._whole.load_drafting(cache, target)
@@ -136,21 +120,21 @@ class EagleHead:
     def found(
         self, nodes: UnlaidNodes, count: int, cache: KeyValueCache, target: TargetStates
     ) -> tuple[Ints, Floats32, bool] | None:
-        """Forward new tokens, and return the likeliest behind them; see `FindsChildren.found`."""
+        """Forward new tokens; return the likeliest children; see `FindsChildren.found`."""
         assert isinstance(cache, FeatureCache)
         return None if self._whole is None else self._whole.found(nodes, count, cache, target)
 
     def grown(self, beam: UnlaidBeam, cache: KeyValueCache, target: TargetStates) -> tuple[Ints, bool] | None:
-        """Read new tokens, and grow a beam behind them; see `FindsChildren.grown`."""
+        """Read new tokens, and grow a beam after them; see `FindsChildren.grown`."""
         assert isinstance(cache, FeatureCache)
         return None if self._whole is None else self._whole.grown(beam, cache, target)
 
     def along(self, text: Sequence[int]) -> Tensor:
-        """Return (n, len(reads) * hidden): what `read` takes beside each token of a text; the target reads it once."""
+        """Return (n, len(reads) * hidden): what `read` takes with each token; the target reads the text once."""
         return features_along(self._target, self.reads, text)
 
     def _run(self, features: Tensor, step: ForwardInput, cache: FeatureCache) -> Tensor:
-        """Return logits behind tokens whose features are (batch * n, hidden); keep the head's own features."""
+        """Return logits after tokens with features (batch * n, hidden); write the head's features."""
         embedded = self._embed(step.tokens)
         if self._form == "eagle":
             hidden = attending = self._joins(torch.cat((embedded, features), dim=-1))
@@ -163,7 +147,7 @@ class EagleHead:
         return self._logits(taken(step, own)).view(len(step.tokens), -1, self.vocabulary)
 
     def _as_read(self, step: ForwardInput) -> ForwardInput:
-        """Return a forward's input with a mask where no kernel reads its tree."""
+        """Return a forward's input, with a mask where no kernel reads its tree."""
         if step.tree is None or self.reads_trees:
             return step
         return replace(step, bias=step.tree.bias(step.seen, self.dtype), tree=None)
@@ -213,7 +197,6 @@ class _Tensors:
 
 
 def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
-    """Return the head's layer as the whole of a model."""
     config, own = shape.config, target.anatomy
     heads, size = int(config.num_attention_heads), _head_size(config)
     turns = turns_of(LlamaRotaryEmbedding(config).to(own.embedding.device), own.longest_context, own.embedding[0])
@@ -259,7 +242,7 @@ def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
 
 
 def _input_norms(tensors: _Tensors, shape: HeadShape) -> tuple[Norm, Norm]:
-    """Return the norms of embedding and feature; of form "eagle", which has none, any."""
+    """Return the norms of embedding and feature; any for form "eagle", which has none."""
     names = ("input_layernorm", "hidden_norm") if shape.form == "eagle3" else ("post_attention_layernorm",) * 2
     first, second = (_norm(tensors, f"{shape.begins}{name}.weight", shape.config) for name in names)
     return first, second

@@ -1,4 +1,4 @@
-"""What a head's folder says about it: its form, its shape, whose it is."""
+"""What a head's folder describes: its form, its shape, its target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYER: Mapping[Form, str] = {"eagle": "layers.0.", "eagle3": "midlayer."}  # how
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadForm:
-    """Which head a folder holds, and whose.
+    """Which head a folder holds, and of which target.
 
     Source: tensor names as SafeAILab's EAGLE writes them; Li et al. 2025, arXiv:2503.01840, Sec. 3.1.
     """
@@ -55,31 +55,27 @@ class HeadShape(HeadForm):
 
 
 def is_head(folder: Path) -> bool:
-    """Whether a folder holds a head and no language model; reads names of tensors only."""
+    """Return whether a folder holds a head and no language model; reads names of tensors only."""
     return folder.is_dir() and any(JOINS in tensors for tensors in _names(folder))
 
 
 def has_layer_of_head(folder: Path) -> bool:
-    """Whether a folder holds the layer of an EAGLE-3 head, whatever else it lacks."""
+    """Return whether a folder holds the layer of an EAGLE-3 head, whatever else it lacks."""
     return any(name.startswith(LAYER["eagle3"]) for names in _names(folder) for name in names)
 
 
 def head_shape(folder: Path) -> HeadShape:
-    """Return what a head's folder says.
-
-    Raises:
-        ModelError: it is no head that can be loaded, or its config.json asks for what is not computed.
-    """
+    """Return the head that a folder describes; ModelError if it cannot be loaded, or needs what is not computed."""
     found = head_form(folder)
     config = _layer_config(f"the head {folder}", _public(written_config(folder)))
     return HeadShape(form=found.form, config=config, reads=found.reads, target=found.target, layer=found.layer)
 
 
 def head_form(folder: Path) -> HeadForm:
-    """Return which head a folder holds; its layer's configuration is looked at for sizes alone.
+    """Return which head a folder holds, without its layer's configuration.
 
     Raises:
-        ModelError: it is no head, or its config.json asks for what is not computed or lacks a size.
+        ModelError: it is no head, or its config.json needs what is not computed or lacks a size.
     """
     names = {name for some in _names(folder) for name in some}
     form, layer = _form_of(names)
@@ -102,13 +98,7 @@ def head_form(folder: Path) -> HeadForm:
 
 
 def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where a head was trained for other weights than a target's.
-
-    Args:
-        folder: of the head.
-        target: what the target is called.
-        weights_hash: ModelIdentity.weights_hash of the target.
-    """
+    """Raise ModelError where a head was trained for other weights than a target's."""
     own = head_shape(folder).target
     if own and own != weights_hash:
         raise ModelError(
@@ -126,14 +116,13 @@ def _names(folder: Path) -> Iterator[Collection[str]]:
 
 
 def _public(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config.json says without what is ours."""
     return {key: value for key, value in written.items() if key != OWN}
 
 
 def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
-    """Return a head's form by the names of its tensors, None where they are of no head; and how its layer's begin.
+    """Return a head's form by its tensors' names (None: no head), and how its layer's names begin.
 
-    ModelOpt and vLLM write EAGLE-3's layer as EAGLE-1's; a norm of hidden states tells.
+    ModelOpt and vLLM write EAGLE-3's layer as EAGLE-1's; a norm of hidden states tells them apart.
     """
     if any(name.startswith(LAYER["eagle3"]) for name in names):
         return "eagle3", LAYER["eagle3"]
@@ -144,13 +133,10 @@ def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
 
 
 def _reads(what: str, written: Mapping[str, Any], form: Form) -> tuple[int, ...]:
-    """Return how many layers each state has passed that a head reads; empty where its config.json does not say.
+    """Return how many layers each state that a head reads has passed; empty where its config.json names none.
 
-    Public heads name layers in two ways: by how many have passed, or by the layer that is left, counted from 0. The
-    latter begin with 1, as SGLang takes it, and lie in `eagle_config`.
-
-    Raises:
-        ModelError: it is said in two ways that differ, or in one that engines read differently.
+    Public heads count the layers passed, or number the last one from 0. Lists of the second kind begin with 1, as
+    SGLang reads them, and lie in `eagle_config`. ModelError where keys differ, or engines read the one key differently.
     """
     own = _counts(what, f"{OWN}.reads", written.get(OWN, {}).get("reads", []))
     layers, is_top = named_layers(dict(written))
@@ -197,11 +183,7 @@ def _require_sizes(what: str, written: Mapping[str, Any]) -> None:
 
 
 def _layer_config(what: str, written: Mapping[str, Any]) -> LlamaConfig:
-    """Return the configuration of a head's layer.
-
-    Raises:
-        ModelError: no layer can have it.
-    """
+    """Return the configuration of a head's layer; ModelError where no layer can have it."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding

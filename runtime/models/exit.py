@@ -1,12 +1,12 @@
-"""A target's own first layers as drafter: behind them a small network imitates what the deep layers would make of it.
+"""A target's first layers as drafter; after them a small network imitates the deep layers.
 
     drafted logits = lm_head(final_norm(h + U SiLU(W norm(h)))),     h = hidden state after the first E layers
 
-Embedding, layers, final norm and language-model head are the target's; only norm, W and U are the drafter's own.
+Only norm, W and U are the drafter's; all else is the target's.
 
 Source: Bajpai, Hanawal 2025, arXiv:2510.22641 (layers and an imitation network); Elhoushi et al. 2024, LayerSkip,
-arXiv:2404.16710 (layers alone); Liu et al. 2024, Kangaroo, arXiv:2404.18911 (layers and one of attention). What the
-first paper's network looks like is not public; this form is this package's.
+arXiv:2404.16710 (layers alone); Liu et al. 2024, Kangaroo, arXiv:2404.18911 (layers and one of attention). The first
+paper does not publish its network; this form is this package's.
 """
 
 from __future__ import annotations
@@ -36,16 +36,11 @@ NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))
 class ExitModel(LeanModel):
     """The first layers of a target and an imitation network, as a causal language model; it shares all weights.
 
-    What it says behind a token is a function of the text up to there, as a model's answer is. By itself it keeps keys
-    and values of its layers in a cache of its own; `ExitDrafter` reads and writes the target's.
+    By itself it caches keys and values separately; `ExitDrafter` reads and writes the target's cache.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], shape: ExitShape, target: LeanModel) -> None:
-        """Take the imitation network's tensors: (hidden,), (width, hidden) and (hidden, width).
-
-        Raises:
-            ModelError: a tensor is missing, is not computed with, or does not fit, or the target ends before the exit.
-        """
+        """Take tensors (hidden,), (width, hidden), (hidden, width); ModelError where they or the target do not fit."""
         sizes = sizes_of(target.anatomy)
         require_exit_layer(shape, sizes)
         super().__init__(replace(target.anatomy, layers=target.anatomy.layers[: shape.layers]))
@@ -63,19 +58,16 @@ class ExitModel(LeanModel):
 
     @torch.inference_mode()
     def forward_leaving(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> Tensor:
-        """Do what `forward` does, and write the states behind the last layer into `left`, (batch * n, hidden)."""
+        """Do what `forward` does, and write the states after the last layer into `left`, (batch * n, hidden)."""
         return self.answer(step, self._read(step, cache, left))
 
     @torch.inference_mode()
     def leave(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> None:
-        """Read tokens of which only the states are wanted: write them into `left`, (batch * n, hidden)."""
+        """Read tokens for their states alone: write them into `left`, (batch * n, hidden)."""
         self._read(step, cache, left)
 
     def _read(self, step: ForwardInput, cache: KeyValueCache, left: Tensor) -> Tensor:
-        """Return the states behind the last layer, and leave them.
-
-        What the target's cache keeps of states up to there, for heads and classifiers, is written as the target would.
-        """
+        """Return the last layer's states, written into `left`; write the target's cached features up to there."""
         for count, latest in enumerate(self.stream(step, cache)):
             hidden = latest
             if isinstance(cache, FeatureCache) and count in cache.after:
@@ -84,12 +76,12 @@ class ExitModel(LeanModel):
         return hidden
 
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
-        """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
+        """Return the logits of a forward with hidden states (batch * n, hidden) after the last layer."""
         left = self.imitated(taken(step, hidden))
         return self.normed_logits(left).view(len(step.tokens), -1, self.vocabulary)
 
     def imitated(self, hidden: Tensor) -> Tensor:
-        """Return (rows, hidden): what stands for the target's last hidden states, before the final norm."""
+        """Return (rows, hidden): the imitation of the target's last hidden states, before the final norm."""
         return self._down.added_to(hidden, F.silu(self._up(self._norm(hidden))))
 
 

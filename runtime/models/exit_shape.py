@@ -1,4 +1,4 @@
-"""What the folder of an exit drafter says about it: where it leaves its target, and whose it is."""
+"""What an exit drafter's folder describes: after which layer it leaves its target, and which target."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ class ExitShape:
 
 
 def is_exit(folder: Path) -> bool:
-    """Whether a folder holds an exit drafter and no language model."""
+    """Return whether a folder holds an exit drafter and no language model."""
     return own_kind(folder) == KIND
 
 
 def exit_shape(folder: Path) -> ExitShape:
-    """Return what the folder of an exit drafter says.
-
-    Raises:
-        ModelError: it says nothing, or what cannot be.
-    """
+    """Return the shape in an exit drafter's folder; ModelError where there is none, or an impossible one."""
     try:
         written = json.loads((folder / "config.json").read_text())
         said: dict[str, Any] = {key: value for key, value in written[OWN].items() if key != "kind"}
@@ -57,13 +53,7 @@ def exit_config(shape: ExitShape) -> dict[str, Any]:
 
 
 def require_exit_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where an exit drafter was trained for other weights than a target's.
-
-    Args:
-        folder: of the drafter.
-        target: what the target is called.
-        weights_hash: ModelIdentity.weights_hash of the target.
-    """
+    """Raise ModelError where an exit drafter was trained for other weights than a target's."""
     shape = exit_shape(folder)
     if shape.target != weights_hash:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""What sees in a vision-language model, as its configuration tells it: nothing is loaded or allocated."""
+"""The vision part of a vision-language model by its configuration: nothing is loaded or allocated."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ ODD = (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, Value
 
 
 def seeing_config(place: Path) -> LlavaConfig | None:
-    """Return the configuration of a model that sees, with all that its file leaves out; None of any other model.
-
-    Args:
-        place: a model folder, a GGUF file, or a config.json by itself.
+    """Return the full configuration of a model with vision, in a folder or a file; None for any other model.
 
     Raises:
-        ModelError: it is no configuration of a model that sees, though it says so.
-        NotInstalledError: transformers, which knows what its file leaves out, is not here.
+        ModelError: it names itself a model with vision, and is no valid configuration of one.
+        NotInstalledError: transformers, which has the defaults of the file, is not installed.
         OSError: there is no such file.
     """
     if is_gguf(place):
@@ -49,13 +46,9 @@ def seeing_config(place: Path) -> LlavaConfig | None:
 
 
 def eyesight_of(config: LlavaConfig) -> Eyesight:
-    """Return what sees in a Llava.
+    """Return the eyesight of a Llava; ModelError where the tower is unknown, or has impossible sizes.
 
-    While an image is looked at, most is alive in the MLP of one of the tower's layers: four states of a patch, the one
-    that is chosen among them, and three inner ones; or in the projector.
-
-    Raises:
-        ModelError: the vision tower is of no known kind, or of sizes that none has.
+    Memory peaks in an MLP of the tower (four states of a patch with the chosen one, three inner), or in the projector.
     """
     from .loading import first_line
 

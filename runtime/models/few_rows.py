@@ -1,8 +1,7 @@
-"""float32 products with bfloat16's weights, of few rows on a CPU: what verification and batches consist of.
+"""float32 products with bfloat16's weights for few rows on a CPU, as verification and batches need them.
 
-In float32 the lower half of every weight of a bfloat16 checkpoint is zero. Such weights are kept in bfloat16, and a
-kernel of ours widens them as it reads them (`kernels/few_rows.py`): a product of few rows is bound by reading weights,
-and half the bytes give the same numbers. No library multiplies float32 rows by bfloat16 weights.
+In float32 half of each weight of a bfloat16 checkpoint is zeros. Our kernel (`kernels/few_rows.py`) reads the other
+half: reading bounds such products, and no library multiplies float32 rows by bfloat16 weights.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ class FewRows:
 
 
 def few_rows_of(weight: Tensor) -> FewRows | None:
-    """Return a weight as our kernel reads it; None where bfloat16 does not hold it, or the kernel is not for it.
-
-    Args:
-        weight: (out, in).
-    """
+    """Return a weight (out, in) for our kernel; None where bfloat16 does not hold it, or the kernel does not fit."""
     is_meant = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST_ELEMENTS
     if not is_meant or len(weight) % 2:
         return None

@@ -1,6 +1,6 @@
-"""A drafter with its target's tokenizer and a table of another size: families pad their tables as each size needs it.
+"""A drafter with its target's tokenizer and a table of another size.
 
-Qwen2.5, for one, numbers the same tokens in tables of 151,936 rows up to 3 B parameters and of 152,064 above.
+Families pad their tables by size: Qwen2.5 has the same tokens in 151,936 rows up to 3 B parameters, 152,064 above.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ from .forward import CausalModel, ForwardInput
 
 
 class FittedModel:
-    """Any causal language model, told and asked in a vocabulary of another size; the sizes differ by padding alone."""
+    """Any causal language model, used with a vocabulary that differs from its table by padding alone."""
 
     gallery = None
 
     def __init__(self, model: CausalModel, vocabulary: int) -> None:
-        """Wrap a model.
-
-        Args:
-            model: with a table of its own size.
-            vocabulary: tokens of its target.
-        """
+        """Wrap a model; `vocabulary` is its target's."""
         self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
         self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
         self.vocabulary, self.longest_context = vocabulary, model.longest_context
@@ -38,10 +33,9 @@ class FittedModel:
 
     @torch.inference_mode()
     def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache.
+        """Return logits like any model's.
 
-        Ids that its own table lacks are no text: it reads its first token for them, and never drafts them. Those that
-        its target's lacks are left out.
+        It reads its first token for ids that its table lacks, and never drafts them; ids that the target lacks are cut.
         """
         if self._lacks <= 0:
             return self._model.forward(step, cache)[..., : self.vocabulary]

@@ -1,4 +1,4 @@
-"""Formats of drafters that other projects publish and spectune does not read, known by what their folders hold."""
+"""Formats of public drafters that spectune does not read, known by the contents of their folders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PICKLED = ("*.bin", "*.pt", "*.pth")
 
 
 def require_known_format(folder: Path) -> None:
-    """Raise ModelError where a folder holds a drafter of a format that is not read; names the format."""
+    """Raise ModelError, with the format, where a folder holds a drafter that is not read."""
     if not folder.is_dir() or own_kind(folder) is not None:
         return
     written = written_config(folder)
@@ -56,7 +56,7 @@ def require_known_format(folder: Path) -> None:
 
 
 def format_of(written: Mapping[str, Any]) -> str | None:
-    """Return the name of a format that is not read, with its algorithm; None where nothing tells of one."""
+    """Return the name of a format that is not read, with its algorithm; None where no key names one."""
     name = next((KEYS[key] for key in KEYS if written.get(key) is not None), None)
     if name is None:
         architectures = "".join(_architectures(written)).lower()

@@ -24,17 +24,17 @@ TREE_ATTENTION = "tree"  # the attention kernel that reads a `TreeMask`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeMask:
-    """What new tokens see, told by the tree they stand in: the whole text before it, and their ancestors.
+    """What new tokens see by the tree they are in: the whole text before it, and their ancestors.
 
-    Token j of row b sees the cache positions before `starts[b]`, and position starts[b] + c where bit c % 64 of
-    bits[b, j, c // 64] is set. So the mask is as small as the tree, however long the text is.
+    Token j of row b sees the cache positions before `starts[b]`, and position starts[b] + c where bit c % 64 of bits[b,
+    j, c // 64] is set. So the mask is as small as the tree, however long the text is.
     """
 
     starts: Tensor  # (batch,) int64, committed tokens of each row
     bits: Tensor  # (batch, n, words) int64
 
     def bias(self, seen: int, dtype: torch.dtype) -> Tensor:
-        """Return the same as a mask over cache positions, (batch, n, seen): 0 where a token sees, -inf elsewhere."""
+        """Return the mask over cache positions, (batch, n, seen): 0 where a token sees, -inf elsewhere."""
         count, words = self.bits.shape[1:]
         places = torch.arange(seen, device=self.starts.device) - self.starts.unsqueeze(1)  # (batch, seen)
         among = places.clamp(min=0, max=words * WORD - 1)
@@ -46,16 +46,13 @@ class TreeMask:
 
 @dataclass(slots=True, kw_only=True)
 class ForwardInput:
-    """New tokens for `batch` neighbouring slots, starting at slot `first_slot`.
+    """New tokens for `batch` neighbouring slots from `first_slot` on. Read-only; frozen fields take longer to set.
 
-    Token j of row b is written at cache position `columns[b, j]` and sees the positions that
-    `bias` leaves open, or those that `tree` tells.
+    Token j of row b is written at cache position `columns[b, j]` and sees the positions that `bias` or `tree` opens.
 
-    Invariant: what a token sees is its own text, one cached token for every place in it up to its own; further right
-    in the cache is further on in the text. So a token that sees everything is the only new one of its row. Padding,
-    whose output nobody reads, may see anything but nothing at all.
-
-    Nobody writes to it; it is not frozen, since that takes the host of every round longer to set its fields.
+    Invariant: a token sees its text, one cached token for every place up to its place; further right in the cache is
+    further on in the text. So a token that sees everything is the only new one of its row. Padding, whose output is not
+    read, may see anything, but not nothing.
     """
 
     tokens: Tensor  # (batch, n) int64
@@ -77,7 +74,7 @@ class ForwardInput:
 
 
 class Draws(NamedTuple):
-    """How tokens are drawn behind trees, as kernels take it; nothing hangs on what stands in the text."""
+    """How tokens are drawn after trees, as kernels take it; the text does not matter."""
 
     places: Ints  # (batch, 3): a seed; the place in the text of the token behind the root; top-k, 0 for all
     settings: Floats32  # (batch, 3): temperature, 0 where the best token is drawn; 1 less top-p; min-p
@@ -85,10 +82,7 @@ class Draws(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class UnlaidNodes:
-    """New tokens of a drafter behind texts, of which nothing is written yet that a forward reads; for `FindsChildren`.
-
-    They are the texts' own next tokens, or drafted nodes of one depth. Nobody writes to it, as to a forward's input.
-    """
+    """A drafter's new tokens for `FindsChildren`: the texts' next ones, or drafted nodes of one depth; read-only."""
 
     tokens: Ints  # (batch, n)
     contexts: Ints  # (batch,), committed tokens in the cache
@@ -101,11 +95,7 @@ class UnlaidNodes:
 
 @dataclass(slots=True, kw_only=True)
 class UnlaidBeam:
-    """A draft behind texts of which nothing is read or written yet; for `FindsChildren`.
-
-    A beam grows, and the best of all that it saw are the trees: see `planner.growth.eagle2`. One that is one node wide
-    is a chain. Nobody writes to it, as to a forward's input.
-    """
+    """A draft for `FindsChildren`, read-only: the best nodes of a beam form the trees, see `planner.growth.eagle2`."""
 
     tokens: Ints  # (batch, n), the texts' own next tokens
     wanted: Ints  # (batch,), the last of each row
@@ -119,41 +109,35 @@ class UnlaidBeam:
 
 @runtime_checkable
 class FindsChildren(Protocol):
-    """Who may answer a drafter by one call: which tokens are the likeliest behind new ones. Heads do."""
+    """What may answer a drafter by one call with the likeliest children of new tokens, as heads do."""
 
     def can_find(self, cache: KeyValueCache) -> bool:
-        """Whether it does over such a cache; then what does is loaded, so that no round waits for a compiler."""
+        """Return whether it does over such a cache; then the code is loaded, so that no round waits for a compiler."""
 
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
-        """Forward nodes of the first slots, and return the likeliest tokens behind them, by `draft_scores`.
+        """Forward nodes of the first slots; return their likeliest children, by `draft_scores`.
 
-        Returns:
-            token ids and log-probabilities as `DeviceChildren` has them, and whether these are numbers. None, and
-            nothing is written, where that has to be done step by step after all.
+        Those are as in `DeviceChildren`, and whether they are numbers; None, with nothing written, where it cannot.
         """
 
     def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
-        """Read the next tokens of the texts in the first slots, and grow a beam behind them, likewise.
+        """Read the next tokens of the texts in the first slots, and grow a beam after them; None as for `found`.
 
-        Returns:
-            trees (3, batch, drafts + 1), tokens, parents and depths as `DraftBatch` has them, and whether all scores
-            are numbers: where not, trees are none. None where that has to be done step by step after all.
+        Return trees (3, batch, drafts + 1) as in `DraftBatch`, and whether scores are numbers (else the trees are
+        void).
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftStates:
-    """Hidden states behind a model's first layers, left by who has run these already over the same tokens.
-
-    The layers' keys and values of these tokens are in the cache, and what it keeps of hidden states up to there.
-    """
+    """Hidden states from an earlier run of a model's first layers; the cache already holds these layers' part."""
 
     owner: CausalModel  # whose layers they are
     layers: int  # that the states have passed
     states: Tensor  # (slots, tokens, hidden), of as many tokens as a forward reads or more
 
     def rows(self, step: ForwardInput) -> Tensor:
-        """Return (batch * n, hidden): those of the tokens of a forward from slot 0 on."""
+        """Return (batch * n, hidden): the states of a forward's tokens, from slot 0 on."""
         batch, count = step.tokens.shape
         return self.states[:batch, :count].reshape(batch * count, -1)
 
@@ -161,16 +145,9 @@ class LeftStates:
 def packed_input(
     packed: Tensor, batch: int, count: int, words: int, *, seen: int, first_slot: int, takes: bool
 ) -> ForwardInput:
-    """Return the input whose tensors lie one behind the other: tokens, positions, columns, starts, bits, take.
+    """Return the input whose tensors lie one after the other: tokens, positions, columns, starts, bits, take.
 
-    Args:
-        packed: (`packed_size` of the same numbers,) int64.
-        batch: rows.
-        count: tokens per row.
-        words: of the tree's mask, per token.
-        seen: cache positions in sight.
-        first_slot: cache slot of row 0.
-        takes: whether the output of one token per row alone is wanted.
+    `packed` is int64 of `packed_size`; `count` and `words` are per row and per token.
     """
     cells, shape = batch * count, (batch, count)
     ends = [0, *accumulate([cells, cells, cells, batch, cells * words, batch if takes else 0])]
@@ -195,13 +172,13 @@ def packed_size(batch: int, count: int, words: int, *, takes: bool) -> int:
 
 @runtime_checkable
 class Resuming(Protocol):
-    """A causal language model whose forward can go on from states that its first layers have left."""
+    """A causal language model whose forward can continue from the states after its first layers."""
 
     def can_resume(self, left: LeftStates) -> bool:
-        """Whether it can go on from there: the layers are its own, and it has more."""
+        """Return whether it can continue: the layers are its own, and it has more."""
 
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
-        """Return what `forward` does, by the layers behind those alone; their part of the cache is written."""
+        """Do what `forward` does by the later layers alone; their part of the cache is written."""
 
 
 class CausalModel(Protocol):
@@ -216,7 +193,7 @@ class CausalModel(Protocol):
 
     @property
     def gallery(self) -> Gallery | None:
-        """The images that it keeps, in whatever regime it runs; None where it sees none."""
+        """Its images, in whatever regime it runs; None where it has no vision."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

@@ -1,14 +1,13 @@
-"""The trie of all token sequences that frames may say: frames collapse, so a depth is a place in the text.
+"""The trie of all token sequences that frames may predict: frames collapse, so a depth is a place in the text.
 
-A path of frames says what is left when neighbours that are alike are merged, then blanks deleted. The chance that what
-is said begins with a prefix is the sum over all paths that do. With y(t) the frames' distributions, t = 1 .. F, and for
-a prefix p with last token l
+Along a path of frames equal neighbours are merged, then blanks deleted. The chance of a prefix is the sum over all
+paths whose text begins with it. With y(t) the frames' distributions, t = 1 .. F, and for a prefix p with last token l
 
     b(t), n(t) = chance that the first t frames say p and end in a blank, in l
     n'(t) = y_c(t) (phi(t - 1) + n'(t - 1)),   b'(t) = y_blank(t) (b'(t - 1) + n'(t - 1))          of p + c
     phi(t) = b(t) + (0 if c = l else n(t)),    P(p + c ...) = sum over t of y_c(t) phi(t - 1)
 
-All are kept given p, so that they neither vanish nor need logarithms.
+All are stored given p, so that they neither vanish nor need logarithms.
 
 Source: Graves et al. 2006, Connectionist Temporal Classification, Sec. 3-4; Graves 2012, Alg. 1 (prefix search).
 """
@@ -24,7 +23,7 @@ LEAST = 1e-30  # chance below which a token is never said
 
 
 class Frames:
-    """The block of a CTC drafter; behind the vocabulary stands the chance that nothing more is said."""
+    """The block of a CTC drafter; past the vocabulary is the chance that nothing more is predicted."""
 
     def __init__(self, said: Tensor) -> None:
         """Take log-probabilities (rows, frames, vocabulary + 1), the blank's last."""
@@ -39,11 +38,11 @@ class Frames:
         self._frames = frames
 
     def root(self) -> Tensor:
-        """Return (rows, vocabulary + 1): logits of the first token behind every row, and of none."""
+        """Return (rows, vocabulary + 1): logits of every row's first token, and of none."""
         return self._logits(torch.arange(len(self._tokens), device=self._rows.device))
 
     def below(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Return (nodes, vocabulary + 1): logits behind new nodes."""
+        """Return (nodes, vocabulary + 1): logits after new nodes."""
         first, rows = len(self._rows), self._rows[parents]
         said = self._tokens[rows, :, tokens]
         starts = self._starts(parents, tokens)
@@ -63,7 +62,7 @@ class Frames:
         return self._in_blank[nodes, :-1] + self._in_token[nodes, :-1] * is_new
 
     def _logits(self, nodes: Tensor) -> Tensor:
-        """Return (nodes, vocabulary + 1): the logarithm of the chance of every next token given the prefix."""
+        """Return (nodes, vocabulary + 1): log-probabilities of every next token given the prefix."""
         rows, last = self._rows[nodes], self._last[nodes]
         starts = self._in_blank[nodes, :-1] + self._in_token[nodes, :-1]
         every = torch.bmm(starts.unsqueeze(1), self._tokens[rows]).squeeze(1)

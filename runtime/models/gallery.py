@@ -1,4 +1,4 @@
-"""The images that a running target keeps: rows of its table of embeddings, behind those of its tokens."""
+"""The images of a running target: rows of its embedding table, after those of its tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ IMAGES = 64  # that a target has room for at once
 
 
 class Gallery:
-    """Which images lie in the table, and who needs them.
+    """Which images are in the table, and who holds them. Invariant: image n has the ids `tokens.ids(n)`.
 
-    An image is computed once and stays until another needs its place, which nobody may be holding then. Who holds
-    images and is gone holds none.
-
-    Invariant: image n of the gallery has the ids `tokens.ids(n)`.
+    An image is computed once and stays until another needs its place, unless a holder has it; a dead holder holds none.
     """
 
     def __init__(self, table: Tensor, eyes: Eyes) -> None:
@@ -42,29 +39,25 @@ class Gallery:
 
     @property
     def eyes(self) -> Eyes:
-        """What sees."""
+        """The vision part."""
         return self._eyes
 
     @property
     def room(self) -> int:
-        """Images that it keeps at once."""
+        """How many images fit at once."""
         return self._room
 
     def has_room(self, images: Iterable[Image]) -> bool:
-        """Whether these images can be shown now."""
+        """Return whether these images can be shown now."""
         wanted = {image.digest for image in images}
         held = self._held | {place for digest, place in self._places.items() if digest in wanted}
         return len(wanted - self._places.keys()) <= self._room - len(held)
 
     def shown(self, request: Request, holder: object) -> Request:
-        """Return a request whose ids are those of the gallery; itself where it has no images.
-
-        Args:
-            request: with the ids of its own images, as `prompt_ids` gives them.
-            holder: who needs them until `release`, or until it is gone itself.
+        """Return a request with the gallery's ids for its images, which `holder` then holds until `release` or its end.
 
         Raises:
-            RequestError: more images are held than there is room for.
+            RequestError: more images are held than fit.
         """
         if not request.images:
             return request
@@ -76,7 +69,7 @@ class Gallery:
         return shown
 
     def release(self, prompt: Iterable[int], holder: object) -> None:
-        """Let a holder need the images of a shown prompt no longer."""
+        """Let go of one use of each image of a shown prompt."""
         own = self._holders.get(holder)
         if own is not None:
             own -= Counter({(token - IMAGE_IDS) // self.tokens.size for token in prompt if token >= IMAGE_IDS})
@@ -92,7 +85,7 @@ class Gallery:
         return IMAGE_IDS + moved[image] + part
 
     def _placed(self, images: Sequence[Image]) -> list[int]:
-        """Return where images lie, written where they did not."""
+        """Return the places of images, written where they were missing."""
         if not self.has_room(images):
             raise RequestError(
                 f"{len(self._held)} images are in use and {len(set(images))} more are wanted, of {self._room} that the "
@@ -108,7 +101,7 @@ class Gallery:
         return [self._places[image.digest] for image in images]
 
     def _free(self, count: int, wanted: set[int]) -> list[int]:
-        """Return places for new images: the first empty ones, then of those that nobody needs the longest unasked."""
+        """Return places for new images: the first empty ones, then the least recently used that no holder has."""
         empty = sorted(set(range(self._room)) - set(self._places.values()))
         taken = self._held | wanted
         idle = [place for place in self._places.values() if place not in taken]
@@ -123,5 +116,5 @@ class Gallery:
 
 
 def table_rows(ids: Tensor, vocabulary: int) -> Tensor:
-    """Return where ids (any,) of tokens and of parts of images lie in a table that has images behind the vocabulary."""
+    """Return the table's rows for ids (any,) of tokens and of parts of images, which follow the vocabulary."""
     return torch.where(ids < IMAGE_IDS, ids, ids - (IMAGE_IDS - vocabulary))

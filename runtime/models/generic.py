@@ -1,7 +1,6 @@
-"""Any Hugging Face causal language model, through transformers' own forward.
+"""Any Hugging Face causal language model, through transformers' own forward; slower than `lean`.
 
-Slower than `lean`, and the way for every family `lean` does not know: transformers computes the
-layers, and the tokens' keys and values land in our preallocated cache in place.
+Keys and values land in our preallocated cache in place.
 """
 
 from __future__ import annotations
@@ -21,17 +20,12 @@ from .window import windowed
 
 
 class GenericModel:
-    """A model whose layers attend to everything before them, or to a window of it (see `require_supported`)."""
+    """A model whose layers attend to the whole text before them, or to a window of it (see `require_supported`)."""
 
     gallery = None
 
     def __init__(self, model: PreTrainedModel, *, ranks: int = 1) -> None:
-        """Wrap a loaded model; its attention must accept a 4-D additive mask (eager or sdpa).
-
-        Args:
-            model: as transformers loaded it.
-            ranks: processes that share its heads by tensor parallelism; the cache holds this one's part.
-        """
+        """Wrap a model, or one rank's part; its attention must accept a 4-D additive mask (eager or sdpa)."""
         config = model.config.get_text_config()
         self.regime = "eager-transformers" if ranks == 1 else f"engine:transformers-tp{ranks}"
         self.dtype, self.device = model.dtype, model.device
@@ -85,12 +79,12 @@ class GenericModel:
 
 
 def cache_keyword(model: nn.Module) -> str:
-    """Return the argument by which a model's forward is given its cache: transformers renamed it in 5.24."""
+    """Return the argument by which a model's forward takes its cache: transformers renamed it in 5.24."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 class _InPlace(Cache):
-    """What transformers' attention calls a cache, for one forward, over our own memory."""
+    """A cache for transformers' attention in one forward, over our memory."""
 
     def __init__(self, cache: KeyValueCache, step: ForwardInput, kv_heads: int, size: int) -> None:
         super().__init__(layers=[])

@@ -1,4 +1,4 @@
-"""Blocks of GGUF's quantised formats as weights that our kernels read: the same numbers, their scales in float16.
+"""Blocks of GGUF's quantised formats as our kernels' weights: the same numbers, their scales in float16.
 
 Source: ggml, ggml-common.h, the structs block_q4_0 to block_q6_K.
 """
@@ -24,7 +24,7 @@ ANY = "Q8_0"  # what other formats are rounded to
 
 
 def packed_blocks(stored: Whole, form: str) -> PackedWeight:
-    """Return a weight (out, in) of quantised blocks (out, bytes); of a format without a packing in 8 bits, rounded."""
+    """Return a weight (out, in) of quantised blocks (out, bytes); formats without a packing are rounded to 8 bits."""
     from gguf import GGMLQuantizationType, dequantize, quantize
 
     if form in UNPACKED:

@@ -1,8 +1,7 @@
 """The weights of a GGUF file as transformers' models hold them, and the tokenizer inside it.
 
-Quantised weights become bfloat16, whatever number format a model runs in: it holds what a block's few bits tell, and a
-model in float32 has the weights of one in bfloat16. Each tensor is read and converted in pieces, so that only the
-result is ever held whole.
+Quantised weights become bfloat16 whatever the model's number format: it holds a block's few bits, and a float32 model
+has the weights of a bfloat16 one. Tensors are converted in pieces, so only the result is ever held whole.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ SPLITS = (  # of texts before byte-level BPE, that transformers knows from GGUF 
 
 
 def gguf_config(path: Path) -> PreTrainedConfig:
-    """Return the configuration of a GGUF file's model.
-
-    Raises:
-        ModelError: it cannot be read, or is of a family that is not known.
-    """
+    """Return the configuration of a GGUF file's model; ModelError where it is unreadable or of an unknown family."""
     file = read_gguf(path)
     frequencies = file.tensors.get(FREQUENCIES)
     found = () if frequencies is None else tuple(_read(file, FREQUENCIES, torch.float32).flatten().tolist())
@@ -63,13 +58,7 @@ def gguf_config(path: Path) -> PreTrainedConfig:
 def gguf_weights(
     path: Path, config: PreTrainedConfig, dtype: torch.dtype, packed: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return the weights of a GGUF file by the names that its model has for them; those that are tied once.
-
-    Args:
-        path: of the file.
-        config: of its model.
-        dtype: of the weights.
-        packed: names of those that are not read, but stay zeros without memory: `packed_weights` has them.
+    """Return the weights of a GGUF file by the model's names, tied ones once; `packed` ones as zeros without memory.
 
     Raises:
         ModelError: a tensor has no place in the model, or is stored in a format that cannot be read.
@@ -86,7 +75,7 @@ def gguf_weights(
 
 
 def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -> Iterator[tuple[str, PackedWeight]]:
-    """Yield weights of a GGUF file as our kernels multiply by them, and their names; a tied head is the embedding.
+    """Yield names and weights of a GGUF file for our kernels; a tied head is the embedding.
 
     Raises:
         ModelError: a tensor is stored in a format that cannot be read, or no kernel is for its shape.
@@ -101,16 +90,12 @@ def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -
 
 
 def require_places(path: Path) -> None:
-    """Raise ModelError where a tensor of a GGUF file has no place in its model; no weight is read."""
+    """Raise ModelError where a tensor of a GGUF file has no place in its model; reads no weights."""
     _places(read_gguf(path), gguf_config(path))
 
 
 def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
-    """Return a file's names of a model's weights by the model's.
-
-    Raises:
-        ModelError: a tensor has no place in the model.
-    """
+    """Return a file's names of weights by the model's names; ModelError where a tensor has no place."""
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
     kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == file.family)
@@ -128,11 +113,7 @@ def _places(file: GgufFile, config: PreTrainedConfig) -> dict[str, str]:
 
 
 def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    """Return the tokenizer inside a GGUF file, with its chat template.
-
-    Raises:
-        ModelError: there is none, or it is of a kind that is not known.
-    """
+    """Return the tokenizer inside a GGUF file, with its chat template; ModelError without one of a known kind."""
     file, config = read_gguf(path), gguf_config(path)
     kind, split = file.said.get(KIND), file.said.get(SPLIT, "default")
     if kind is None or not file.said.get(TOKENS):
@@ -150,7 +131,7 @@ def gguf_tokenizer(path: Path) -> PreTrainedTokenizerBase:
 
 
 def _without_strangers(found: Any, file: GgufFile) -> PreTrainedTokenizerBase:  # Any: a class without types
-    """Return a tokenizer without tokens that the file does not have: transformers adds those that are GPT-2's."""
+    """Return a tokenizer without tokens that the file lacks: transformers adds GPT-2's."""
     inside = json.loads(found.backend_tokenizer.to_str())
     known = [token for token in inside["added_tokens"] if token["id"] < int(str(file.said[TOKENS]))]
     if len(known) == len(inside["added_tokens"]):
@@ -161,7 +142,7 @@ def _without_strangers(found: Any, file: GgufFile) -> PreTrainedTokenizerBase:  
 
 
 def _as_transformers(name: str, weight: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Return a weight with its rows in transformers' order: of a Llama's heads llama.cpp turns neighbours together."""
+    """Return a weight with its rows in transformers' order: in a Llama's heads llama.cpp turns neighbours together."""
     if config.model_type != "llama" or name.split(".")[-2] not in ("q_proj", "k_proj"):
         return weight
     heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
@@ -186,7 +167,6 @@ def _read(file: GgufFile, name: str, dtype: torch.dtype, *, added: float = 0.0) 
 
 
 def _pieces(file: GgufFile, name: str, rows: int) -> Iterator[NDArray[np.float32]]:
-    """Yield some rows of a tensor after the other."""
     from gguf import GGMLQuantizationType, dequantize
 
     tensor = file.tensors[name]

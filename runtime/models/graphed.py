@@ -1,4 +1,4 @@
-"""Forwards as CUDA graphs: captured once per shape, replayed with one launch ever after."""
+"""Forwards as CUDA graphs: captured once per shape, then replayed with one launch."""
 
 from __future__ import annotations
 
@@ -34,61 +34,57 @@ class Replayed(Protocol):
     """Captured work."""
 
     def replay(self) -> None:
-        """Do it again, in the same memory."""
+        """Repeat the work in the same memory."""
 
 
 class Drawing(Protocol):
-    """How captured work draws tokens; it is a part of the key by which that is found again."""
+    """How captured work draws tokens; a part of the key of a graph."""
 
     def behind(self, logits: Tensor, step: ForwardInput) -> Tensor:
-        """Return the token (batch, n) that is drawn behind every node, told the logits of a forward and its input."""
+        """Return the drawn token (batch, n) after every node, from a forward's logits and input."""
 
 
 class Recorder(Protocol):
     """Captures work."""
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
-        """Return the work of a run and the tensor it returned, which every replay writes anew."""
+        """Return the captured work of a run, and the tensor it returned, which every replay overwrites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Captured:
-    """One forward of one shape over one cache, ready to be replayed."""
-
     input: StaticInput
     graph: Replayed
     result: Tensor  # logits, or what is best on the host
 
 
 class _Uncaptured:
-    """Work that could not be captured, and is done as it comes."""
+    """Work that could not be captured, and runs at each replay; the first run makes the result's memory."""
 
     def __init__(self, run: Callable[[], Tensor], device: torch.device) -> None:
-        """Do it once, for the memory of its result."""
         self._run, self._device = run, device
         with self._here():
             self.found = run()
 
     def replay(self) -> None:
-        """Do all of it again; a result in other memory is copied, one on its way to the host lies where it did."""
+        """Run it; a result in other memory is copied, one sent to the host arrives where it did before."""
         with self._here():
             found = self._run()
             if found.data_ptr() != self.found.data_ptr():
                 self.found.copy_(found)
 
     def _here(self) -> AbstractContextManager[object]:
-        """Return what makes the work's GPU the current one, on which kernels of ours are launched."""
+        """Make the work's GPU the current one, as our kernels launch there."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
 class GraphedModel:
     """A model whose forwards are replayed from CUDA graphs.
 
-    A shape whose input tells by a tree what its tokens see is captured when it is first met, which takes a few
-    forwards; afterwards a forward copies its input into place and launches one graph. Others, prompts above all, run
-    as they come: hardly any two are of one shape. So does what cannot be captured, which is told once; after
-    `MOST_FAULTS` such shapes in a row no other is tried. All graphs share one memory pool and one memory for logits,
-    which are valid until the next forward.
+    A shape with a tree mask is captured when it is first met, which takes a few forwards. Others run uncaptured,
+    prompts above all: hardly two have one shape. So does what cannot be captured, with one warning; after `MOST_FAULTS`
+    such shapes in a row no other is tried. All graphs share one memory pool, and one for logits, valid until the next
+    forward.
 
     Source: NVIDIA CUDA programming guide, "CUDA graphs"; torch.cuda.graph.
     """
@@ -96,11 +92,7 @@ class GraphedModel:
     regime = CAPTURED
 
     def __init__(self, model: CausalModel, recorder: Recorder | None = None) -> None:
-        """Wrap a model on a GPU; `recorder` captures its work, CUDA where None.
-
-        Raises:
-            DeviceError: the model is elsewhere.
-        """
+        """Wrap a model; `recorder` captures its work, by default on its GPU. DeviceError where it is elsewhere."""
         if recorder is None and model.device.type != "cuda":
             raise DeviceError(f"CUDA graphs need a model on a GPU and this one is on {model.device}; use regime eager")
         self.dtype, self.device = model.dtype, model.device
@@ -117,16 +109,11 @@ class GraphedModel:
 
     @property
     def recorded(self) -> int:
-        """How often work was captured, or tried to be; of models that keep states besides, too."""
+        """How many captures were made or tried, those of `keeping` models included."""
         return self._recorded + sum(model.recorded for model in self._keeping.values())
 
     def keeping(self, after: tuple[int, ...], tap: Callable[[], CausalModel]) -> GraphedModel:
-        """Return the model that keeps hidden states after so many layers each, captured in the same pool of memory.
-
-        Args:
-            after: layers.
-            tap: makes it, of this one's model.
-        """
+        """Return the model, made by `tap`, that stores hidden states after `after` layers, in the same memory pool."""
         if after not in self._keeping:
             self._keeping[after] = GraphedModel(tap(), self._recorder)
         return self._keeping[after]
@@ -144,29 +131,18 @@ class GraphedModel:
 
     @torch.inference_mode()
     def forward_by(self, forward: Callable[[ForwardInput], Tensor], step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return the logits of another forward than the model's own, as `forward` does.
-
-        Args:
-            forward: over the cache, which it must not hold; the same one for that cache until `forget`.
-            step: what it reads.
-            cache: of this model.
-        """
+        """Do `forward` by another function, the same for a cache until `forget`, which must not refer to the cache."""
         return forward(step) if step.tree is None else self._replayed(LOGITS, step, cache, forward)
 
     def forget(self, cache: KeyValueCache) -> None:
-        """Forget all forwards over a cache."""
+        """Drop all graphs over a cache."""
         self._graphs.pop(cache, None)
 
     @torch.inference_mode()
     def best(self, step: ForwardInput, cache: KeyValueCache, drawing: Drawing | None = None) -> Ints:
-        """Return the best token behind every node, (batch, n), on the host: one launch and one wait; writes the cache.
+        """Return the best or drawn token after every node of a tree, (batch, n), on the host; writes the cache.
 
-        They are valid until the next such forward.
-
-        Args:
-            step: one whose input tells by a tree what its tokens see.
-            cache: of this model.
-            drawing: how tokens are drawn instead.
+        One launch and one wait; the tokens are valid until the next such forward.
         """
         found = self._replayed(BEST, step, cache, drawing=drawing)
         wait_for(self.device)
@@ -181,7 +157,7 @@ class GraphedModel:
         forward: Callable[[ForwardInput], Tensor] | None = None,
         drawing: Drawing | None = None,
     ) -> Tensor:
-        """Run a forward from its graph, which is captured first where it is new; return where its result will be."""
+        """Run a forward from its graph, captured first where it is new; return where its result will be."""
         graphs = self._graphs.setdefault(cache, {})
         key = (wanted, forward is not None, drawing, step.packed is not None, *step.signature)
         captured = graphs.get(key)
@@ -193,10 +169,9 @@ class GraphedModel:
         return captured.result
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
-        """Return the graph of some work of this model's and what it returned, which every replay writes anew.
+        """Return the graph of some work of this model and its result, which every replay overwrites.
 
-        Where it cannot be captured, its replay does the work as it comes. Where it fails then, too, captures are not
-        at fault, and nothing is said of them.
+        Where it cannot be captured, a replay runs it uncaptured; where that fails too, no capture is blamed.
 
         Raises:
             RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
@@ -229,7 +204,7 @@ class GraphedModel:
         result: Callable[[Tensor, ForwardInput], Tensor],
         forward: Callable[[ForwardInput], Tensor] | None,
     ) -> _Captured:
-        """Capture a forward, which writes the same keys every time, and what becomes of its logits."""
+        """Capture a forward, which writes the same keys every time, and `result` of its logits."""
         placed, held = StaticInput(step, self.device), ref(cache)  # work that is kept must not keep its cache
 
         def run() -> Tensor:
@@ -244,12 +219,12 @@ class GraphedModel:
 
 
 def as_loaded(model: CausalModel) -> CausalModel:
-    """Return the model whose forwards run as they come, of one whose forwards may be captured."""
+    """Return the uncaptured model of one whose forwards may be captured."""
     return model.model if isinstance(model, GraphedModel) else model
 
 
 def _best_on_host(drawing: Drawing | None) -> Callable[[Tensor, ForwardInput], Tensor]:
-    """Return what brings the best token of every node to the host, or the drawn one, always to the same place."""
+    """Return what copies the best or drawn token of every node to the host, always to the same place."""
     landing = Landing(host_memory)
     return lambda logits, step: landing(best_of(logits) if drawing is None else drawing.behind(logits, step))
 
@@ -258,12 +233,11 @@ class CudaRecorder:
     """Captures work as CUDA graphs that share one pool of memory."""
 
     def __init__(self, device: torch.device) -> None:
-        """Hold nothing yet."""
         self._device = device
         self._renew()
 
     def record(self, run: Callable[[], Tensor]) -> tuple[Replayed, Tensor]:
-        """Warm up and capture on a stream of our own; return the graph and what the run returned while captured."""
+        """Warm up and capture on a separate stream; return the graph and the run's result."""
         with torch.cuda.device(self._device):
             current = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(current)
@@ -283,6 +257,6 @@ class CudaRecorder:
         return graph, found
 
     def _renew(self) -> None:
-        """Take another stream and pool: those of a capture that failed may be in no state to be used again."""
+        """Take another stream and pool: those of a failed capture may be unusable."""
         cuda: Any = torch.cuda  # Any: torch leaves these untyped
         self._stream, self._pool = cuda.Stream(self._device), cuda.graph_pool_handle()

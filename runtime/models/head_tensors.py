@@ -1,4 +1,4 @@
-"""Which tensors a head of EAGLE's forms is made of, their shapes, and which tokens it can draft."""
+"""The tensors of a head of EAGLE's forms, their shapes, and which tokens it can draft."""
 
 from __future__ import annotations
 
@@ -34,16 +34,10 @@ def require_weights_fit(weights: Mapping[str, Tensor], shape: HeadShape, target:
 
 
 def draft_ids(what: str, tables: Mapping[str, Tensor], shape: HeadShape, vocabulary: int) -> Tensor | None:
-    """Return (draft vocabulary,) ids of the tokens a head can draft; None where these are all of them.
-
-    Args:
-        what: the head, for messages.
-        tables: its tensors, of which `TABLES` are read.
-        shape: of the head.
-        vocabulary: of its target.
+    """Return (draft vocabulary,) ids that a head can draft, None for all, by `TABLES`.
 
     Raises:
-        ModelError: an id is out of range or comes twice, or both tables do not say the same.
+        ModelError: an id is out of range or comes twice, or both tables disagree.
     """
     can_draft = tables[CAN_DRAFT].bool() if shape.form == "eagle3" and CAN_DRAFT in tables else None
     if shape.form != "eagle3" or DRAFTED not in tables:
@@ -78,10 +72,7 @@ def draft_ids(what: str, tables: Mapping[str, Tensor], shape: HeadShape, vocabul
 
 
 def head_tensors(shape: HeadShape, target: TargetSizes) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Return the shapes of the tensors a head needs by their published names, and of those it may leave out.
-
-    Its language-model head is as long as its config.json says; the target's vocabulary where it does not.
-    """
+    """Return the shapes of a head's tensors by their published names: the needed ones, and the optional ones."""
     config, hidden, first = shape.config, target.hidden, shape.form == "eagle"
     heads, inner = config.num_attention_heads, config.intermediate_size
     size = config.head_dim or config.hidden_size // heads
@@ -135,7 +126,7 @@ def _require(what: str, stored: Mapping[str, Stored], shape: HeadShape, target: 
 
 
 def _require_biases(what: str, stored: Mapping[str, Stored], shape: HeadShape) -> None:
-    """Raise ModelError where a head has some of the biases of its attention, or says that it has them."""
+    """Raise ModelError where a head has only some biases of its attention, or names biases that it lacks."""
     names = [f"{shape.begins}self_attn.{one}_proj.bias" for one in "qkv"]
     there = [name for name in names if name in stored]
     if there and len(there) < len(names):

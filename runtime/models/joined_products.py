@@ -1,7 +1,7 @@
-"""A layer's products on a CPU that multiplies bfloat16 itself, joined with what stands before and behind them.
+"""A layer's products on a CPU with bfloat16 instructions, joined with the work around them.
 
-Between two products of few rows lies little arithmetic, but a call of torch's for each step of it. So a layer is two
-compiled calls of ours around its attention, or a single one where attention is a compiled call, too.
+Between products of few rows there is little arithmetic, but a torch call a step. So a layer is one compiled call or
+two.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ NO_FEATURES: Features = np.empty(0, dtype=np.int64), np.empty((0, 0, 0), dtype=n
 
 
 class JoinedProducts(Products):
-    """Products whose weights our kernels hold go by few calls, others step by step."""
+    """Products by few calls where our kernels hold the weights, step by step elsewhere."""
 
     def __init__(self, *, is_shared: bool) -> None:
-        """Share the panels of weights among several threads, or not."""
         self._is_shared = is_shared
 
     def normed(self, hidden: Tensor, norm: Norm, projection: Projection) -> Tensor:
@@ -43,7 +42,7 @@ class JoinedProducts(Products):
         return out
 
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
-        """Return what a layer leaves, (rows, hidden)."""
+        """Return a layer's result, (rows, hidden)."""
         own = layer.by_kernels if is_kernels(mixed) else None
         if own is None or mixed.shape[1] != layer.output.shape[1]:
             return super().left(residual, mixed, layer)
@@ -55,26 +54,15 @@ class JoinedProducts(Products):
 
 def layers_by_kernels(
     anatomy: Anatomy,
-    parts: KernelParts,
-    first: LayerWeights,
-    hidden: Tensor,
-    states: Tensor,
+    parts: KernelParts,  # of the layers
+    first: LayerWeights,  # any of them
+    hidden: Tensor,  # before the first that is run
+    states: Tensor,  # (layers, slots, capacity, width), written
     place: Place,
-    passed: int = 0,
-    kept: Features = NO_FEATURES,
+    passed: int = 0,  # leading layers that are not run
+    kept: Features = NO_FEATURES,  # hidden states that are written beside the tokens' keys, and where
 ) -> Tensor | None:
-    """Return hidden states (rows, hidden) after some layers by one compiled call; None where that is not for them.
-
-    Args:
-        anatomy: of the model.
-        parts: of the layers.
-        first: any of them.
-        hidden: before the first that is run.
-        states: the layers' part of a cache, (layers, slots, capacity, width), written.
-        place: of the tokens.
-        passed: layers in front that are not run.
-        kept: which hidden states are written beside the tokens' keys, and where.
-    """
+    """Return hidden states (rows, hidden) after some layers by one compiled call; None where it does not fit them."""
     view = place.views[first.sight]
     if view.tree is not None or not fits(anatomy, first) or not is_by_dots(anatomy, hidden):
         return None
@@ -93,7 +81,7 @@ def layers_by_kernels(
 
 
 def fits(anatomy: Anatomy, layer: LayerWeights) -> bool:
-    """Return whether a layer reads what it leaves, and has the heads that its model says."""
+    """Return whether a layer's input is as wide as its result, and its heads are its model's."""
     queries, pairs = anatomy.heads * anatomy.size, 2 * anatomy.kv_heads * anatomy.size
     return (*layer.qkv.shape, layer.output.shape[1]) == (queries + pairs, layer.output.shape[0], queries)
 

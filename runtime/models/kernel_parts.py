@@ -22,11 +22,7 @@ Bits = NDArray[Any]  # uint16 of bfloat16, or uint32 of a norm's weights in floa
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelParts:
-    """Layers that are alike but for their weights; what kernels are given of them.
-
-    Large weights are told by their addresses, so that a call of many layers costs as little as that of one. Whoever
-    holds the parts holds the layers, too.
-    """
+    """Weights of layers of one form for kernels; large ones as addresses, so the layers must be held."""
 
     inner: int  # gates of an MLP
     weights: Ints  # (layers, 4), addresses: query, key and value; output; gate and up; down
@@ -40,18 +36,18 @@ class KernelParts:
 
     @property
     def behind_attention(self) -> tuple[Any, ...]:
-        """The arguments of `close_layer` from `inner` on, of the first layer."""
+        """The arguments of `close_layer` from `inner` on, for the first layer."""
         output_bias, scale, eps, gate_up_bias, down_bias = self.closing
         _, *weights = self.weights[0].tolist()
         return self.inner, *weights, output_bias[0], scale[0], eps, gate_up_bias[0], down_bias[0]
 
     def __reduce__(self) -> Never:
-        """Refuse to be copied: the addresses would be those of somebody else's weights."""
+        """Refuse to be copied: the addresses would be those of another object's weights."""
         raise TypeError("a model whose weights our kernels hold cannot be copied; read it again")
 
 
 def kernel_parts(layer: LayerWeights) -> KernelParts | None:
-    """Return a layer's weights as kernels take them; None where they do not take all of them, or the layer as it is."""
+    """Return a layer's weights for kernels; None where they do not take all of them, or the layer's form."""
     projections = (layer.qkv, layer.output, layer.gate_up, layer.down)
     qkv, output, gate_up, down = (projection.by_kernels for projection in projections)
     has_results_normed = layer.output_norm is not None or layer.down_norm is not None
@@ -70,7 +66,7 @@ def kernel_parts(layer: LayerWeights) -> KernelParts | None:
 
 
 def stacked(layers: Sequence[LayerWeights]) -> KernelParts | None:
-    """Return all layers' weights for one call; None where kernels do not take all of them, or they are not alike."""
+    """Return all layers' weights for one call; None where kernels do not take all, or the layers differ in form."""
     parts = [layer.by_kernels for layer in layers]
     found = [each for each in parts if each is not None]
     ways = {(layer.sight, layer.scale, layer.qkv.shape, layer.output.shape) for layer in layers}
@@ -85,13 +81,13 @@ def stacked(layers: Sequence[LayerWeights]) -> KernelParts | None:
 
 
 def _likeness(parts: KernelParts) -> tuple[object, ...]:
-    """Return what is equal for layers that one call takes."""
+    """Return what must be equal for layers in one call."""
     given = (*parts.opening, *parts.closing)
     return parts.inner, *((each.shape, each.dtype) if isinstance(each, np.ndarray) else each for each in given)
 
 
 def _joined(parts: Sequence[tuple[Any, ...]]) -> Any:  # Any: of the type of one
-    """Return arrays of all layers behind each other; other values are the same for all."""
+    """Return arrays of all layers one after the other; other values are equal for all."""
     each_kind = zip(*parts, strict=True)
     return tuple(np.concatenate(each) if isinstance(each[0], np.ndarray) else each[0] for each in each_kind)
 

@@ -1,8 +1,7 @@
 """A lean forward for the Llama kind (Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3): the same numbers, fewer calls.
 
-Query, key and value share one projection, gate and up another; the cache is preallocated; the
-query heads of one key-value head are folded into the token dimension, so that even one token
-meets attention as several rows (one row alone can be dearer than two in bf16 on a CPU).
+Query, key and value share one projection, gate and up another. The query heads of one key-value head are folded into
+the token dimension, as one row of attention alone can cost more than two in bf16 on a CPU.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class LeanModel:
 
     @property
     def gallery(self) -> Gallery | None:
-        """The images that it keeps; None where it sees none."""
+        """Its images; None where it has no vision."""
         return self.anatomy.gallery
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
@@ -83,25 +82,25 @@ class LeanModel:
         return self.compute(step, cache)
 
     def can_resume(self, left: LeftStates) -> bool:
-        """Whether a forward can go on from there: the layers are this model's own, and it has more."""
+        """Return whether a forward can continue from there: the layers are this model's own, and it has more."""
         return left.owner is self and left.layers < len(self._layers)
 
     @torch.inference_mode()
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
-        """Return what `forward` does, by the layers behind `left` alone; writes their part of the cache."""
+        """Do what `forward` does by the layers after `left` alone; writes their part of the cache."""
         return self.compute(step, cache, left)
 
     def compute(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Tensor:
-        """Return what `forward` or `resume` does, without inference mode: torch.compile cannot trace into that."""
+        """Do what `forward` or `resume` does, without inference mode: torch.compile cannot trace into that."""
         return self.answer(step, self.through_all(step, cache, left))
 
     def answer(self, step: ForwardInput, hidden: Tensor) -> Tensor:
-        """Return the logits of a forward whose last layer left these hidden states, (batch * n, hidden)."""
+        """Return the logits of a forward with hidden states (batch * n, hidden) after the last layer."""
         logits = self.normed_logits(taken(step, hidden), self._products_of(step))
         return logits.view(len(step.tokens), -1, self.vocabulary)
 
     def normed_logits(self, hidden: Tensor, products: Products | None = None) -> Tensor:
-        """Return logits (rows, vocabulary) of hidden states before the final norm, by the usual products where None."""
+        """Return logits (rows, vocabulary) of hidden states before the final norm; None means the usual products."""
         products = products or self._usual_products()
         return self._capped(products.normed(hidden, self.anatomy.final_norm, self.anatomy.head))
 
@@ -110,7 +109,7 @@ class LeanModel:
         return self.anatomy.final_norm(hidden)
 
     def logits(self, normed: Tensor) -> Tensor:
-        """Return logits (rows, vocabulary) of hidden states that went through the final norm."""
+        """Return logits (rows, vocabulary) of hidden states after the final norm."""
         return self._capped(self.anatomy.head(normed))
 
     def _capped(self, logits: Tensor) -> Tensor:
@@ -118,15 +117,7 @@ class LeanModel:
 
     @torch.inference_mode()
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
-        """Return hidden states, before any final norm, for a head that drafts from them; writes the cache.
-
-        Args:
-            step: the tokens to read.
-            cache: of this model.
-            after: how many layers each of the wanted hidden states has passed, 0 being the embedding.
-
-        Returns:
-            (batch, n, len(after) * hidden), joined in the order of `after`.
+        """Return (batch, n, len(after) * hidden): hidden states after so many layers, unnormed; writes the cache.
 
         Raises:
             ModelError: the model has fewer layers.
@@ -136,7 +127,7 @@ class LeanModel:
         return torch.cat([kept[count] for count in after], dim=-1).view(*step.tokens.shape, -1)
 
     def prefix(self, layers: int) -> LeanModel:
-        """Return the model of the first layers, the final norm and the head: an early exit. It shares all weights.
+        """Return an early exit, of the first layers, the final norm and the head; it shares all weights.
 
         Raises:
             ModelError: the model has fewer layers.
@@ -169,12 +160,7 @@ class LeanModel:
     def through_at_once(
         self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None, kept: Features = NO_FEATURES
     ) -> Tensor | None:
-        """Return what `through_all` does by one compiled call; None where kernels do not take all layers.
-
-        Args:
-            step, cache, left: as `stream` takes them.
-            kept: which hidden states are written beside the tokens' keys, and where.
-        """
+        """Do `through_all`, and write the `kept` features, by one compiled call; None where kernels cannot."""
         parts, states = self._stacked, cache.states
         if parts is None or not isinstance(states, Tensor):
             return None
@@ -182,20 +168,17 @@ class LeanModel:
         return layers_by_kernels(self.anatomy, parts, self._layers[0], hidden, states, place, passed, kept)
 
     def stream(self, step: ForwardInput, cache: LayerStates, left: LeftStates | None = None) -> Iterator[Tensor]:
-        """Yield the hidden states (batch * n, hidden) of the new tokens: embedded, then after every layer.
-
-        With `left` the layers that these states have passed are not run, and they are what comes first.
-        """
+        """Yield the new tokens' hidden states (batch * n, hidden): embedded or of `left`, then after each layer."""
         place, (passed, hidden) = self.place(step, cache), self._begun(step, left)
         yield hidden
         yield from self._one_by_one(hidden, cache, place, passed)
 
     def _begun(self, step: ForwardInput, left: LeftStates | None) -> tuple[int, Tensor]:
-        """Return how many layers the new tokens have passed, and the hidden states (batch * n, hidden) behind these."""
+        """Return how many layers the new tokens have passed, and the hidden states (batch * n, hidden) after these."""
         return (0, self.embed(step.tokens)) if left is None else (left.layers, left.rows(step))
 
     def _one_by_one(self, hidden: Tensor, cache: LayerStates, place: Place, passed: int) -> Iterator[Tensor]:
-        """Yield the hidden states (batch * n, hidden) after every layer behind those that were passed."""
+        """Yield the hidden states (batch * n, hidden) after each layer from the `passed` ones on."""
         for number, (layer, states) in enumerate(zip(self._layers, cache.states, strict=True)):
             if number < passed:
                 continue
@@ -203,7 +186,7 @@ class LeanModel:
             yield hidden
 
     def place(self, step: ForwardInput, cache: LayerStates, first: int = 0) -> Place:
-        """Return where the new tokens of a forward stand; without a bias they see the cache from column `first` on."""
+        """Return the place of a forward's new tokens; without a bias they see the cache from column `first` on."""
         return Place(
             slots=slice(step.first_slot, step.first_slot + len(step.tokens)),
             columns=step.columns,
@@ -215,14 +198,13 @@ class LeanModel:
         )
 
     def _products_of(self, step: ForwardInput) -> Products:
-        """Return how a forward multiplies."""
         return self.products if step.tree is not None and self.reads_trees else self._usual_products()
 
     def _usual_products(self) -> Products:
         return SHARED if self._is_shared() else ALONE
 
     def _is_shared(self) -> bool:
-        """Whether several threads share loops of kernels on a CPU; they do not where what is done is traced."""
+        """Return whether several threads share loops of kernels on a CPU; not where the work is traced."""
         is_on_host = self.device.type == "cpu" and not torch.compiler.is_compiling()
         return is_on_host and shared_by(torch.get_num_threads())
 
@@ -231,12 +213,7 @@ class LeanModel:
     ) -> Tensor:
         """Return hidden states (rows, hidden) after one layer; writes the layer's states (slots, capacity, width).
 
-        Args:
-            layer: one of this model's shape.
-            hidden: what the layer adds to.
-            attending: what its attention reads, (rows, any), normed already; None: the hidden states, not yet normed.
-            states: the layer's part of a cache.
-            place: of the tokens.
+        `attending` (rows, any) is the normed input of its attention; None means the hidden states, normed here.
         """
         view, products = place.views[layer.sight], place.products
         if attending is None and layer.by_kernels is not None:

@@ -47,17 +47,10 @@ DTYPES = {
 
 
 def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
-    """Return the model in the fastest form known for its family.
-
-    Args:
-        location: a folder, a GGUF file, or the id of a model that is in the local hub cache or can be fetched.
-        dtype: one of `DTYPES`.
-        device: a torch device.
-        images: that a model which sees has room for at once.
+    """Return the model in the fastest form known for its family, from a folder, a GGUF file, or a hub id.
 
     Raises:
-        ModelError: no such model, not safetensors, not a causal language model, an unknown dtype, or not exactly
-            verifiable.
+        ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable.
         DeviceError: the device cannot be used, or is too small.
     """
     if dtype in QUANTISED and device != "cpu":
@@ -75,12 +68,10 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
 
 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
-    """Return a transformers model in the fastest form known for its family; the original may be used up.
-
-    Quantised weights are of no use but to the layers that hold them, so such a model keeps these.
+    """Return a transformers model in the fastest form known; it may be used up. Quantised layers stay as they are.
 
     Raises:
-        ModelError: drafts could not be verified exactly with it, see `require_supported`, or it sees and is quantised.
+        ModelError: it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
     """
     require_supported(model, location)
     is_seeing, is_quantised = sees(model.config), getattr(model, "is_quantized", False)
@@ -107,7 +98,7 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
 
 
 def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel:  # Any: transformers' own options
-    """Return the transformers model where its weights were read to, in evaluation mode, with no weight made up."""
+    """Return the transformers model on the device of its weights, in evaluation mode, with no weight made up."""
     disable_progress_bar()
     options |= {"dtype": dtype_of(dtype), "output_loading_info": True}
     require_stored(location, dtype)
@@ -144,7 +135,7 @@ def _of_folder(location: str, options: dict[str, Any]) -> Any:  # Any: a pair, w
 
 
 def _of_gguf(location: str, dtype: str, options: dict[str, Any]) -> Any:  # Any: likewise
-    """Return the model of a GGUF file, which holds the tensors that were read and no copy of them."""
+    """Return the model of a GGUF file, which holds the tensors read and no copy of them."""
     path = Path(location)
     config = gguf_config(path)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -167,7 +158,7 @@ def linears_of(config: PreTrainedConfig) -> list[str]:
 
 
 def require_stored(location: str, dtype: str) -> None:
-    """Raise ModelError where a format of quantised weights is wanted, and is not the file's or cannot be multiplied."""
+    """Raise ModelError where a quantised format is wanted that is not the file's, or cannot be multiplied."""
     if dtype not in QUANTISED:
         return
     stored = read_gguf(Path(location)).format.lower() if is_gguf(location) else "no GGUF file"
@@ -181,22 +172,14 @@ def require_stored(location: str, dtype: str) -> None:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return torch's number format of a name.
-
-    Raises:
-        ModelError: it is not one of `DTYPES`.
-    """
+    """Return torch's number format of a name; ModelError where it is not one of `DTYPES`."""
     if name not in DTYPES:
         raise ModelError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
 def load_config(location: str) -> PreTrainedConfig:
-    """Return the configuration of a model folder, a hub id, a GGUF file, or a config.json by itself.
-
-    Raises:
-        ModelError: there is none, or it has a value of another kind than is meant.
-    """
+    """Return the configuration of a folder, a hub id, a GGUF file, or a config.json; ModelError without a valid one."""
     try:
         if is_gguf(location):
             return gguf_config(Path(location))
@@ -207,11 +190,7 @@ def load_config(location: str) -> PreTrainedConfig:
 
 
 def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that lies with a model.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """Return the tokenizer that lies with a model; ModelError where there is none."""
     if is_gguf(location):
         return gguf_tokenizer(Path(location))
     try:
@@ -224,7 +203,7 @@ def load_tokenizer(location: str) -> PreTrainedTokenizerBase:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, all of them where it ends in a colon; its kind where it is empty."""
+    """Return an error's first line; all lines where it ends in a colon, its class where it is empty."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = " ".join(" ".join(lines).split()) if lines[0].rstrip().endswith(":") else lines[0]
     return said.rstrip(".")

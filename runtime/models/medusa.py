@@ -1,12 +1,12 @@
-"""Medusa heads: head i guesses the token i + 2 places behind a hidden state, from that hidden state alone.
+"""Medusa heads: head i predicts the token i + 2 places after a hidden state, from that hidden state alone.
 
-The target's own head has said the token right behind it, which is committed: so head 0 says the children of the newest
-token, head 1 what follows these, whatever they are.
+The target's head has predicted the very next token, which is committed. So head 0 predicts the children of the newest
+token, and head 1 what follows these, whatever they are.
 
     logits_i = lm_head(x + U_i SiLU(W_i x + b_i)),     x = final_norm(hidden state of the token before the newest)
 
-Published heads bring a language-model head each, hidden x vocabulary. Here that is the target's own, shared by all, and
-U_i stands in its place: SiLU alone can take next to nothing away from x.
+Published heads have a language-model head each, hidden x vocabulary. Here all share the target's, and U_i replaces it:
+SiLU alone can subtract next to nothing from x.
 
 Source: Cai et al. 2024, arXiv:2401.10774, Sec. 2.1.1.
 """
@@ -33,11 +33,7 @@ class MedusaHeads(BlockHead):
     """All heads of a target, run together."""
 
     def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
-        """Take tensors heads.weight (heads * hidden, hidden), its bias, and outs.weight (heads, hidden, hidden).
-
-        Raises:
-            ModelError: a tensor is missing, is not computed with, or does not fit the target.
-        """
+        """Take tensors by the names in `tensor_shapes`; ModelError where they do not fit these and the target."""
         super().__init__(target, shape.reads, shape.depth)
         wanted = tensor_shapes(sizes_of(target.anatomy), shape)
         require_tensors("the Medusa drafter", held_tensors(weights), wanted)
@@ -47,14 +43,14 @@ class MedusaHeads(BlockHead):
 
     @torch.inference_mode()
     def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return (rows, heads, vocabulary): logits of every head behind the wanted tokens."""
+        """Return (rows, heads, vocabulary): logits of every head after the wanted tokens."""
         x = self._target.final_norm(wanted_rows(step, features))
         inner = F.silu(self._heads(x)).view(len(x), self.depth, -1).transpose(0, 1)
         each = torch.bmm(inner, self._outs).transpose(0, 1) + x.unsqueeze(1)
         return self._target.logits(each.flatten(0, 1)).view(len(x), self.depth, -1)
 
     def block(self, said: Tensor) -> Levels:
-        """Return the block of what was said: one level per head."""
+        """Return the block of what `say` returned: one level per head."""
         return Levels(said)
 
 

@@ -22,8 +22,7 @@ MOST_COMPILED = 2**18  # numbers that one thread norms sooner than torch does wi
 class Norm:
     """x / rms(x) * weight over the last dimension.
 
-    A weight in a wider number format than the input is multiplied before the result is rounded to the input's, as
-    Gemma does it.
+    A weight in a wider format than x is multiplied before the result is rounded to x's format, as Gemma does.
 
     Source: Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4.
     """
@@ -38,7 +37,7 @@ class Norm:
 
     @property
     def scale(self) -> NDArray[Any] | None:
-        """The weight (lines, size) as kernels take it; None where they do not."""
+        """The weight (lines, size) for kernels; None where they do not take it."""
         return self._bits
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -51,7 +50,7 @@ class Norm:
         return out
 
     def norm_front(self, x: Tensor) -> None:
-        """Norm what lies in front of every row of x, (rows, at least lines * size), where it lies."""
+        """Norm the front of every row of x, (rows, at least lines * size), in place."""
         weight = self.scale_for(x)
         if weight is None:
             front = x[:, : self.weight.numel()].view(len(x), *self.weight.shape)
@@ -62,7 +61,7 @@ class Norm:
     def scale_for(self, x: Tensor) -> NDArray[Any] | None:
         """Return the weight (lines, size) for a compiled call, which rounds once; None where torch norms x.
 
-        Where x is traced, nothing else is asked: what else is read here would be guarded at every call.
+        Where x is traced, nothing else is read here: it would be guarded at every call.
         """
         if not is_kernels(x) or not x.is_contiguous():
             return None

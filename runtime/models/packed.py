@@ -1,4 +1,4 @@
-"""Products of weights in few bits on a CPU, by kernels of ours; x is rounded to bytes, group by group."""
+"""Products of weights in few bits on a CPU, by our kernels; x is rounded to bytes, group by group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Scales = NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A weight (out, in) as kernels read it: scale * (number - zero), or scale * number - least of its group."""
+    """A weight (out, in) for kernels: scale * (number - zero), or scale * number - least of its group."""
 
     packing: Packing
     zero: int  # 0 where groups have least numbers
@@ -40,7 +40,7 @@ class PackedWeight:
 
     @property
     def part(self) -> tuple[int, ...]:
-        """What kernels are told of it, as long as it is held: see `PART`."""
+        """Its numbers for kernels, valid as long as it lives: see `PART`."""
         panels, scales, packing = self.panels, self.scales, self.packing
         first = PACKINGS.index(packing), packing.group, self.zero, self.shape[0]
         return *first, panels.ctypes.data, panels.strides[0], scales.ctypes.data, scales.strides[0]
@@ -50,14 +50,9 @@ def packed(
     numbers: Whole, scales: NDArray[np.float32], packing: Packing, *, zero: int = 0,
     leasts: NDArray[np.float32] | None = None,
 ) -> PackedWeight:  # fmt: skip
-    """Return a weight as kernels read it.
+    """Return a weight for kernels from numbers (out, in) and scales (out, groups), whole panels and groups of them.
 
-    Args:
-        numbers: (out, in), `out` a multiple of LANES, `in` of a group.
-        scales: (out, groups).
-        packing: how numbers are stored.
-        zero: the number that means none; less than 1 only with least numbers.
-        leasts: (out, groups), what is taken away; None where `zero` says it.
+    `zero` is the number that means 0, or `leasts` (out, groups) are subtracted, with zero at 0.
 
     Raises:
         ModelError: a scale is too large for float16.
@@ -101,17 +96,17 @@ class PackedProduct(KernelProduct):
     __slots__ = ("_parts", "_weights")
 
     def __init__(self, weights: Sequence[PackedWeight], bias: Tensor | None = None) -> None:
-        """Take weights (any, in) that stand below each other, and a bias of all their rows, or none."""
+        """Take weights (any, in), one below the other, and a bias of all their rows, or none."""
         super().__init__(sum(weight.shape[0] for weight in weights), weights[0].shape[1], bias)
         self._weights = [joined(list(alike)) for _, alike in groupby(weights, key=lambda weight: weight.kind)]
         self._parts = np.array([weight.part for weight in self._weights])
 
     @property
     def address(self) -> int:
-        """Where kernels read of the weight's parts, as long as this is held."""
+        """Where kernels read the weight's parts, as long as this object lives."""
         return self._parts.ctypes.data + IS_PACKED
 
 
 def has_packed_products() -> bool:
-    """Return whether our kernels multiply by such weights, and by others in bfloat16, on this machine."""
+    """Return whether our kernels multiply by such weights, and by bfloat16 ones, on this machine."""
     return has_dots() and has_byte_dots() and can_share(torch.get_num_threads())

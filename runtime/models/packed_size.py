@@ -1,4 +1,4 @@
-"""What a GGUF file's weights take in memory where they are run as they are stored; no weight is read."""
+"""The memory of a GGUF file's weights where they are run as they are stored; reads no weights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ class PackedBytes:
 
 
 def packed_bytes(path: Path) -> PackedBytes:
-    """Return the memory that packed weights take: matrices in few bits with their scales, all else in bfloat16.
-
-    Raises:
-        ModelError: it is no GGUF file that can be read.
-    """
+    """Return the memory of packed weights: matrices in few bits with their scales, all else in bfloat16."""
     tensors = read_gguf(path).tensors
     weights = sum(_bytes_of(tensor, is_packed=name != EMBEDDING) for name, tensor in tensors.items())
     tied = EMBEDDING in tensors and HEAD not in tensors
@@ -42,7 +38,7 @@ def packed_bytes(path: Path) -> PackedBytes:
 
 
 def own_packed(location: Path, dtype: str) -> str:
-    """Return the number format of a drafter beside a target in `dtype`: its file's own one where both are packed."""
+    """Return a drafter's number format beside a target in `dtype`: its file's where both are packed."""
     if dtype not in QUANTISED or location.suffix != ".gguf":
         return dtype
     stored = read_gguf(location).format.lower()

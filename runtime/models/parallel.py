@@ -16,20 +16,14 @@ from .support import require_supported
 
 
 def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
-    """Return this process's share of a model; its forwards must run in all processes at once.
+    """Return this process's share of a model; its forwards must run in all `ranks` processes of torchrun at once.
 
-    Every process holds 1 / ranks of each layer's heads and of its MLP, on the GPU of its local rank, or on the
-    CPU where there is none. Needs the package `accelerate`.
-
-    Args:
-        location: a folder or hub id.
-        dtype: one of `DTYPES`.
-        ranks: processes, all started by torchrun.
+    Each has 1 / ranks of every layer's heads and MLP, on its local rank's GPU, or a CPU. Needs the package
+    `accelerate`.
 
     Raises:
         DeviceError: another number of processes runs.
-        ModelError: the model cannot be read, has no plan for it, its heads do not divide, or drafts could not
-            be verified exactly with it.
+        ModelError: the model cannot be read or split, or cannot verify drafts exactly.
     """
     require_processes(ranks)
     require_divisible(load_config(location).get_text_config(), location, ranks)
@@ -39,12 +33,12 @@ def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
 
 
 def rank() -> int:
-    """Return which of the processes this is; 0 measures, and is the only one where torchrun started none."""
+    """Return this process's rank; 0 measures, and is the only one without torchrun."""
     return int(os.environ.get("RANK", "0"))
 
 
 def leave() -> None:
-    """Say goodbye to the other processes; every process calls it once, at its end."""
+    """Leave the process group; every process calls it once, at its end."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 

@@ -20,7 +20,6 @@ def parents_of(step: ForwardInput) -> Tensor:
 
 
 def _parents_in(tree: TreeMask, columns: Tensor) -> Tensor:
-    """Return what `parents_of` does of tokens whose sight is told by a tree."""
     starts, lanes = tree.starts.unsqueeze(1), torch.arange(WORD, device=columns.device)
     is_seen = ((tree.bits.unsqueeze(3) >> lanes) & 1).flatten(2).bool()
     places = torch.arange(is_seen.shape[2], device=columns.device)

@@ -1,9 +1,8 @@
-"""A pivot classifier: how likely a drafted token is one that decides the answer, by the target's own hidden state.
+"""A pivot classifier: the chance that a drafted token decides the answer, by the target's hidden state.
 
-It reads, of each drafted token that strict verification would reject: the target's hidden state after some layers at
-that token, which the verify forward has read already; the target's probability of the token; and the entropy of the
-target's distribution in its place, in nats. Both are of the softmax of the logits as they come, whatever the request's
-sampling settings are, so that a decoder asks exactly what the classifier was trained on.
+For each drafted token that strict verification rejects, it reads the target's hidden state after some layers at that
+token, which the verify forward has computed; the target's probability of the token; and the entropy there, in nats.
+Both are of the softmax of the raw logits, whatever the request's sampling settings, as in training.
 
 Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351; the layers, the width and the norm are choices made here.
 """
@@ -33,23 +32,14 @@ BESIDE = 2  # features beside the hidden state: probability and entropy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PivotShape:
-    """A pivot classifier as its config.json describes it.
+    """A pivot classifier as its config.json describes it."""
 
-    Attributes:
-        reads: layers of the target that the hidden state it reads has passed.
-        hidden: size of that state.
-        width: of its two layers.
-        target: ModelIdentity.weights_hash of its target.
-        threshold: pivot chance from which on a token is best taken for a pivot, by the labels kept from training.
-        floor: least probability of the tokens it was trained on.
-    """
-
-    reads: int
-    hidden: int
-    width: int
-    target: str
-    threshold: float
-    floor: float
+    reads: int  # the target's layers before the hidden state that it reads
+    hidden: int  # size of that state
+    width: int  # of its two layers
+    target: str  # ModelIdentity.weights_hash of its target
+    threshold: float  # pivot chance from which on a token counts as one, best by labels held out of training
+    floor: float  # least probability of the tokens it was trained on
 
     def __post_init__(self) -> None:
         if self.reads < 0 or self.hidden < 1 or self.width < 1 or not self.target:
@@ -59,10 +49,9 @@ class PivotShape:
 
 
 class PivotNet(nn.Module):
-    """Two layers of SiLU over (rows, hidden + 2) features, the hidden state normed; gives a logit a row."""
+    """Two layers of SiLU over (rows, hidden + 2) features, the hidden state normed; one logit a row."""
 
     def __init__(self, hidden: int, width: int) -> None:
-        """Draw all weights."""
         super().__init__()
         self.norm = nn.LayerNorm(hidden)
         self.first = nn.Linear(hidden + BESIDE, width)
@@ -78,10 +67,9 @@ class PivotNet(nn.Module):
 
 
 class PivotClassifier:
-    """A trained classifier ready to be asked; it computes in float32."""
+    """A trained classifier, ready for use; it computes in float32."""
 
     def __init__(self, net: PivotNet, shape: PivotShape, device: torch.device) -> None:
-        """Take a network, and move it to the target's device."""
         self.shape, self.reads = shape, shape.reads
         self._net = net.eval().float().to(device)
 
@@ -93,30 +81,20 @@ class PivotClassifier:
 
 
 def features_of(states: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return (rows, hidden + 2) float32: the state, the probability of the token, the entropy in its place in nats.
-
-    Args:
-        states: (rows, hidden), of the target at each token.
-        logits: (rows, vocabulary), the target's, that each token was drawn against.
-        tokens: (rows,) ids.
-    """
+    """Return (rows, hidden + 2) float32: the states, the tokens' probabilities, and the entropies there in nats."""
     chances = logits.double().softmax(-1)
     probability, entropy = chances.gather(-1, tokens.unsqueeze(-1)), torch.special.entr(chances).sum(-1, keepdim=True)
     return torch.cat((states.float(), probability.float(), entropy.float()), dim=-1)
 
 
 def is_pivots(folder: Path) -> bool:
-    """Whether a folder holds a pivot classifier."""
+    """Return whether a folder holds a pivot classifier."""
     said = _said(folder)
     return said is not None and said.get("kind") == KIND
 
 
 def pivot_shape(folder: Path) -> PivotShape:
-    """Return what a classifier's folder says.
-
-    Raises:
-        ModelError: it holds no classifier, or says what cannot be.
-    """
+    """Return the shape in a classifier's folder; ModelError where there is none, or an impossible one."""
     said = _said(folder)
     if said is None or said.get("kind") != KIND:
         raise ModelError(f"{folder} holds no pivot classifier; train one with: spectune train pad")
@@ -132,11 +110,7 @@ def pivot_config(shape: PivotShape) -> dict[str, Any]:
 
 
 def load_pivots(folder: Path, target: CausalModel) -> PivotClassifier:
-    """Return a classifier on the device of its target.
-
-    Raises:
-        ModelError: it cannot be read, or the target does not show such hidden states.
-    """
+    """Return a classifier on its target's device; ModelError where it, or the target's states, cannot be read."""
     shape = pivot_shape(folder)
     if not isinstance(target, LeanModel):
         raise ModelError(

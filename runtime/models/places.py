@@ -1,4 +1,4 @@
-"""Where the new tokens of a forward stand in a cache, and what of it they see."""
+"""Where the new tokens of a forward lie in a cache, and what of it they see."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LayerStates(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """What the new tokens of one forward see in layers that look at the text alike, and how they are turned."""
+    """What a forward's new tokens see in layers with the same sight, and how they are turned."""
 
     start: int  # first cache position in sight
     bias: Tensor | None  # (batch, 1, n * groups, seen - start)
@@ -53,7 +53,7 @@ class View:
 
     @cached_property
     def turns(self) -> Tensor:
-        """The new tokens' lines of the table, (batch, n, 1, 2 * size); all have one."""
+        """The new tokens' lines of the table, (batch, n, 1, 2 * size)."""
         return _turns_at(self.positions, self.sight).unsqueeze(2)
 
     @property
@@ -68,12 +68,12 @@ class View:
 
     @cached_property
     def turn_bits(self) -> NDArray[Any]:
-        """The turns as kernels on a CPU read them, (batch * n, 2 * size)."""
+        """The turns for kernels on a CPU, (batch * n, 2 * size)."""
         return bits(self.turns.view(-1, self.turns.shape[-1]))
 
     @cached_property
     def bias_bits(self) -> NDArray[Any]:
-        """The bias as kernels on a CPU read it, (batch, n * groups, seen - start), or (batch, 1, 0) for none."""
+        """The bias for kernels on a CPU, (batch, n * groups, seen - start), or (batch, 1, 0) for none."""
         return bits(
             self.turns.new_empty((len(self.turns), 1, 0)) if self.bias is None else self.bias[:, 0].contiguous()
         )
@@ -81,7 +81,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the new tokens of one forward stand in a cache."""
+    """Where the new tokens of one forward lie in a cache."""
 
     slots: slice
     columns: Tensor  # (batch, n), of each row's slot
@@ -98,20 +98,13 @@ class Place:
 
     @cached_property
     def column_numbers(self) -> Ints:
-        """The columns as kernels on a CPU read them, (batch * n,)."""
+        """The columns for kernels on a CPU, (batch * n,)."""
         numbers: Ints = self.columns.numpy().reshape(-1)
         return numbers
 
 
 def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: bool) -> list[View]:
-    """Return one view per way of looking at the text.
-
-    Args:
-        step: whose new tokens look.
-        anatomy: of the model.
-        first: cache column from which they see the text where there is no bias.
-        reads_trees: whether kernels read the step's tree themselves.
-    """
+    """Return one view per sight; without a bias tokens see the text from cache column `first` on."""
     bias, groups = step.bias, anatomy.heads // anatomy.kv_heads
     trees = [_tree_of(sight, step) if reads_trees else None for sight in anatomy.sights]
     if step.tree is not None and None in trees:
@@ -125,12 +118,12 @@ def views_of(step: ForwardInput, anatomy: Anatomy, first: int, *, reads_trees: b
 
 
 def _window_of(sight: Sight, step: ForwardInput) -> int | None:
-    """Return how many tokens are seen at most; None where that is the whole text as it is."""
+    """Return how many tokens are seen at most; None for the whole text."""
     return sight.window if sight.window is not None and sight.window < step.seen else None
 
 
 def _folded(bias: Tensor, window: int | None, groups: int) -> Tensor:
-    """Return (batch, 1, n * groups, seen): every token's line once per query head that is folded into its rows."""
+    """Return (batch, 1, n * groups, seen): every token's line, once per query head folded into its rows."""
     if window is not None:
         bias = windowed(bias, window)
     batch, count, seen = bias.shape
@@ -138,7 +131,7 @@ def _folded(bias: Tensor, window: int | None, groups: int) -> Tensor:
 
 
 def _tree_of(sight: Sight, step: ForwardInput) -> TreeMask | None:
-    """Return the tree for our kernel to read; None where there is none, or it may outgrow the window."""
+    """Return the tree for our kernel; None where there is none, or it may outgrow the window."""
     tree = step.tree
     if tree is None or sight.window is None or sight.window >= min(step.seen, tree.bits.shape[2] * WORD):
         return tree
@@ -179,8 +172,5 @@ def _turns_at(positions: Tensor, sight: Sight) -> Tensor:
 
 
 def _within(step: ForwardInput, places: int) -> Tensor:
-    """Return positions that a table of so many places has; beyond it lie drafts that no text ever reaches.
-
-    Or the text of a target that is longer than its drafter can read: what is drafted there is bad, and no more.
-    """
+    """Return positions in a table of `places`: beyond lie drafts that no text reaches, or texts too long to draft."""
     return step.positions if step.seen <= places else step.positions.clamp(max=places - 1)

@@ -1,4 +1,4 @@
-"""A layer's products with what stands before and behind them: step by step, or in whatever way is fastest on a GPU."""
+"""A layer's products with the work around them: step by step, or in the way that is fastest on a GPU."""
 
 from __future__ import annotations
 
@@ -29,24 +29,12 @@ class Products:
         return residual + norm(projection(x)) if norm is not None else projection.added_to(residual, x)
 
     def closed(self, residual: Tensor, opened: Tensor, layer: LayerWeights) -> Tensor:
-        """Return residual + down(activation(gate) * up), normed where the layer has a norm there.
-
-        Args:
-            residual: (rows, hidden).
-            opened: (rows, any), gates, then ups.
-            layer: whose they are.
-        """
+        """Return residual + down(activation(gate) * up), normed where the layer does, of gates, then ups."""
         gate, up = opened.chunk(2, dim=-1)
         return self.added(residual, layer.activation(gate).mul_(up), layer.down, layer.down_norm)
 
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
-        """Return what a layer leaves, (rows, hidden): residual + output(mixed), and to that its MLP's part added.
-
-        Args:
-            residual: (rows, hidden), what went into the layer.
-            mixed: (rows, any), by its attention.
-            layer: whose they are.
-        """
+        """Return a layer's result, (rows, hidden): h = residual + output(mixed), plus the MLP's part of h."""
         hidden = self.added(residual, mixed, layer.output, layer.output_norm)
         return self.closed(hidden, self.normed(hidden, layer.mlp_norm, layer.gate_up), layer)
 
@@ -55,10 +43,9 @@ STEP_BY_STEP = Products()
 
 
 class FusedProducts(Products):
-    """Products of captured forwards on a GPU, each in its fastest way; they may write over the residual.
+    """Products of captured forwards on a GPU, each in its fastest way; they may overwrite the residual.
 
-    The usual way is a library's product behind and before kernels of ours, which is as good as any where rows are many;
-    the others are products of few rows that norm, gate and add themselves.
+    The usual way is a library's product between our kernels, best for many rows; the others fuse all for few rows.
     """
 
     def __init__(self, anatomy: Anatomy, choices: Choices | None = None) -> None:
@@ -76,13 +63,13 @@ class FusedProducts(Products):
         return self._done(_Product(projection=projection, x=hidden, norm=norm))
 
     def added(self, residual: Tensor, x: Tensor, projection: Projection, norm: Norm | None) -> Tensor:
-        """Return residual + norm(projection(x)), (rows, out), or without the norm and perhaps over the residual."""
+        """Return residual + norm(projection(x)), (rows, out); without a norm perhaps over the residual."""
         if norm is not None:
             return super().added(residual, x, projection, norm)
         return self._done(_Product(projection=projection, x=x, residual=residual))
 
     def left(self, residual: Tensor, mixed: Tensor, layer: LayerWeights) -> Tensor:
-        """Return what a layer leaves, (rows, hidden)."""
+        """Return a layer's result, (rows, hidden)."""
         if not layer.is_silu:
             return super().left(residual, mixed, layer)
         hidden = self.added(residual, mixed, layer.output, layer.output_norm)
@@ -93,7 +80,7 @@ class FusedProducts(Products):
         return self._done(_Product(projection=projection, x=hidden, norm=norm, is_gated=True))
 
     def _done(self, product: _Product) -> Tensor:
-        """Return a product, computed in the way that is the fastest for its like."""
+        """Compute a product in the fastest way for its kind."""
         ways = (None, *product.tiles())
         if len(ways) == 1:
             return product.run(None)
@@ -101,13 +88,12 @@ class FusedProducts(Products):
         return product.run(ways[way])
 
     def _alike(self, product: _Product) -> list[Projection]:
-        """Return some layers' projections of the same shape."""
         shape, has_bias = product.projection.shape, product.projection.bias is not None
         found = [one for one in self._projections if one.shape == shape and (one.bias is not None) == has_bias]
         return found[:MOST_WEIGHTS] or [product.projection]
 
     def _read_head(self, like: Tensor) -> Tensor:
-        """Return the head's answer to nothing: its weights are read between two forwards."""
+        """Return the head's answer to zeros: its weights are read between two forwards."""
         return self._head(like.new_zeros((1, self._head.shape[1])))
 
 
@@ -123,13 +109,13 @@ class _Product:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What is equal for products that take as long."""
+        """What is equal for products that take equally long."""
         norm, residual, bias = self.norm, self.residual, self.projection.bias
         scale = None if norm is None else norm.weight.dtype
         return self.projection.shape, len(self.x), self.x.dtype, scale, self.is_gated, bias is None, residual is None
 
     def tiles(self) -> tuple[Tile, ...]:
-        """Return the ways to compute it in one launch; none where the kernel is not for it."""
+        """Return the ways to compute it in one launch; none where the kernel does not take it."""
         weight = self.projection.weight
         if weight is None or not weight.is_contiguous() or not self.x.is_contiguous() or weight.dtype != self.x.dtype:
             return ()
@@ -178,6 +164,6 @@ class _Ways:
         return self.read_head(self.product.x)
 
     def _apart(self) -> _Product:
-        """Return the product with a residual of its own."""
+        """Return the product with a copy of the residual."""
         residual = self.product.residual
         return replace(self.product, residual=None if residual is None else residual.clone())

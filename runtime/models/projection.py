@@ -1,8 +1,8 @@
-"""A linear layer whose weight is laid out once for the device it runs on.
+"""A linear layer whose weight is laid out once for its device.
 
-On a CPU that multiplies bf16 itself, such weights are kept as our kernels read them (`bfloat16.py`), and on others in
-oneDNN's blocked layout: torch otherwise reorders them at every call, which for the few rows of a decoding step costs
-more than the product itself. float32 weights whose lower halves are zero are kept as those halves (`few_rows.py`).
+On a CPU with bfloat16 instructions bf16 weights lie as our kernels read them (`bfloat16.py`), on others in oneDNN's
+blocked layout: otherwise torch reorders them at every call, which costs more than the product of a few rows. float32
+weights whose lower halves are zero are stored as the upper ones (`few_rows.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Projection:
     by_kernels: KernelProduct | None
 
     def __init__(self, weight: Tensor | PackedProduct, bias: Tensor | None = None) -> None:
-        """Take an (out, in) weight, or the product of one in few bits and its bias, and an (out,) bias, or none."""
+        """Take a weight (out, in), or a packed product with its bias, and an (out,) bias, or none."""
         self.shape = tuple(weight.shape)
         self._bias = bias
         if isinstance(weight, PackedProduct):
@@ -39,7 +39,7 @@ class Projection:
 
     @property
     def weight(self) -> Tensor | None:
-        """The weight (out, in) as it was given; None where it is laid out anew."""
+        """The weight (out, in) as given; None where it is laid out differently."""
         return self._weight
 
     @property
@@ -72,14 +72,14 @@ class Projection:
         return y
 
     def add_into(self, residual: Tensor, x: Tensor) -> Tensor:
-        """Return the same as `added_to`, written over the residual where the product can be: one launch less."""
+        """Do what `added_to` does, over the residual where the product can: one launch less."""
         if self._weight is None or self._bias is not None:
             return self.added_to(residual, x)
         return residual.addmm_(x, self._weight.t())
 
 
 def _packed(weight: Tensor) -> Tensor | None:
-    """Return the weight in oneDNN's layout where that is supported and pays, else None."""
+    """Return the weight in oneDNN's layout where that is supported and pays; None elsewhere."""
     if weight.device.type != "cpu" or weight.dtype != torch.bfloat16:
         return None
     is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

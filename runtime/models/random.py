@@ -1,4 +1,4 @@
-"""A model of a given architecture with random weights: as fast as the real one, and no weights to fetch."""
+"""A model of a given architecture with random weights: as fast as the real one, without a download."""
 
 from __future__ import annotations
 
@@ -15,15 +15,9 @@ from .loading import causal_model, dtype_of, first_line, load_config, require_st
 
 
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
-    """Return a randomly initialised model of an architecture, for measuring latency only.
+    """Return a randomly initialised model of a config.json or a folder with one, for measuring latency only.
 
-    The weights are drawn on the device in the number format asked for; the host holds no copy.
-
-    Args:
-        config: a config.json, or a folder that holds one.
-        dtype: one of `DTYPES`.
-        device: a torch device.
-        seed: of the weights.
+    The weights are drawn on the device in the dtype, with no copy on the host.
 
     Raises:
         ModelError: no such configuration, not a causal language model, or an unknown dtype.
@@ -45,7 +39,7 @@ def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0)
 
 
 def count_parameters(config: Path) -> int:
-    """Return how many parameters a model of this configuration has, without allocating any; tied ones count once.
+    """Return a configuration's number of parameters, tied ones once, without allocating any.
 
     Raises:
         ModelError: no such configuration, or not a causal language model.

@@ -1,8 +1,4 @@
-"""Token Recycling by compiled calls on a CPU: taking committed tokens in, and looking nodes up.
-
-A lookup is a few comparisons, and the product behind what is taken in is small: as calls of torch's they took longer
-than a small model's draft.
-"""
+"""Token Recycling by compiled calls on a CPU: by torch's calls it took longer than a small model's draft."""
 
 from __future__ import annotations
 
@@ -28,17 +24,17 @@ PIECE = 64  # tokens whose logits over the whole vocabulary are held at once
 
 
 class RecycledByKernels:
-    """What one target's final norm and head say, taken in by one call."""
+    """One call that takes in tokens by a target's final norm and head."""
 
     def __init__(self, target: LeanModel) -> None:
-        """Take a target that `recycled_by_kernels` has found to fit."""
+        """Take a target that `recycled_by_kernels` accepts."""
         norm, head = target.anatomy.final_norm, target.anatomy.head.by_kernels
         assert head is not None and norm.scale is not None
         self._target, self._vocabulary, self._hidden = target, target.vocabulary, target.hidden
         self._given: tuple[Any, ...] = norm.scale, norm.eps, head.address, head.bias, head.no_residual
 
     def keep(self, features: Tensor, step: ForwardInput, cache: SuccessorCache) -> bool:
-        """Do what `RecyclingHead.keep` does; return whether it is done."""
+        """Do what `RecyclingHead.keep` does; return False where it cannot."""
         if not self._takes(cache) or step.tree is not None or features.dtype != torch.bfloat16:
             return False
         cache.require(step.seen)
@@ -51,7 +47,6 @@ class RecycledByKernels:
         return True
 
     def _written(self, rows: int, cache: SuccessorCache) -> tuple[Any, ...]:
-        """Return what is written where so many tokens are taken in, and by which weights."""
         logits = np.empty((min(rows, PIECE), self._vocabulary), dtype=np.uint16)
         return logits, *kept_by(cache), *self._given, shared_by(torch.get_num_threads())
 
@@ -60,12 +55,12 @@ class RecycledByKernels:
 
 
 def kept_by(cache: SuccessorCache) -> tuple[Any, Any, Any]:
-    """Return what a cache on the host keeps as kernels read and write it."""
+    """Return a host cache's arrays for kernels."""
     return cache.tokens.numpy(), cache.ids.numpy(), cache.log_probs.numpy()
 
 
 def load_lookups(cache: SuccessorCache) -> None:
-    """Have what looks nodes up ready, so that no round waits for a compiler."""
+    """Load the code of lookups, so that no round waits for a compiler."""
     if cache.tokens.is_cpu:
         number, chance = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
         look_up.load(number, number, *kept_by(cache), 1, number[None], chance)
@@ -74,15 +69,10 @@ def load_lookups(cache: SuccessorCache) -> None:
 def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
     """Return the children of nodes at temperature 0, the likeliest first; None where a device holds the cache.
 
-    Args:
-        cache: of texts in the first slots.
-        tokens: (batch, width), the nodes' own.
-        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
-        count: children wanted; the vocabulary where that is smaller.
-        vocabulary: tokens there are.
+    `tokens` (batch, width) are the nodes'; `lengths` (batch, 1 or width) are those of the texts before their trees.
 
     Raises:
-        ModelError: log-probabilities are not numbers.
+        ModelError: log-probabilities are NaN.
     """
     if not cache.tokens.is_cpu:
         return None
@@ -94,7 +84,7 @@ def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: i
 
 
 def require_known(are_numbers: bool) -> None:
-    """Raise ModelError where what a target held likeliest are no numbers."""
+    """Raise ModelError where a target's log-probabilities are not numbers."""
     if not are_numbers:
         raise ModelError("the target's logits are not numbers; check its weights and its dtype")
 

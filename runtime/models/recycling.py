@@ -1,14 +1,14 @@
-"""Token Recycling: what the target held likeliest behind a token when that token last stood in the text.
+"""Token Recycling: what the target predicted after a token the last time it was in the text.
 
     best[j]    = the k likeliest next tokens behind the text up to x[j], by the target's final norm and head
     row(x, t)  = best[j] of the newest place j < t with x[j] = x            what is known behind a text x[0..t]
     children of a node = row(the node's own token, t)
 
-The newest token x[t] has no best[t] yet: the target has not read it. Nothing is trained; the source of a tree is a
-lookup, node by node, and its scores are the log-probabilities that were kept.
+The newest token x[t] has no best[t] yet: the target has not read it. Nothing is trained: a tree is looked up node by
+node, and its scores are the stored log-probabilities.
 
-Rows are learned from committed places alone. The published form also takes those of rejected nodes, which depend on
-the trees that were verified before: what it drafts is then no function of the text, and no replay could foretell it.
+Rows come from committed places alone. The published form also takes those of rejected nodes, which depend on earlier
+verified trees: then drafts are no function of the text, and no replay could predict them.
 
 Source: Luo et al. 2024, Token Recycling, arXiv:2408.08696.
 """
@@ -33,25 +33,19 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Successors:
-    """The likeliest next tokens behind nodes, likeliest first; of equal ones the lower id.
+    """The likeliest next tokens after nodes, likeliest first; of equal ones the lower id."""
 
-    Attributes:
-        ids: (..., successors) int64, UNKNOWN throughout where the node's token was not seen before.
-        log_probs: (..., successors) float32 at temperature 1, over the whole vocabulary; -inf where unknown.
-    """
-
-    ids: Tensor
-    log_probs: Tensor
+    ids: Tensor  # (..., successors) int64, UNKNOWN throughout where the node's token was not seen before
+    log_probs: Tensor  # (..., successors) float32 at temperature 1, over the whole vocabulary; -inf where unknown
 
 
 class SuccessorCache(KeyValueCache):
-    """The tokens of every slot's text, and beside each token the successors of the token before it.
+    """The tokens of every slot's text, each with the successors of the token before it.
 
-    Invariant: what lies behind a slot's committed length may be anything; nobody looks there.
+    Invariant: what lies past a slot's committed length may be anything, and is not read.
     """
 
     def __init__(self, *, slots: int, capacity: int, successors: int, device: torch.device) -> None:
-        """Allocate for `slots` texts of up to `capacity` tokens."""
         super().__init__(layers=0, slots=slots, capacity=capacity, width=1, dtype=torch.float32, device=device)
         self.tokens = torch.full((slots, capacity), UNKNOWN, dtype=torch.int64, device=device)
         self.ids = torch.full((slots, capacity, successors), UNKNOWN, dtype=torch.int64, device=device)
@@ -66,10 +60,8 @@ class SuccessorCache(KeyValueCache):
     def recall(self, tokens: Tensor, lengths: Tensor, longest: int) -> Successors:
         """Return the newest successors of nodes' tokens, (batch, width, successors).
 
-        Args:
-            tokens: (batch, width) int64, of nodes behind the texts in the first slots.
-            lengths: (batch, 1 or width) int64, tokens of the text that each node's tree hangs off.
-            longest: no length is greater; the host knows it, and waits for no device to tell.
+        `tokens` (batch, width) int64 follow the texts in the first slots, of `lengths` (batch, 1 or width) int64; the
+        host knows that these are at most `longest` without a wait for the device.
         """
         text = self.tokens[: len(tokens), : longest - 1].unsqueeze(1)
         behind = torch.arange(1, text.shape[-1] + 1, device=tokens.device)  # a token's successors lie one place on
@@ -87,7 +79,7 @@ class SuccessorCache(KeyValueCache):
             kept[target, :tokens] = kept[source, :tokens]
 
     def swap_slots(self, one: int, other: int, tokens: int) -> None:
-        """Let two slots exchange their first `tokens` positions."""
+        """Exchange the first `tokens` positions of two slots."""
         for kept in (self.tokens, self.ids, self.log_probs):
             held = kept[one, :tokens].clone()
             kept[one, :tokens] = kept[other, :tokens]
@@ -100,16 +92,9 @@ class SuccessorCache(KeyValueCache):
 
 
 class RecyclingHead(RoundHead):
-    """A target's own likeliest successors as drafter; it has no weights.
-
-    A round's one forward is the target's language-model head over the tokens that were committed.
-
-    Attributes:
-        successors: kept of every token.
-    """
+    """A target's likeliest `successors` per token as drafter, without weights; its forward is the target's head."""
 
     def __init__(self, target: LeanModel, successors: int) -> None:
-        """Stand beside a target; as many successors are kept as it has tokens, where that is fewer."""
         super().__init__(target, (len(target.anatomy.layers),))
         self.successors = min(successors, target.vocabulary)
         self._by_kernels = recycled_by_kernels(target)
@@ -132,7 +117,7 @@ class RecyclingHead(RoundHead):
         cache.write(rows_of(step, cache), step.tokens.view(-1), best)
 
     def best(self, states: Tensor) -> Successors:
-        """Return what the target holds likeliest behind its last hidden states (rows, hidden), (rows, successors)."""
+        """Return the target's likeliest tokens after its last hidden states (rows, hidden), (rows, successors)."""
         logits = self._target.logits(self._target.final_norm(states)).float()
         found, ids = logits.topk(self.successors, dim=-1)
         ids, order = ids.sort(dim=-1)  # then by value, which keeps the order of equal ones
@@ -141,10 +126,7 @@ class RecyclingHead(RoundHead):
 
     @torch.inference_mode()
     def next_logits(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in; return (rows, vocabulary), logits of the next token behind those of `take` or all.
-
-        What is left of the probability beside the successors is spread evenly over the other tokens.
-        """
+        """Take tokens in; return (rows, vocabulary), logits of the next token, evenly but for the known successors."""
         self.keep(features, step, cache)
         assert isinstance(cache, SuccessorCache)
         tokens, lengths = step.tokens, step.columns + 1
@@ -158,12 +140,12 @@ class RecyclingHead(RoundHead):
         return torch.where(is_known, even.scatter(1, ids.clamp(min=0), log_probs), torch.zeros_like(even))
 
     def round(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Take tokens in, which is all that a round runs; return the log-probabilities that are kept."""
+        """Take tokens in, which is all of a round; return the stored log-probabilities."""
         self.keep(features, step, cache)
         assert isinstance(cache, SuccessorCache)
         return cache.log_probs
 
 
 def left_of(log_probs: Tensor) -> Tensor:
-    """Return (..., 1): the logarithm of the probability that some (..., any) leave over, at least 1e-9 of it."""
+    """Return (..., 1): the logarithm of the probability that some (..., any) leave, at least that of 1e-9."""
     return torch.log((1.0 - log_probs.double().exp().sum(-1, keepdim=True)).clamp(min=1e-9)).to(log_probs.dtype)

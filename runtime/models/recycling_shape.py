@@ -1,4 +1,4 @@
-"""What the folder of a Token Recycling drafter says: whose successors are kept, and how many of each token."""
+"""What a Token Recycling drafter's folder describes: its target, and how many successors of each token are stored."""
 
 from __future__ import annotations
 
@@ -32,16 +32,12 @@ class RecyclingShape:
 
 
 def is_recycling(folder: Path) -> bool:
-    """Whether a folder holds a Token Recycling drafter and no language model."""
+    """Return whether a folder holds a Token Recycling drafter and no language model."""
     return own_kind(folder) == KIND
 
 
 def recycling_shape(folder: Path) -> RecyclingShape:
-    """Return what the folder of a Token Recycling drafter says.
-
-    Raises:
-        ModelError: it says nothing, or what cannot be.
-    """
+    """Return the shape in a Token Recycling drafter's folder; ModelError where there is none, or an impossible one."""
     try:
         written = json.loads((folder / "config.json").read_text())
         said: dict[str, Any] = {key: value for key, value in written[OWN].items() if key != "kind"}
@@ -60,23 +56,14 @@ def recycling_config(shape: RecyclingShape) -> dict[str, Any]:
 
 
 def recycling_tensors(shape: RecyclingShape) -> dict[str, Tensor]:
-    """Return what stands in the place of weights: what sets one such drafter apart from another, as a model's do.
-
-    Surfaces and traces are found again by the bytes of a drafter's weights.
-    """
+    """Return tensors in place of weights: surfaces and traces of such a drafter are looked up by their bytes."""
     import torch
 
     return {"successors": torch.tensor([shape.successors]), "target": torch.tensor([*bytes.fromhex(shape.target)])}
 
 
 def require_recycling_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where a Token Recycling drafter was made for other weights than a target's.
-
-    Args:
-        folder: of the drafter.
-        target: what the target is called.
-        weights_hash: ModelIdentity.weights_hash of the target.
-    """
+    """Raise ModelError where a Token Recycling drafter was made for other weights than a target's."""
     shape = recycling_shape(folder)
     if shape.target != weights_hash:
         raise ModelError(

@@ -1,4 +1,4 @@
-"""How forwards run: as they come, replayed from CUDA graphs, or compiled."""
+"""How forwards run: uncaptured, replayed from CUDA graphs, or compiled."""
 
 from __future__ import annotations
 
@@ -13,31 +13,27 @@ from .lean import LeanModel
 
 
 def decoding_regime(priced: str, device_kind: str) -> str:
-    """Return how a plan decodes that was priced in a regime: on a GPU from CUDA graphs where it was."""
+    """Return how a plan priced in a regime decodes: from CUDA graphs if it was so priced, and on a GPU."""
     return CAPTURED if priced == CAPTURED and device_kind == "cuda" else "eager"
 
 
 def plain_regime(model: CausalModel) -> str:
-    """Return how a model decodes without a plan: from CUDA graphs where one of them serves every context.
+    """Return how a model decodes without a plan: from CUDA graphs where our kernels read trees.
 
-    That is where our kernels read trees. Others would be captured anew every `GRAPH_STEP` tokens and for every number
-    of texts, or in vain; whether that pays has been measured by nobody where there is no plan.
+    One graph then serves every context. Others would need a capture every `GRAPH_STEP` tokens and for every number of
+    texts; whether that pays is not measured.
     """
     return CAPTURED if model.device.type == "cuda" and getattr(model, "reads_trees", False) else "eager"
 
 
 def in_regime(model: CausalModel, regime: str) -> CausalModel:
-    """Return the model with its forwards run in a regime; itself where they do already.
+    """Return the model with its forwards run in a regime; itself where they already do.
 
-    Exits and block drafters run as they come beside captured targets, too: nobody captures what they do.
-
-    Args:
-        model: as it was loaded, or in that regime already.
-        regime: "eager", "cuda-graph" or "compiled"; "eager" leaves transformers' own forwards what they are.
+    "eager" leaves transformers' own forwards. Exits and block drafters run uncaptured, beside captured targets too.
 
     Raises:
         MeasurementError: this model cannot run so, or the regime is not one of this process.
-        DeviceError: CUDA graphs are asked of a model that is not on a GPU.
+        DeviceError: CUDA graphs for a model that is not on a GPU.
     """
     if model.regime == regime or (regime == "eager" and model.regime == "eager-transformers"):
         return model

@@ -1,4 +1,4 @@
-"""Refuse a model that could not be loaded, before anything is read or measured: by its configuration and its names."""
+"""Refuse a model that could not be loaded, by its configuration and tensor names, before any read or measurement."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ from .vision import sees
 
 
 def require_loadable(location: str) -> None:
-    """Raise ModelError where `load_model` would refuse a language model for what its files say.
+    """Raise ModelError where `load_model` would refuse a language model for what its files say; reads no weights.
 
-    No weight is read. Of a model that sees, and of quantised ones, the configuration alone is looked at.
-
-    Args:
-        location: a folder or a GGUF file; of anything else nothing is known yet.
+    For models with vision, and quantised ones, only the configuration is checked; a location without files here passes.
     """
     if is_gguf(location):
         require_places(Path(location))
@@ -54,7 +51,6 @@ def require_loadable(location: str) -> None:
 
 
 def _without_weights(config: PreTrainedConfig, location: str) -> PreTrainedModel:
-    """Return the model of a configuration, with no memory for weights."""
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
@@ -64,10 +60,7 @@ def _without_weights(config: PreTrainedConfig, location: str) -> PreTrainedModel
 
 
 def _require_names(location: str, model: PreTrainedModel, tensors: dict[str, Stored]) -> None:
-    """Raise ModelError where transformers misses tensors of a model, or has no place for some.
-
-    It is given one number for all of each tensor's, so that none takes memory.
-    """
+    """Raise ModelError where transformers misses tensors of a model, or has no place for some; takes no memory."""
     kind: Any = type(model)  # Any: transformers' options
     nothing = torch.zeros((), dtype=torch.bfloat16)
     weights = {name: nothing.expand(tensor.shape) for name, tensor in tensors.items()}

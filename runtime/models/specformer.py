@@ -1,4 +1,4 @@
-"""SpecFormer: from the states that a verification left, all places of the next draft at once, which see each other.
+"""SpecFormer: from the states of a verification, all places of the next draft at once, which see each other.
 
     r[t]    = join(norms(h_1[t - 1], h_2[t - 1], ..., embedding))      a committed token, beside the states before it
     c[t]    = r[t] + attention(r[t]; sees r[1..t])                     causal, its keys and values in a cache
@@ -6,13 +6,13 @@
     E[t, .] = D[t, .] + attention(D[t, .]; sees D[t, .])               both ways, no turns: b_i tells places apart
     logits[t, i] = lm_head(final_norm(E[t, i] + mlp(norm(E[t, i]))))   says x[t + 1 + i]
 
-The published form joins the embedding of x[t - 1], to which the states belong: it runs before x[t] is known. Here x[t]
-is known, and its own embedding is joined; where 0 is among `reads`, as published. A state behind all layers has gone
-through the target's final norm, as the published code reads it. `join` may be narrower than the target: that is the
-width of r and c alone. The first token of a text has no state before it and is never seen.
+The published form runs before x[t] is known and joins the embedding of x[t - 1], to which the states belong. Here x[t]
+is known, and its embedding is joined; with 0 among `reads`, as published. A state after all layers has passed the
+target's final norm, as in the published code. `join` may be narrower than the target: only r and c have that width. The
+first token of a text has no state before it and is never seen.
 
-Source: Shi et al. 2026, SpecFormer, arXiv:2511.20340; as published the attention between places goes both ways,
-which one snapshot of the public code does not.
+Source: Shi et al. 2026, SpecFormer, arXiv:2511.20340; as published the attention between places goes both ways, which
+one snapshot of the public code does not.
 """
 
 from __future__ import annotations
@@ -39,14 +39,10 @@ from .target_sizes import TargetSizes, sizes_of
 
 
 class SpecFormer(BlockHead):
-    """A SpecFormer beside its target, with keys and values of committed tokens in a cache of one layer."""
+    """A SpecFormer beside its target; a cache of one layer holds keys and values of committed tokens."""
 
     def __init__(self, weights: Mapping[str, Tensor], shape: BlockShape, target: LeanModel) -> None:
-        """Take tensors by the names in `tensor_shapes`.
-
-        Raises:
-            ModelError: a tensor is missing, is not computed with, or does not fit the target.
-        """
+        """Take tensors by the names in `tensor_shapes`; ModelError where they do not fit these and the target."""
         super().__init__(target, shape.reads, shape.depth)
         require_tensors("the SpecFormer", held_tensors(weights), tensor_shapes(sizes_of(target.anatomy), shape))
         tensors = {name: as_numbers(weight, target.anatomy.embedding) for name, weight in weights.items()}
@@ -69,7 +65,7 @@ class SpecFormer(BlockHead):
 
     @torch.inference_mode()
     def say(self, features: Tensor, step: ForwardInput, cache: KeyValueCache) -> Tensor:
-        """Return (rows, places, vocabulary): logits of every place behind the wanted tokens."""
+        """Return (rows, places, vocabulary): logits of every place after the wanted tokens."""
         batch = len(step.tokens)
         tokens, columns, positions = (
             wanted_rows(step, each.unsqueeze(2)).view(batch, -1) for each in (step.tokens, step.columns, step.positions)
@@ -84,7 +80,7 @@ class SpecFormer(BlockHead):
         return self._target.logits(normed).view(len(seen), self.depth, -1)
 
     def block(self, said: Tensor) -> Levels:
-        """Return the block of what was said: one level per place."""
+        """Return the block of what `say` returned: one level per place."""
         return Levels(said)
 
     def _joined(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -99,7 +95,7 @@ class SpecFormer(BlockHead):
         return self._joins(self._norms(torch.stack(parts, dim=1)).flatten(1))
 
     def _bias(self, columns: Tensor, seen: int) -> Tensor:
-        """Return (batch, n, seen): a token at a column (batch, n) sees itself and what is before it, but the first."""
+        """Return (batch, n, seen): a token at a column (batch, n) sees itself and what precedes it but the first."""
         own = columns.unsqueeze(2)
         places = torch.arange(seen, device=self.device)
         is_open = (places <= own) & (places >= own.clamp(max=1))  # the first sees itself: nobody wants what it says
@@ -111,7 +107,6 @@ class _Body(LeanModel):
     """Both attentions, with the target's heads: that to the text, and that between the places of a draft."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
-        """Return an empty cache for what is kept of texts: one layer."""
         return KeyValueCache(
             layers=1, slots=slots, capacity=capacity, width=self._width, dtype=self.dtype, device=self.device
         )
@@ -123,14 +118,14 @@ class _Body(LeanModel):
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_text(self, joined: Tensor, cache: LayerStates, place: Place) -> Tensor:
-        """Return tokens (batch * n, width) when they have looked at the text, themselves included."""
+        """Return tokens (batch * n, width) after attention to the text, themselves included."""
         (states,), layer, view = cache.states, self._layers[0], place.views[0]
         query, _ = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), view)
         mixed = attend(self.anatomy, query, states[place.slots, : place.seen], view.bias, layer.scale)
         return layer.output.added_to(joined, mixed)
 
     def through_places(self, places: Tensor) -> Tensor:
-        """Return (rows * places, hidden) for (rows, places, hidden): the places of a row have looked at each other."""
+        """Return (rows * places, hidden) for (rows, places, hidden), after attention between a row's places."""
         rows, count, _ = places.shape
         layer, heads, size = self._layers[1], self.anatomy.heads, self.anatomy.size
         hidden = places.flatten(0, 1)
@@ -168,7 +163,7 @@ def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
 
 
 def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
-    """Return both attentions as a model's layers; that to the text is turned as the target's first layer turns."""
+    """Return both attentions as a model's layers; that to the text has the turns of the target's first layer."""
     own = target.anatomy
     sight = Sight(window=None, turns=own.sights[own.layers[0].sight].turns)
     draft = LayerWeights(
@@ -201,5 +196,4 @@ def _norm(tensors: Mapping[str, Tensor], name: str, own: Anatomy) -> Norm:
 
 
 def _fused(tensors: Mapping[str, Tensor], block: str, *names: str) -> Projection:
-    """Return linear layers of one input as one."""
     return Projection(torch.cat([tensors[f"{block}.{name}_proj.weight"] for name in names]))

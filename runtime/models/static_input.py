@@ -1,4 +1,4 @@
-"""The input of a captured forward: it lies where the capture saw it, and other inputs are copied into it."""
+"""The input of a captured forward: memory at a fixed place, into which other inputs are copied."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from .forward import ForwardInput, packed_input, packed_size
 
 
 class StaticInput:
-    """A forward's input in memory that never moves, all in one piece.
+    """A forward's input in one piece of memory that never moves; between two loads, wait for a result of the first.
 
-    A packed input, which comes from the host, is written into memory of the host that never moves either, and the
-    captured work begins with `arrive`, which copies it to the device: so it costs the host no call. Whoever loads one
-    twice waits for a result of the first in between.
+    A packed input is written into fixed host memory; the captured work begins with `arrive`, at no call of the host.
     """
 
     def __init__(self, step: ForwardInput, device: torch.device) -> None:
-        """Take a copy of a forward's input, which tells what it sees by a tree, to a device."""
         assert step.tree is not None
         batch, count = step.tokens.shape
         words, takes = step.tree.bits.shape[2], step.take is not None
@@ -32,7 +29,7 @@ class StaticInput:
         self.arrive()
 
     def load(self, step: ForwardInput) -> None:
-        """Take in another input of the same signature, packed or not as the first; the host waits for nothing."""
+        """Take another input of the same signature, packed or not as the first; the host waits for nothing."""
         assert step.signature == self.step.signature
         if self._host is not None:
             assert step.packed is not None
@@ -42,7 +39,7 @@ class StaticInput:
             mine.copy_(other, non_blocking=True)
 
     def arrive(self) -> None:
-        """Bring a packed input to the device; part of the captured work."""
+        """Copy a packed input to the device; part of the captured work."""
         if self._host is not None:
             self._packed.copy_(self._host, non_blocking=True)
 

@@ -1,4 +1,4 @@
-"""The tensors of a folder, by their headers and whole, and whether each of a drafter's is one that is computed with."""
+"""The tensors of a folder, by their headers and whole, and whether a drafter's are the ones computed with."""
 
 from __future__ import annotations
 
@@ -32,11 +32,7 @@ class Stored:
 
 
 def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored]:
-    """Return the shape and number format of every tensor of a folder by name; reads headers only.
-
-    Args:
-        folder: of a model or a drafter.
-        files: those that are read of it; all its safetensors where empty.
+    """Return shape and number format of every tensor by name, from the headers of `files`, or of all safetensors.
 
     Raises:
         ModelError: a file cannot be read, or two files hold a tensor of one name.
@@ -59,11 +55,7 @@ def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of a folder by name.
-
-    Raises:
-        ModelError: a file cannot be read.
-    """
+    """Return all tensors of a folder by name; ModelError where a file cannot be read."""
     found: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
@@ -76,15 +68,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def as_numbers(weight: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a weight in the number format and on the device of another tensor.
-
-    It is a copy also where nothing changes: a norm of a few bytes would keep its whole file mapped.
-    """
+    """Return a copy of a weight in the format and on the device of `like`: a view would hold its whole file mapped."""
     return weight.to(device=like.device, dtype=like.dtype if weight.is_floating_point() else torch.int64, copy=True)
 
 
 def held_tensors(weights: Mapping[str, Tensor]) -> dict[str, Stored]:
-    """Return the same of tensors that were read."""
+    """Return the shapes and number formats of loaded tensors."""
     return {
         name: Stored(shape=tuple(one.shape), dtype=FLOATS.get(one.dtype, str(one.dtype).removeprefix("torch.")))
         for name, one in weights.items()
@@ -99,15 +88,7 @@ def require_tensors(
     optional: Mapping[str, Shape] | None = None,
     others: Collection[str] = (),
 ) -> None:
-    """Raise ModelError unless the tensors are those that a drafter computes with, each of its shape.
-
-    Args:
-        what: the drafter, for messages.
-        stored: its tensors by name.
-        wanted: shapes of those it needs.
-        optional: shapes of those it may leave out.
-        others: names that may be there too; whoever reads them checks them.
-    """
+    """Raise ModelError unless `what` has the tensors it computes with; `others` are checked where they are read."""
     known = {**wanted, **(optional or {})}
     missing = [name for name in wanted if name not in stored]
     if missing:

@@ -1,4 +1,4 @@
-"""Models for which a tree of drafts cannot be verified exactly are refused before they decode anything wrong."""
+"""Refuse models for which a tree of drafts cannot be verified exactly, before they decode anything wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def require_supported(model: PreTrainedModel, location: str) -> None:
 
 
 def _obstacles(model: PreTrainedModel) -> Iterator[str]:
-    """Yield what stands in the way, as the end of a sentence."""
+    """Yield the obstacles, each as the end of a sentence."""
     config = model.config.get_text_config()
     if sees(model.config) and config.model_type not in SEEING:
         yield f"shows images to a language model of kind {config.model_type}, which is not one of {', '.join(SEEING)}"

@@ -1,4 +1,4 @@
-"""A target that keeps hidden states in its cache as it decodes, for heads that draft from them."""
+"""A target that stores hidden states in its cache as it decodes, for heads that draft from them."""
 
 from __future__ import annotations
 
@@ -22,21 +22,13 @@ from .places import rows_of
 
 
 class TappedModel:
-    """A lean model whose every forward also writes the hidden states of its tokens beside their keys and values.
+    """A lean model that also writes hidden states beside keys and values.
 
     So after a verification the features of accepted tokens lie where the tokens do: they cost one copy and no forward.
     """
 
     def __init__(self, model: LeanModel, after: Sequence[int]) -> None:
-        """Share all weights of `model`.
-
-        Args:
-            model: the target.
-            after: how many layers each of the wanted hidden states has passed, 0 being the embedding.
-
-        Raises:
-            ModelError: the model has fewer layers.
-        """
+        """Share a model's weights; `after` are layers, 0 being the embedding; ModelError where it has fewer."""
         model.require_layers(after)
         self.regime, self.dtype, self.device = model.regime, model.dtype, model.device
         self.vocabulary, self.longest_context, self.attention = (
@@ -69,19 +61,19 @@ class TappedModel:
         return self._model.answer(step, hidden)
 
     def _at_once(self, step: ForwardInput, cache: FeatureCache) -> Tensor | None:
-        """Return the last hidden states where one call runs all layers and writes what is kept; None else."""
+        """Return the last hidden states where one call runs all layers and writes the features; None elsewhere."""
         features = cache.features
         if not (is_kernels(features) and features.dtype == torch.bfloat16 and features.is_contiguous()):
             return None
         return self._model.through_at_once(step, cache, kept=(self._numbers, bits(features)))
 
     def can_resume(self, left: LeftStates) -> bool:
-        """Whether a forward can go on from there: the layers are the model's own, and it has more."""
+        """Return whether a forward can continue from there: the layers are the model's own, and it has more."""
         return self._model.can_resume(left)
 
     @torch.inference_mode()
     def resume(self, step: ForwardInput, cache: KeyValueCache, left: LeftStates) -> Tensor:
-        """Return what `forward` does, by the layers behind `left` alone; writes their part of the cache."""
+        """Do what `forward` does by the layers after `left` alone; writes their part of the cache."""
         assert isinstance(cache, FeatureCache)
         return self._written_one_by_one(step, cache, left)
 
@@ -94,15 +86,10 @@ class TappedModel:
 
 
 def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Iterable[int] = ()) -> CausalModel:
-    """Return the target as these drafters need it: itself where none of them is a head.
-
-    Args:
-        target: whose hidden states are wanted.
-        drafters: that are to draft beside it.
-        also: how many layers hidden states have passed that somebody else reads, as a pivot classifier does.
+    """Return the target as heads among the drafters need it, itself without any; `also` are layers for other readers.
 
     Raises:
-        ModelError: hidden states are wanted of another kind of model than the lean forward knows.
+        ModelError: hidden states are needed of a model other than the lean forward.
     """
     after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
     if not after:
@@ -114,22 +101,18 @@ def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Itera
 
 
 def reads_of(drafter: CausalModel) -> tuple[int, ...]:
-    """Return how many of the target's layers each hidden state a drafter reads has passed; none of a model."""
+    """Return how many of the target's layers each hidden state a drafter reads has passed; none for a model."""
     own = as_loaded(drafter)
     return own.reads if isinstance(own, EagleHead | RoundHead) else ()
 
 
 def is_beside_target(drafter: CausalModel) -> bool:
-    """Whether a drafter works on what its target keeps of committed text: then it is in no stack."""
+    """Return whether a drafter works on its target's cached text: then it is in no stack."""
     return isinstance(as_loaded(drafter), ExitModel) or bool(reads_of(drafter))
 
 
 def require_lean(target: CausalModel) -> LeanModel:
-    """Return the target.
-
-    Raises:
-        ModelError: it is none whose hidden states can be read.
-    """
+    """Return the target as a lean model; ModelError where its hidden states cannot be read."""
     own = as_loaded(target)
     if not isinstance(own, LeanModel):
         raise ModelError(

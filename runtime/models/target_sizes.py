@@ -1,4 +1,4 @@
-"""What a drafter beside its target has to fit: the target's sizes, from its configuration or its weights."""
+"""The target's sizes that a drafter beside it must fit, from its configuration or its weights."""
 
 from __future__ import annotations
 
@@ -46,15 +46,7 @@ def sizes_of(anatomy: Anatomy) -> TargetSizes:
 
 
 def sizes_in(config: PreTrainedConfig, name: str) -> TargetSizes:
-    """Return the sizes that a target's configuration says.
-
-    Args:
-        config: of the target.
-        name: of the target, for messages.
-
-    Raises:
-        ModelError: it is of a kind whose hidden states cannot be read.
-    """
+    """Return the sizes in a target's configuration; ModelError for a kind whose hidden states cannot be read."""
     text = config.get_text_config()
     if not sees(config) and text.model_type not in FAMILIES:
         raise ModelError(

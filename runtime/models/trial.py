@@ -20,7 +20,7 @@ REFUSED = "kernels for this model's shapes do not run on this GPU, so torch's ar
 
 
 def reads_trees(anatomy: Anatomy) -> bool:
-    """Return whether a model's forwards can be told what their tokens see by a tree, and be run by our kernels."""
+    """Return whether our kernels can run a model's forwards from trees instead of masks."""
     if anatomy.attention_cap is not None:
         return False
     device, dtype = anatomy.embedding.device, anatomy.embedding.dtype
@@ -51,11 +51,7 @@ class _Kernels:
 
 @lru_cache
 def _run(device: torch.device, dtype: torch.dtype, kernels: _Kernels) -> bool:
-    """Return whether all of them run; one that does not is told once.
-
-    Raises:
-        RuntimeError: memory is short, which says nothing about them.
-    """
+    """Return whether all of them run, with a warning if not; RuntimeError where memory is short, which says nothing."""
     try:
         with torch.cuda.device(device), torch.inference_mode():
             _try(device, dtype, kernels)

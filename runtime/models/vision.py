@@ -1,6 +1,4 @@
-"""The seeing part of a vision-language model: from an image to vectors of the size of token embeddings.
-
-transformers' own vision tower and projector compute; here is what leads to their pixels.
+"""The vision part of a vision-language model, by transformers' tower and projector: from an image to embeddings.
 
 Source: Liu et al. 2023, Visual Instruction Tuning (LLaVA), arXiv:2304.08485, Sec. 4.1.
 """
@@ -67,11 +65,7 @@ class Eyes:
 
     @torch.no_grad()
     def rows(self, images: list[Image]) -> Tensor:
-        """Return (images, tokens of an image, hidden): what stands in a text for each.
-
-        Raises:
-            ModelError: the tower gives another number than the configuration says.
-        """
+        """Return (images, tokens of an image, hidden) embeddings; ModelError if the configuration has others."""
         seen = self._core.get_image_features(pixel_values=self.pixels(images), return_dict=True).pooler_output
         rows = torch.stack(list(seen))
         if rows.shape[1] != self.tokens.size:
@@ -88,16 +82,12 @@ def image_tokens(config: PreTrainedConfig) -> ImageTokens:
 
 
 def sees(config: PreTrainedConfig) -> bool:
-    """Whether a configuration is of a model that images can be shown to."""
+    """Return whether a configuration is of a model with vision."""
     return bool(config.model_type == LLAVA)
 
 
 def lens_of(config: PreTrainedConfig, folder: Path | None = None) -> Lens:
-    """Return what a model's folder says of its pixels; what is CLIP's where it says nothing.
-
-    Raises:
-        ModelError: preprocessor_config.json says what cannot be.
-    """
+    """Return the lens in a model's folder, or CLIP's; ModelError where the folder has impossible values."""
     vision: Any = config.vision_config  # Any: of the tower's own kind
     side = int(vision.image_size)
     place = None if folder is None else folder / "preprocessor_config.json"

@@ -17,22 +17,16 @@ SHOWN = 3  # tokens that an error names
 
 
 def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what tells one numbering of tokens from another, however the tokenizer's file is written."""
+    """Return a hash of a tokenizer's numbering, however its file is written."""
     numbered = sorted(tokenizer.get_vocab().items())
     return hashlib.sha256(json.dumps(numbered).encode()).hexdigest()
 
 
 def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = True) -> None:
-    """Raise ModelError unless a drafter counts tokens as its target does.
+    """Raise ModelError unless a drafter numbers tokens as its target does.
 
-    Where both models carry a tokenizer, their token-to-id maps must be equal, and their tables of embeddings may differ
-    in what pads them. Else the tables' sizes, read from the configurations, must be equal: a config.json by itself
-    carries no tokenizer.
-
-    Args:
-        target: a folder, a hub id, a GGUF file or a config.json.
-        drafter: likewise.
-        may_be_padded: whether the tables may differ.
+    Where both have a tokenizer, their token-to-id maps must be equal, and their tables may differ by padding if
+    `may_be_padded`; otherwise the tables' sizes must be equal: a config.json by itself has no tokenizer.
     """
     sizes = [_vocabulary_size(location) for location in (target, drafter)]
     are_known = all(_has_tokenizer(location) for location in (target, drafter))
@@ -57,7 +51,7 @@ def require_one_vocabulary(target: str, drafter: str, *, may_be_padded: bool = T
 
 
 def _numbered(location: str) -> dict[str, int]:
-    """Return a tokenizer's numbers of tokens, without those that llama.cpp's converter makes up to fill a table."""
+    """Return a tokenizer's token ids, without those that llama.cpp's converter makes up to fill a table."""
     return {text: token for text, token in load_tokenizer(location).get_vocab().items() if text != f"[PAD{token}]"}
 
 
@@ -75,7 +69,7 @@ def _differences(target: dict[str, int], drafter: dict[str, int]) -> str:
 
 
 def _has_tokenizer(location: str) -> bool:
-    """Whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
+    """Return whether a tokenizer lies with a model, or may: what is no path is an id of the hub."""
     path = Path(location)
     if is_gguf(location):
         return True

@@ -1,6 +1,6 @@
-"""Forwards and whole drafts of a head of EAGLE-3's form by one compiled call, on a CPU that multiplies bfloat16 itself.
+"""Forwards and whole drafts of an EAGLE-3 head by one compiled call, on a CPU with bfloat16 instructions.
 
-A head's forward is one layer between some twenty calls of torch's: these took three times as long as the layer.
+A head's forward is one layer between some twenty torch calls, which took three times as long as the layer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Drawing = tuple[Ints, Floats32, Floats32]  # places and settings of draws, and r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStates:
-    """What a target's cache keeps for a head beside it."""
+    """What a target's cache stores for a head."""
 
     features: Halves  # (slots, capacity, any)
     places: Ints  # (any,), which numbers of each feature the head joins
@@ -54,7 +54,6 @@ class WholeHead:
         embedding: Tensor,
         drafted: Ints,
     ) -> None:
-        """Take what `whole_head_of` has found to fit."""
         last, head, joined = anatomy.final_norm, anatomy.head.by_kernels, join.by_kernels
         assert head is not None and joined is not None and last.scale is not None
         self._width, self._joined = 2 * anatomy.kv_heads * anatomy.size, join.shape[1]
@@ -66,16 +65,10 @@ class WholeHead:
         self._given = joined.address, joined.bias, *own_norms, *read, anatomy.heads, layer.scale, *parts.every
 
     def __call__(self, step: ForwardInput, cache: FeatureCache, states: Tensor | None, parents: Ints) -> Tensor | None:
-        """Return the logits of a forward over the tokens that the head can draft; None where it is not whole.
+        """Return (batch, n or with `take` 1, draft vocabulary) logits of a forward; None where it is not one call.
 
-        Args:
-            step: the new tokens.
-            cache: the head's.
-            states: (batch * n, any), of the target at the tokens before, or None for the head's own at the parents.
-            parents: (batch, n), cache columns; not read beside states.
-
-        Returns:
-            (batch, n, draft vocabulary), or (batch, 1, draft vocabulary) with `take`.
+        `states` (batch * n, any) are the target's at the tokens before; None for the head's at columns `parents`
+        (batch, n).
         """
         if step.tree is not None or torch.compiler.is_compiling() or not self._takes(cache):
             return None
@@ -91,7 +84,7 @@ class WholeHead:
         return logits if is_known else None
 
     def load_drafting(self, cache: FeatureCache, target: TargetStates) -> bool:
-        """Load what drafts over a cache beside a target's; return whether anything does."""
+        """Load the code that drafts over a cache beside a target's; return whether there is any."""
         if not self._takes(cache) or target.places.shape != (self._joined,):
             return False
         number, numbers = np.zeros((1, 1), dtype=np.int64), np.zeros((1, 1, 1), dtype=np.float32)
@@ -102,7 +95,7 @@ class WholeHead:
     def found(
         self, nodes: UnlaidNodes, count: int, cache: FeatureCache, target: TargetStates
     ) -> tuple[Ints, Floats32, bool] | None:
-        """Return the likeliest tokens behind new ones, as `FindsChildren.found` does; None likewise."""
+        """Return the likeliest children of new tokens, as `FindsChildren.found` does; None likewise."""
         if not self._takes(cache) or min(count, len(self._embedding)) > self._count:
             return None
         told, (below, log_probs, rows) = told_of_nodes(nodes), room_behind(nodes, min(count, self._count))
@@ -126,10 +119,7 @@ class WholeHead:
         rows: int,
         written: tuple[Any, ...],
     ) -> tuple[Any, ...]:
-        """Return the arguments of a draft whose largest forward answers so many rows.
-
-        Logits lie in memory of ours: a kernel that fails does not free its own.
-        """
+        """Return a draft's arguments, with memory for its logits: a kernel that fails would not free its own."""
         logits = np.empty((rows, self._count), dtype=np.uint16)
         beside = *drawing_by(draws, rows, self._count), target.features, target.places, self._drafted
         own = self._embedding, self._turns, bits(cache.states), bits(cache.features), logits
@@ -154,12 +144,7 @@ def whole_head_of(
 ) -> WholeHead | None:
     """Return the whole forwards of a head of form "eagle3"; None where kernels do not take all of it.
 
-    Args:
-        anatomy: its one layer as a model's, with the norm and the product behind it.
-        join: what joins the target's states.
-        norms: of embeddings and of features.
-        embedding: (vocabulary, hidden).
-        drafted: (draft vocabulary,), ids that it can draft; None for all.
+    `norms` are of embeddings and of features; `drafted` (draft vocabulary,) are ids that it can draft, None for all.
     """
     head, joined, size = anatomy.head.by_kernels, join.by_kernels, embedding.shape[1]
     layer = anatomy.layers[0]
@@ -183,13 +168,13 @@ def whole_head_of(
 
 
 def told_of_nodes(nodes: UnlaidNodes) -> tuple[Any, ...]:
-    """Return the first arguments of a kernel that drafts, for one layer."""
+    """Return the first arguments of a drafting kernel, for one layer."""
     contexts = nodes.contexts.reshape(1, len(nodes.contexts))
     return nodes.tokens, contexts, nodes.depth, nodes.visible, nodes.wanted, 0
 
 
 def room_behind(nodes: UnlaidNodes, count: int) -> tuple[Ints, Floats32, int]:
-    """Return room for children of new nodes, and how many rows of logits there are."""
+    """Return room for the children of new nodes, and the number of rows of logits."""
     batch, fed = nodes.tokens.shape
     shape = batch, 1 if len(nodes.wanted) else fed, count
     return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32), shape[0] * shape[1]
@@ -203,12 +188,12 @@ def drawing_by(draws: Draws | None, rows: int, vocabulary: int) -> Drawing:
 
 
 def told_of_beam(beam: UnlaidBeam) -> tuple[Any, ...]:
-    """Return the first arguments of a kernel that drafts, for a whole beam."""
+    """Return the first arguments of a drafting kernel, for a whole beam."""
     return beam.tokens, beam.contexts, 0, NO_NODES, beam.wanted, beam.depth
 
 
 def room_for(beam: UnlaidBeam) -> tuple[Ints, Floats32, Ints, int]:
-    """Return room for a beam's first children and its trees, and how many rows of logits its largest forward has."""
+    """Return room for a beam's first children and its trees, and the rows of logits of its largest forward."""
     batch = len(beam.tokens)
     shape = batch, 1, beam.top_k
     trees = np.empty((3, batch, beam.drafts + 1), dtype=np.int64)
@@ -217,7 +202,7 @@ def room_for(beam: UnlaidBeam) -> tuple[Ints, Floats32, Ints, int]:
 
 
 def mask_of(step: ForwardInput) -> NDArray[Any]:
-    """Return a forward's bias as kernels read it, (batch or 1, n, seen), or (batch, 0, 0) for none."""
+    """Return a forward's bias for kernels, (batch or 1, n, seen), or (batch, 0, 0) for none."""
     bias, batch = step.bias, len(step.tokens)
     if bias is None:
         return _open_mask(batch)
@@ -230,5 +215,4 @@ def mask_of(step: ForwardInput) -> NDArray[Any]:
 
 @lru_cache(maxsize=256)
 def _open_mask(batch: int) -> NDArray[Any]:
-    """Return a mask that closes nothing; nobody writes to it."""
     return np.empty((batch, 0, 0), np.uint16)

@@ -1,4 +1,4 @@
-"""What the profiler times: forwards of any shape in any role, whole drafting loops, prompts being read."""
+"""What the profiler times: forwards of any shape in any role, whole drafting loops, and prefills."""
 
 from .caches import ShapeCaches
 from .forwards import ForwardShapes

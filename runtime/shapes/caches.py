@@ -14,12 +14,11 @@ STEP = 256  # tokens: shapes of nearly one size share a cache
 class ShapeCaches:
     """Caches filled with noise: one for all shapes wherever there is memory for it.
 
-    Where there is none, a shape takes the largest cache that prepared calls still hold, or a new one where it fits into
-    none of them. So what is too large fails alone, and no call's cache changes while the call is kept.
+    Without it, a shape takes the largest fitting cache of a held call, or a new one: what is too large fails alone.
     """
 
     def __init__(self, model: CausalModel, *, slots: int, capacity: int) -> None:
-        """Allocate a cache for the largest batch and context to be timed, if it can be had."""
+        """Try to allocate a cache for the largest batch and context to be timed."""
         self._model, self._capacity = model, capacity
         self._whole: KeyValueCache | None = None
         self._held: WeakKeyDictionary[KeyValueCache, int] = WeakKeyDictionary()  # the capacity that was asked for
@@ -30,15 +29,7 @@ class ShapeCaches:
                 raise
 
     def holding(self, batch: int, columns: int) -> KeyValueCache:
-        """Return a cache with room for a shape; whoever runs it holds the cache.
-
-        Args:
-            batch: sequences, no more than there were slots for.
-            columns: cache positions per sequence, within the capacity.
-
-        Raises:
-            Exception: there is no memory for it.
-        """
+        """Return a cache for `columns` positions of each sequence, which the caller must hold; fails without memory."""
         if self._whole is not None:
             return self._whole
         fitting = [cache for cache, room in self._held.items() if cache.slots >= batch and room >= columns]

@@ -17,10 +17,7 @@ from .room import Room
 
 
 class ForwardShapes:
-    """One model in one role; all shapes share one cache filled with noise, where there is memory for it.
-
-    A target verifies a whole tree; whatever drafts reads one layer of a tree.
-    """
+    """One model in one role, on shared caches: a target verifies a whole tree, a drafter reads one layer of a tree."""
 
     def __init__(
         self,
@@ -33,7 +30,6 @@ class ForwardShapes:
         capacity: int,
         caches: ShapeCaches | None = None,
     ) -> None:
-        """Allocate a cache for the largest batch and context to be timed, if it can be had; or share another role's."""
         self.identity, self.dtype, self.role = identity, dtype, role
         self.regime, self.attention = model.regime, model.attention
         self._model = model
@@ -41,10 +37,9 @@ class ForwardShapes:
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that runs one forward of the shape; the cache is left as it was.
+        """Return a call that runs one forward of the shape; the cache does not change.
 
-        The input is laid out here, and its mask lies in memory once for all rows, so that many calls can be kept.
-        What a regime does once per shape, capture or compile, happens in the first call.
+        The input is laid out here, its mask once for all rows, to hold many calls. The first call captures or compiles.
 
         Raises:
             MeasurementError: the shape does not fit into the cache or the model's positions.
@@ -62,15 +57,11 @@ class ForwardShapes:
         return run
 
     def longest_before(self, tokens: int) -> int:
-        """Return the longest context that so many tokens may stand behind, in the cache and in the model's positions.
-
-        Rounds near the end of a text, and those of a drafter with fewer positions than its target, are further: their
-        forwards cost what they cost there.
-        """
+        """Return the longest context before so many tokens; later rounds of a text cost what they cost there."""
         return self._room.longest_before(self._piece(tokens).room)
 
     def wait(self) -> None:
-        """Return when the device has finished what it was given."""
+        """Return when the device has finished its work."""
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
 

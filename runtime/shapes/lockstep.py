@@ -1,16 +1,11 @@
 """One runner over several processes: rank 0 is timed, the others run the same forwards beside it.
 
-A forward under tensor parallelism ends only when all ranks have run it. So the others never wait to be told: they
-enter the current shape's next forward at once and meet rank 0 in its first exchange, which costs the timed call
-nothing. To change the shape, rank 0 writes down which forward will be the first of the new one and runs the pending
-one of the old shape, untimed. Orders are only ever added, and rank 0 writes an order before the forward that lets
-the others look for it.
+A forward under tensor parallelism ends only when all ranks have run it. So the others do not wait for orders: they
+enter the current shape's next forward at once and meet rank 0 in its first exchange, at no cost to the timed call. To
+change the shape, rank 0 writes which forward will be the first of the new one, then runs the pending one of the old
+shape, untimed. Give a session `prepared=1`, so that no pending forward runs inside a timed call.
 
-A runner turns the others in `prepare`, and in a call only where it must: give a session `prepared=1`, so that the
-pending forward is never run inside a timed call.
-
-All processes must be on one host. A forward that fails on one rank alone leaves the others waiting for it: the job
-ends then, as torchrun ends all of its processes with the first.
+All must be on one host. A forward that fails on one rank leaves the others waiting, until torchrun ends all processes.
 """
 
 from __future__ import annotations
@@ -44,10 +39,10 @@ class LockstepShapes:
         self._shape, self._call, self._runs = FIRST, runner.prepare(*FIRST), 0
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that runs one forward of the shape on all ranks, and let them turn to it.
+        """Return a call that runs one forward of the shape on all ranks.
 
         Raises:
-            MeasurementError: the shape does not fit; no rank is told of it then.
+            MeasurementError: the shape does not fit; the other ranks do not change then.
         """
         shape = (batch, context_tokens, tokens)
         call = self._runner.prepare(*shape)
@@ -60,11 +55,11 @@ class LockstepShapes:
         return run
 
     def wait(self) -> None:
-        """Return when this rank's device has finished what it was given."""
+        """Return when this rank's device has finished its work."""
         self._runner.wait()
 
     def close(self) -> None:
-        """Let the other ranks go; nothing can be run afterwards."""
+        """End the other ranks; nothing can be run afterwards."""
         self._turn_to(END, self._call)
 
     def _turn_to(self, shape: Shape, call: Callable[[], None]) -> None:
@@ -83,7 +78,7 @@ class LockstepShapes:
 
 
 def follow(runner: ForwardShapes) -> int:
-    """Run every forward that rank 0 runs until it closes; return how many they were."""
+    """Run every forward that rank 0 runs until it closes; return how many."""
     orders, taken = _shared_orders(), 0
     call, runs = runner.prepare(*FIRST), 0
     while True:

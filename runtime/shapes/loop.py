@@ -1,4 +1,4 @@
-"""Whole drafting loops: what a drafter and its growth code take for one tree."""
+"""Whole drafting loops: the time of a drafter and its growth code for one tree."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .room import Room
 
 
 class LoopShapes:
-    """A drafter that draws trees of `depth` layers: the root's own forward, then depth - 1 forwards of one width.
+    """A drafter that draws trees of `depth` layers: the root's forward, then depth - 1 forwards of one width.
 
-    The tree is EAGLE-2's beam, cut back to nothing but its candidates' best 1 + depth * width; a width of 1 is a
-    chain. It grows where it does in every round: see `ModelDrafter`.
+    The tree is EAGLE-2's beam, cut to its candidates' best 1 + depth * width; a width of 1 is a chain. It grows where
+    it does in every round: see `ModelDrafter`.
     """
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, depth: int, slots: int, capacity: int) -> None:
-        """Allocate the drafter's cache, if it can be had, and let it read a random text as long as it holds."""
+        """Try to allocate the drafter's cache, and let it read a random text that fills it."""
         self.identity, self.dtype, self.role = identity, dtype, f"loop:{depth}"
         self.regime, self.attention = model.regime, model.attention
         self._model, self._depth = model, depth
@@ -37,7 +37,7 @@ class LoopShapes:
                 raise
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that drafts one tree behind a context and its newest token, which is not read yet.
+        """Return a call that drafts one tree after a context and its newest token, which is not read yet.
 
         Raises:
             MeasurementError: the trees do not fit into the cache or the model's positions.
@@ -57,7 +57,7 @@ class LoopShapes:
         return run
 
     def _reading(self, slots: int, capacity: int) -> ModelDrafter:
-        """Return a drafter whose slots hold as much of the text as there is room for."""
+        """Return a drafter whose slots hold as much of the text as fits."""
         drafter = ModelDrafter(self._model, slots=slots, capacity=capacity)
         text = self._text[:capacity]
         drafter.read_prefixes(text, [len(text)] * slots)

@@ -1,7 +1,6 @@
 """The tokens of a draft tree that one forward reads: the whole tree, or one layer of it.
 
-Measured forwards need a tree that stands for all. Ours is the complete binary tree cut off behind its
-n-th node: node i hangs below node (i - 1) // 2, so the tree of n nodes begins every larger one.
+One tree is timed for all: the complete binary tree of n nodes, node i below (i - 1) // 2. It begins every larger one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ EARLIER_LAYERS = 2  # of a draft tree, in the cache already when a drafter reads
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """New tokens behind a context: how deep they lie and what they see."""
+    """New tokens after a context: their depths and what they see."""
 
     depths: Ints  # (n,)
     visible: Bools  # (1, n, written + n), which of the nodes behind the context each sees
@@ -30,7 +29,7 @@ class Piece:
 
     @property
     def room(self) -> int:
-        """Cache positions it needs behind the context."""
+        """Cache positions it needs after the context."""
         return self.written + self.tokens
 
 

@@ -1,4 +1,4 @@
-"""Reading prompts, as the decoder does when a sequence joins."""
+"""Prefills, as the decoder does them when a sequence joins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from .room import Room
 class PrefillShapes:
     """A model that reads `batch` prompts one after the other, each in pieces of at most `PREFILL_TOKENS`.
 
-    All of them go through slot 0: the cost is the same, and one slot is enough to measure any batch.
+    All go through slot 0: the cost is the same, and one slot is enough to measure any batch.
     """
 
     role = "prefill"
 
     def __init__(self, model: CausalModel, *, identity: str, dtype: str, capacity: int) -> None:
-        """Allocate a cache for the longest prompt to be timed, if it can be had."""
         self.identity, self.dtype = identity, dtype
         self.regime, self.attention = model.regime, model.attention
         self._model = model
@@ -29,7 +28,7 @@ class PrefillShapes:
         self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that reads the next `tokens` tokens of `batch` prompts behind a context, 0 for whole prompts.
+        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts.
 
         Raises:
             MeasurementError: the prompt does not fit into the cache or the model's positions.

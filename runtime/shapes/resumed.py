@@ -1,4 +1,4 @@
-"""Verifications that go on from the states of the exit that drafted."""
+"""Verifications that continue from the states of the exit that drafted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class ResumedShapes(ForwardShapes):
         capacity: int,
         caches: ShapeCaches | None = None,
     ) -> None:
-        """Allocate a cache of the exit's target as other roles do of their model's, or share the target's own."""
         super().__init__(
             model.target, identity=identity, dtype=dtype, role=RESUME, slots=slots, capacity=capacity, caches=caches
         )

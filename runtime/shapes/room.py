@@ -1,4 +1,4 @@
-"""Whether a shape fits: refused here, in words, before a GPU refuses it and is lost to its process."""
+"""Whether a shape fits: a clear refusal here, before a GPU refuses it and is lost to its process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ class Room:
     longest_context: int  # places in a text
 
     def require(self, *, batch: int, columns: int, place: int) -> None:
-        """Raise MeasurementError unless a shape fits.
+        """Raise MeasurementError unless a shape of `columns` cache positions per sequence fits.
 
-        Args:
-            batch: sequences.
-            columns: cache positions per sequence.
-            place: in the text, the last one of what belongs to it. Drafts behind it may reach beyond the model's
-                positions, as a decoder's do at the end of a text: forwards take the last position for them.
+        `place` is the last one of the text itself. Drafts after it may reach beyond the model's positions, as a
+        decoder's do at the end of a text: forwards take the last position for them.
         """
         if batch > self.slots or columns > self.capacity:
             raise MeasurementError(
@@ -36,5 +33,5 @@ class Room:
             )
 
     def longest_before(self, columns: int) -> int:
-        """Return the longest context behind which new tokens fit that take so many cache positions per sequence."""
+        """Return the longest context before tokens that take so many cache positions per sequence."""
         return max(min(self.capacity - columns, self.longest_context - 1), 0)

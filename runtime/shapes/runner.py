@@ -21,29 +21,20 @@ def runner_of(
     role: str,
     regime: str = "eager",
     *,
-    identity: str,
-    slots: int,
-    capacity: int,
-    dtype: str | None = None,
+    identity: str,  # ModelIdentity.key of the model, of the head for "head"
+    slots: int,  # largest batch; prefill needs one slot whatever the batch
+    capacity: int,  # cache positions per sequence, at least `room_of` every shape
+    dtype: str | None = None,  # format of the weights; None: the computation's, bfloat16 for 4 bits
 ) -> ShapeRunner:
     """Return what runs a model's forwards in a role.
 
-    Args:
-        model: the target for "verify", "exit:K" and "prefill"; a drafter for "draft" and "loop:D"; an `EagleHead`
-            for "head"; an `ExitModel` for "resume". Loaded, or wrapped by `in_regime` already: roles that share a
-            wrapper share its graphs.
-        role: see profiler.records.role.
-        regime: "eager", "cuda-graph" or "compiled".
-        identity: ModelIdentity.key of the model, of the head for "head".
-        slots: largest batch; prefill needs one slot whatever the batch.
-        capacity: cache positions per sequence, at least `room_of` every shape.
-        dtype: the name of the weights' format; that of what the model computes in where None. Packed weights of 4 bits
-            compute in bfloat16.
+    The model is the target for "verify", "exit:K" and "prefill", a drafter for "draft" and "loop:D", an `EagleHead` for
+    "head", an `ExitModel` for "resume"; loaded, or wrapped by `in_regime`: roles that share a wrapper share its graphs.
 
     Raises:
         MeasurementError: the role or regime is unknown, or this model cannot run so.
         ModelError: it has fewer layers than the exit.
-        DeviceError: CUDA graphs are asked of a model that is not on a GPU.
+        DeviceError: CUDA graphs for a model that is not on a GPU.
     """
     require_role(role)
     kind, _, number = role.partition(":")
@@ -60,11 +51,7 @@ def runner_of(
 
 
 def room_of(role: str, context_tokens: int, tokens: int) -> int:
-    """Return the cache positions per sequence that a shape needs in a role.
-
-    Raises:
-        MeasurementError: the role is unknown.
-    """
+    """Return the cache positions per sequence that a shape needs in a role; MeasurementError where that is unknown."""
     require_role(role)
     kind, _, number = role.partition(":")
     if kind in ("verify", "prefill", RESUME):

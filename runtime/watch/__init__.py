@@ -1,1 +1,1 @@
-"""A decoder that watches itself: counters, drift, a way back to plain decoding, and what is told to others."""
+"""A decoder that watches itself: counters, drift, a way back to plain decoding, and reports."""

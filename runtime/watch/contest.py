@@ -1,4 +1,4 @@
-"""What the comparisons of one challenger with the current way of a cell have said; see `guard.py`."""
+"""Comparisons of one challenger with a cell's current way; see `guard.py`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ LEAST_LOSS = 0.25  # of the time; what a comparison may lose is taken for no les
 
 
 class Contest:
-    """What the comparisons of one challenger with the current way have said.
+    """The comparisons of one challenger with the current way.
 
-    Attributes:
-        rest: rounds of the current way until the next comparison is due; below 0 what the challenger has gained.
-        comparisons, lost: how many there were, and how many the current way lost by more than is worth a change.
+    `rest` is the rounds of the current way until the next comparison is due, negative by what the challenger has
+    gained. `lost` counts the comparisons that the current way lost by more than a change is worth.
     """
 
     __slots__ = (
@@ -35,7 +34,6 @@ class Contest:
     )
 
     def __init__(self, rest: int) -> None:
-        """Begin with nothing compared, due behind so many rounds."""
         self.rest = rest
         self.comparisons = self.lost = 0
         self._texts = self._alone = 0
@@ -47,32 +45,26 @@ class Contest:
 
     @property
     def money(self) -> float:
-        """What betting on the challenger has won; 1 or less as long as it does not look faster."""
+        """Money won by betting on the challenger; at most 1 while it does not look faster."""
         return self._evidence.money
 
     @property
     def saved(self) -> float:
-        """Share of the current way's time that the challenger would have saved, below 0 where it is slower.
-
-        Only behind a comparison.
-        """
+        """Share of the current way's time that the challenger would have saved, negative if slower."""
         return sum(saved for _, saved in self._latest) / sum(own for own, _ in self._latest)
 
     @property
     def rounds_needed(self) -> float | None:
-        """Rounds of the challenger for one of the current way's, on texts that ended since the last comparison.
-
-        None where none did, or it can only be told of a challenger by running it.
-        """
+        """Rounds of the challenger per current round, on texts ended since the last comparison; None if unknown."""
         return self._other_rounds / self._own_rounds if self._own_rounds else None
 
     def pass_round(self) -> None:
-        """Let a round of the current way pass."""
+        """Count a round of the current way."""
         self.rest -= self.rest > 0
         self._since += 1
 
     def note_text(self, own_rounds: int, other_rounds: float) -> None:
-        """Take in how many rounds of the current way a text took, and how many the challenger needs in their place."""
+        """Add a text's rounds of the current way, and those that the challenger would need instead."""
         self._own_rounds += own_rounds
         self._other_rounds += other_rounds
 
@@ -81,22 +73,11 @@ class Contest:
         return self.rest <= 0 and (texts >= self._texts or self._since >= self._alone)
 
     def wait(self, rest: int, *, texts: int = 0, alone: int = 0) -> None:
-        """Let the next comparison wait for so many rounds.
-
-        Args:
-            rest: rounds of the current way.
-            texts: that must have ended by then, too.
-            alone: rounds behind the last comparison after which it needs no text to end.
-        """
+        """Delay the next comparison by `rest` rounds and `texts` ended, or, for the latter, `alone` rounds."""
         self.rest, self._texts, self._alone = rest, texts, alone
 
     def add(self, saved: float, round_ms: float) -> None:
-        """Take a comparison.
-
-        Args:
-            saved: by the challenger, of the current way's time; below 0 where it is slower.
-            round_ms: of the current way.
-        """
+        """Add a comparison: share of the current way's time that the challenger saved, and ms of that way's round."""
         stands_for = self._since * round_ms
         self._latest.append((stands_for, stands_for * saved))
         self._since = self._own_rounds = 0

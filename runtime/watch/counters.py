@@ -1,4 +1,4 @@
-"""What the rounds of one cell added up to."""
+"""Sums over the rounds of one cell."""
 
 from __future__ import annotations
 
@@ -12,27 +12,22 @@ MOST_DEPTHS = 64  # tokens of one sequence in one round that are told apart
 
 
 def is_timed(done: Round) -> bool:
-    """Return whether the times of a round can be: clocks, too, may fail."""
+    """Return whether the times of a round are possible: clocks, too, may fail."""
     return 0.0 <= done.draft_ms <= done.round_ms < math.inf and 0.0 <= done.verify_ms <= done.round_ms
 
 
 class Tally:
-    """Sums over the rounds that ran one setup, written in place.
-
-    Attributes:
-        kept: index = tokens one sequence got in one round, value = how often; the last counts all from there on.
-    """
+    """Sums over a setup's rounds; `kept[n]` is how often a sequence got n tokens in one, the last all above."""
 
     __slots__ = ("draft_ms", "faults", "kept", "round_ms", "rounds", "tokens", "verify_ms")
 
     def __init__(self, setup: RoundSetup) -> None:
-        """Begin at 0, with room for whatever the setup may keep."""
         self.rounds = self.tokens = self.faults = 0
         self.draft_ms = self.verify_ms = self.round_ms = 0.0
         self.kept = [0] * (min(setup.policy.max_verify_tokens, MOST_DEPTHS) + 1)
 
     def add(self, done: Round) -> int:
-        """Take a round; return its tokens."""
+        """Add a round; return its tokens."""
         counts, last = self.kept, len(self.kept) - 1
         tokens = 0
         for kept in done.kept:
@@ -48,7 +43,7 @@ class Tally:
         return tokens
 
     def take(self, other: Tally) -> None:
-        """Add another tally of the same setup and set it back to 0."""
+        """Add another tally of the same setup and reset that."""
         for depth, count in enumerate(other.kept):
             self.kept[depth] += count
             other.kept[depth] = 0
@@ -66,22 +61,21 @@ class BlockMeans:
 
     @property
     def tokens_per_s(self) -> float:
-        """Speed of all sequences; 0 where no time was told."""
+        """Speed of all sequences; 0 without times."""
         return 1e3 * self.tokens / self.ms if self.ms > 0.0 else 0.0
 
 
 class Block:
-    """Rounds of one cell at its own batch, until their speed is told once."""
+    """Rounds of one cell at its own batch, until their speed is taken once."""
 
     __slots__ = ("_ms", "_rounds", "_texts_before", "_tokens")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._rounds = self._tokens = self._texts_before = 0
         self._ms = 0.0
 
     def add(self, tokens: int, ms: float, texts: int) -> None:
-        """Take a round; `texts` is how many have ended so far, anywhere."""
+        """Add a round; `texts` is how many have ended so far, anywhere."""
         if not self._rounds:
             self._texts_before = texts
         self._rounds += 1
@@ -94,7 +88,7 @@ class Block:
         return is_mixed or self._rounds >= longest
 
     def close(self) -> BlockMeans:
-        """Return what its rounds were like and begin anew."""
+        """Return the mean of its rounds and start again."""
         means = BlockMeans(tokens=self._tokens / self._rounds, ms=self._ms / self._rounds)
         self._rounds = self._tokens = 0
         self._ms = 0.0

@@ -1,8 +1,7 @@
-"""What another way would have needed along texts that were decoded: known without running it, once they have ended.
+"""Rounds that another setup would have needed for decoded texts: computed, without running it, once they have ended.
 
-Verification matches the target's own draw, so a text is the same by whatever it is decoded. How many rounds a way that
-asks no model takes for a stretch of it is then told by the text alone: plain decoding takes one a token, and copies are
-drafted again, by the code that drafts them in a round.
+Verification matches the target's own draw, so a text does not depend on how it is decoded. The text alone then gives
+the rounds of a setup without model: plain decoding takes one a token, and copies are drafted again by the same code.
 """
 
 from __future__ import annotations
@@ -23,21 +22,15 @@ NOTHING = -1  # no token
 
 
 class DecodedTexts:
-    """The rounds of the texts that are under way."""
+    """The rounds of running texts."""
 
     __slots__ = ("_running",)
 
     def __init__(self) -> None:
-        """Begin with no text."""
         self._running: dict[int, TextRounds] = {}  # by index
 
     def note(self, done: Round, asked: RoundSetup) -> list[tuple[Sequence, TextRounds]]:
-        """Take a round; return the texts that ended in it, but for those that were not followed from their beginning.
-
-        Args:
-            done: the round.
-            asked: how it was asked to be run, an object that rounds are told apart by.
-        """
+        """Add a round; return the texts that ended in it and were followed from their beginning."""
         for index in done.joined:  # whoever had the number before ended outside of rounds
             self._running.pop(index, None)
         if len(self._running) > len(done.sequences):  # what was cancelled is not told
@@ -49,7 +42,7 @@ class DecodedTexts:
 
 
 def stretches_by(setup: RoundSetup, rounds: TextRounds, prompt: int) -> list[Stretch]:
-    """Return where a text was decoded by a setup, the very object; behind its prompt is a token that no round kept."""
+    """Return where a text was decoded by this setup object; the token after the prompt is from no round."""
     found: list[Stretch] = []
     end = prompt + 1
     for asked, kept in rounds:
@@ -62,20 +55,12 @@ def stretches_by(setup: RoundSetup, rounds: TextRounds, prompt: int) -> list[Str
 
 
 def is_told_by_texts(setup: RoundSetup) -> bool:
-    """Whether a text tells how many rounds it takes by a setup."""
+    """Whether a text alone gives the rounds that it takes by a setup."""
     return isinstance(setup.policy, PlainPolicy) or (setup.drafter == LOOKUP and isinstance(setup.policy, TextPolicy))
 
 
 def rounds_along(setup: RoundSetup, tokens: Many[int], stretches: Many[Stretch]) -> float:
-    """Return how many rounds a setup takes for some stretches of a text.
-
-    Of a round that would keep tokens beyond a stretch its share counts.
-
-    Args:
-        setup: one that `is_told_by_texts`.
-        tokens: the whole text.
-        stretches: in order.
-    """
+    """Return how many rounds a setup takes for ordered stretches of a text; see `is_told_by_texts`."""
     if not isinstance(setup.policy, TextPolicy):
         return float(sum(end - start for start, end in stretches))
     state, committed, rounds = TextState(), list[int](), 0.0
@@ -89,7 +74,7 @@ def rounds_along(setup: RoundSetup, tokens: Many[int], stretches: Many[Stretch])
 
 
 def _kept(policy: TextPolicy, state: TextState, committed: Many[int], following: Many[int]) -> int:
-    """Return how many of the tokens that follow a round behind the committed ones keeps."""
+    """Return how many of the following tokens a round behind the committed ones emits."""
     tokens, parents, depths = state.draft(committed, policy).tolist()
     draws = [following[depth] if depth < len(following) else NOTHING for depth in depths]
     return min(len(accept(tokens, parents, len(tokens), draws).drawn), len(following))

@@ -1,19 +1,17 @@
-"""Whether bad blocks have become the majority: a test that may be read after every block and still keeps its word.
+"""Whether bad blocks are the majority: a test that stays valid though it is read after every block.
 
 A gambler with 1 unit of money bets on every block i that it is bad. x_i is 1 for a bad block and -1 for a good one, or
-any number of at least -1 that says how bad.
-Money is spread over stakes s and starts j, start j holding the share 1 / (j (j + 1)); these shares add up to 1.
+any number >= -1 that says how bad. Money is spread over stakes s and starts j in shares 1 / (j (j + 1)), of sum 1.
 
-    money  = mean over s of sum over j of  1 / (j (j + 1)) * prod over i = j..n of (1 + s x_i)
-    run_n  = (run_(n-1) + 1 / (n (n + 1))) (1 + s x_n)         all starts up to n together
-    money  = mean over s of run_n  +  1 / (n + 1)              and those still to come
+  money  = mean over s of sum over j of  1 / (j (j + 1)) * prod over i = j..n of (1 + s x_i)
+  run_n  = (run_(n-1) + 1 / (n (n + 1))) (1 + s x_n)         all starts up to n together
+  money  = mean over s of run_n  +  1 / (n + 1)              and those still to come
 
-Assumed: as long as nothing is wrong, x_i is at most 0 on average, whatever the blocks before it were: a block is bad
-with a probability of at most 1/2. Then nobody gets rich: money is a non-negative supermartingale from 1, and the
-probability that it *ever* reaches 1 / rate is at most `rate` (Ville 1939; Ramdas et al. 2023, arXiv:2210.01948,
-Sec. 3). Speeds may be heavy-tailed, for a block is only compared with a bound; rounds of one text may be alike, for
-blocks hold several texts. Starts in every block let the test notice what changes late: a change at block j costs 2 ln j
-more.
+Assumed: while nothing is wrong, x_i is at most 0 on average, whatever the blocks before: a block is bad with
+probability at most 1/2. Then money is a non-negative supermartingale from 1, and the probability that it *ever* reaches
+1 / rate is at most `rate` (Ville 1939; Ramdas et al. 2023, arXiv:2210.01948, Sec. 3). Speeds may be heavy-tailed, since
+a block is only compared with a bound; rounds of one text may be alike, since blocks hold several texts. Starts in every
+block detect late changes: one at block j costs 2 ln j more.
 """
 
 from __future__ import annotations
@@ -28,22 +26,17 @@ Direction = Literal["slower", "faster"]
 
 
 class Evidence:
-    """Money won by betting that blocks are bad.
-
-    Attributes:
-        money: 1 or less as long as it looks as if they are not.
-    """
+    """Money won by betting that blocks are bad; at most 1 while they do not look so."""
 
     __slots__ = ("_blocks", "_runs", "money")
 
     def __init__(self) -> None:
-        """Begin with 1 unit."""
         self.money = 1.0
         self._blocks = 0
         self._runs = [0.0] * len(STAKES)
 
     def add(self, badness: float) -> float:
-        """Take the next block, good at -1 and worse the more it is above 0; return the money."""
+        """Add the next block, good at -1 and worse the more it is above 0; return the money."""
         self._blocks += 1
         begun = 1.0 / (self._blocks * (self._blocks + 1))
         for place, stake in enumerate(STAKES):
@@ -55,18 +48,14 @@ class Evidence:
 class PromiseTest:
     """Whether measured speeds have left the interval a plan promised.
 
-    `rate` is the probability that this is ever said of a cell whose blocks are, whatever came before, below `low` at
-    most half of the time and above `high` at most half of the time.
+    `rate` bounds the probability of ever reporting a cell whose blocks are, whatever came before, below `low` at most
+    half of the time and above `high` at most half of the time.
     """
 
     __slots__ = ("_above", "_below", "_limit", "found", "high", "low")
 
     def __init__(self, low: float, high: float, rate: float) -> None:
-        """Take the interval in tokens/s.
-
-        Raises:
-            RequestError: the rate is no probability above 0.
-        """
+        """Use an interval in tokens/s; RequestError if the rate is not a probability above 0."""
         if not 0.0 < rate < 1.0:
             raise RequestError(f"a rate of false alarms is a probability, got {rate}; 0.01 is usual")
         self.low, self.high = low, high
@@ -75,7 +64,7 @@ class PromiseTest:
         self._below, self._above = Evidence(), Evidence()
 
     def add(self, tokens_per_s: float) -> Direction | None:
-        """Take the speed of a block; return the direction of a drift at the moment it is found."""
+        """Add the speed of a block; return the direction of a drift when it is found."""
         if self.found is not None:
             return None
         if self._below.add(1.0 if tokens_per_s < self.low else -1.0) >= self._limit:

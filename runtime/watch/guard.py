@@ -1,24 +1,22 @@
-"""Which way of a cell is really the fastest, asked now and then while it runs.
+"""Which way of a cell is really the fastest, tested now and then while it runs.
 
-A cell has several ways, numbered: the planned one is 0. One of them is current, the others challenge it. A comparison
-is a burst of rounds of a challenger between two windows of the current way, so that what slows the machine slows both.
-All its rounds are of one batch size; where batches seldom stay for long enough, comparisons get shorter, down to as
-many rounds of all sequences together as a lone one gives.
+A cell has several numbered ways, 0 being the planned one. One is current, the others challenge it. A comparison is a
+burst of a challenger's rounds between two windows of the current way, so that what slows the machine slows both. All
+its rounds have one batch size. Where batches seldom stay long enough, comparisons get shorter, down to as many rounds
+of all sequences together as a lone one gives.
 
-What counts is the time that the challenger would have saved, not how often it wins: copies from a text win seldom and
-by much.
+The measure is the time that the challenger would have saved, not how often it wins: copies win seldom and by much.
 
-    saved = 1 - (ms of its round / ms of the current way's) * (its rounds for one of the current way's)
+  saved = 1 - (ms of its round / ms of the current way's) * (its rounds for one of the current way's)
 
-Milliseconds are those of the comparison. How many rounds are needed scatters far more: where it is known of the texts
-that ended since the comparison before (`decoded.py`) these tell it, and the comparison's own tokens where not. The
-current way is left when `Evidence` says, at its stated rate, that the share of its time that would be saved is above
-`LEAST_SAVED` on average; and when it is so over the latest comparisons together, each standing for the rounds since the
-one before it. The k-th way that is current is judged at rate / (k (k + 1)), shared by its challengers; these add up to
-`rate`, so that it holds for the whole life of a cell, with all its returns.
+Milliseconds are those of the comparison. The number of rounds scatters far more: the texts that ended since the last
+comparison give it where they can (`decoded.py`), else the comparison's own tokens. The current way is left on two
+conditions. `Evidence` says, at its rate, that the share of time saved is above `LEAST_SAVED` on average; and it is so
+over the latest comparisons together, each weighted by the rounds since the one before. The k-th current way is tested
+at rate / (k (k + 1)), shared by its challengers. These add up to `rate`, so it holds for a cell's whole life.
 
 A challenger costs what it loses. So the next comparison waits until the time lost in all of them is the challenger's
-share of the time, and one that loses nothing waits for no more than another text: rounds of one text are alike.
+share of the time; one that loses nothing waits only for another text, since rounds of one text are alike.
 """
 
 from __future__ import annotations
@@ -43,12 +41,7 @@ CAP = 3.0  # a round counts at most so many times the middle one of its window: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way of running a cell, as a guard knows it.
-
-    Attributes:
-        burst: rounds of a comparison that this way challenges in.
-        share: of a cell's time that may be lost to this way while another is current.
-    """
+    """One way of running a cell: its burst of rounds, and the share of time to lose to it while not current."""
 
     burst: int
     share: float
@@ -56,7 +49,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A cell changes its way of decoding."""
+    """A cell's change of its way."""
 
     left: int  # number of the way that is left
     taken: int
@@ -66,23 +59,19 @@ class Switch:
 
 
 class Guard:
-    """One cell's contest between its ways.
+    """One cell's contest between its ways; `current` is the number of the one in use.
 
     Invariant: `_steady` holds rounds of the current way, `_burst` of the challenger, all of one batch size.
-
-    Attributes:
-        current: number of the way that the cell runs.
     """
 
     def __init__(self, rate: float, ways: Sequence[Way], *, is_doubtful: bool = False) -> None:
-        """Begin with the planned way.
+        """Begin with the planned way, the first of two or more.
 
         Args:
-            rate: probability that a cell is ever switched, while no other way would save more than 2 % of its time on
-                average, whatever came before. What a comparison would lose counts as all of its time at most; behind
-                the first 16 of two ways as no more than one before has lost, or a quarter.
-            ways: two or more, the planned one first.
-            is_doubtful: whether the first comparisons begin at once, since the plan is a guess.
+            rate: probability that a cell is ever switched while no other way would save more than 2 % of its time on
+                average, whatever came before. A comparison's loss counts as at most all of its time; after the first 16
+                of two ways as at most the largest loss before, or a quarter.
+            is_doubtful: begin the first comparisons at once, since the plan is a guess.
         """
         self.current = 0
         self._rate, self._ways = rate, tuple(ways)
@@ -99,24 +88,16 @@ class Guard:
 
     @property
     def wanted(self) -> int:
-        """Number of the way that the next round is to be run."""
+        """Number of the way for the next round."""
         return self._challenger if self._is_probing else self.current
 
     def hurry(self) -> None:
-        """Let every challenger be compared as soon as may be: something speaks against the current way."""
+        """Compare every challenger as soon as possible: something speaks against the current way."""
         for contest in self._contests:
             contest.wait(0)
 
     def note(self, *, way: int, batch: int, tokens: int, round_ms: float, texts: int = 0) -> Switch | None:
-        """Take a settled round, one that follows a round of the same way; return a change of ways at its moment.
-
-        Args:
-            way: its number.
-            batch: sequences.
-            tokens: of all of them.
-            round_ms: what it took.
-            texts: that have ended so far, anywhere.
-        """
+        """Add a settled round, one after a round of the same way; return any switch. `texts` have ended so far."""
         self._texts = texts
         if way != self.wanted:
             return None  # it was asked for before the last change
@@ -139,10 +120,7 @@ class Guard:
         return self._compare() if self._steady.count == 2 * self._side else None
 
     def note_unjudged(self, way: int) -> None:
-        """Take a settled round whose time says nothing of its way, as it may hold the reading of a prompt.
-
-        Of a challenger it counts among what the comparison costs; as many as its burst has rounds break that off.
-        """
+        """Add a settled round whose time may include the reading of a prompt; many break a comparison off."""
         if not self._is_probing or way != self.wanted:
             return
         self._unjudged += 1
@@ -150,21 +128,11 @@ class Guard:
             self._break_off()
 
     def note_text(self, challenger: int, own_rounds: int, other_rounds: float) -> None:
-        """Take in what a text that has ended tells of a challenger, without running it.
-
-        Args:
-            challenger: number of a way.
-            own_rounds: of the current way, that its tokens took.
-            other_rounds: that the challenger needs for the same tokens.
-        """
+        """Add a finished text's rounds of the current way, and those that the challenger would need instead."""
         self._contests[challenger].note_text(own_rounds, other_rounds)
 
     def note_change(self, round_ms: float = 0.0) -> None:
-        """Take a round that follows one of another way or cell: where many do, a comparison comes to no end.
-
-        Args:
-            round_ms: what it took, with what its drafter had to read first.
-        """
+        """Add a round after one of another way or cell, with its drafter's reading; many break a comparison off."""
         if not self._steady.count:
             return
         self._changes += 1
@@ -173,7 +141,7 @@ class Guard:
             self._break_off()
 
     def _has_challenger(self) -> bool:
-        """Whether it is some challenger's turn; of several the likeliest to win is taken."""
+        """Choose the challenger that is due and likeliest to win; return whether there is one."""
         contests = enumerate(self._contests)
         due = [number for number, one in contests if number != self.current and one.is_due(self._texts)]
         if due:
@@ -189,15 +157,15 @@ class Guard:
         return self._shortened(SIDE)
 
     def _shortened(self, rounds: int) -> int:
-        """Return how many rounds stand for so many of a lone sequence, where batches do not stay for them."""
+        """Return the rounds of a batch that replace so many of a lone sequence."""
         return max(FEWEST, -(-rounds // self._batch), rounds >> self._halvings)
 
     def _calm_rest(self, way: Way) -> int:
-        """Rounds to wait so that a way's bursts, with the rounds that change the way, keep to their share."""
+        """Return the rounds to wait so that a way's bursts, with the rounds that change ways, take only their share."""
         return _rest_behind(self._shortened(way.burst) + UNSETTLED, 2 * self._side, way.share)
 
     def _break_off(self) -> None:
-        """Forget a comparison that cannot be completed, for shorter ones; what was run the other way for it counts."""
+        """Drop an incomplete comparison, for shorter ones; the challenger's rounds count as cost."""
         if self._steady.count:
             self._halvings = min(self._halvings + 1, HALVINGS)
         if self._is_probing or self._burst.count:
@@ -208,7 +176,6 @@ class Guard:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget a comparison that is not complete."""
         self._is_probing, self._changes, self._changing_ms, self._unjudged = False, 0, 0.0, 0
         self._steady.clear()
         self._burst.clear()
@@ -235,7 +202,6 @@ class Guard:
         return None
 
     def _changed_rounds(self) -> int:
-        """Return how many rounds of the current way the changes of this comparison took as long as."""
         usual = self._steady.ms() / self._steady.count
         return round(self._changing_ms / usual) if usual > 0.0 else 0
 
@@ -258,8 +224,6 @@ class Guard:
 
 
 class _Window:
-    """Rounds written into arrays that are allocated once."""
-
     __slots__ = ("_ms", "_tokens", "count")
 
     def __init__(self, rounds: int) -> None:
@@ -267,25 +231,23 @@ class _Window:
         self._tokens, self._ms = array("q", [0] * rounds), array("d", [0.0] * rounds)
 
     def add(self, tokens: int, ms: float) -> None:
-        """Take a round."""
         self._tokens[self.count], self._ms[self.count] = tokens, ms
         self.count += 1
 
     def clear(self) -> None:
-        """Forget all rounds."""
         self.count = 0
 
     def tokens_a_round(self) -> float:
-        """Return the mean tokens of the rounds; where nobody emitted any, as if one had been."""
+        """Return the mean tokens of the rounds, of at least one token in all."""
         return max(sum(self._tokens[: self.count]), 1) / self.count
 
     def ms(self) -> float:
-        """Return the time of all rounds, stalls cut down."""
+        """Return the time of all rounds, with stalls capped."""
         times = self._ms[: self.count]
         most = CAP * median(times)
         return sum(min(ms, most) for ms in times)
 
 
 def _rest_behind(spent: int, steady: int, share: float) -> int:
-    """Return the rounds to wait behind so many of another way, those of the current one around them counted."""
+    """Return how many rounds to wait after `spent` rounds of another way and `steady` around them."""
     return max(round(spent / share) - spent - steady, 0)

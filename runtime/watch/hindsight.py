@@ -1,8 +1,8 @@
-"""What `PromiseTest` says of many blocks at once: a page judges a million of them, which one by one takes seconds.
+"""`PromiseTest` for many blocks at once: a page tests a million of them, which takes seconds one by one.
 
 With x_i, s and run_n as in `drift`, and p_n the product of (1 + s x_i) over the blocks of a chunk up to n:
 
-    run_n = p_n (run at the chunk's beginning + sum over its blocks i <= n of  1 / (i (i + 1)) (1 + s x_i) / p_i)
+  run_n = p_n (run at the chunk's beginning + sum over its blocks i <= n of  1 / (i (i + 1)) (1 + s x_i) / p_i)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 
 
 def direction_of(speeds: Sequence[float], low: float, high: float, rate: float) -> Direction | None:
-    """Return what a `PromiseTest` of this interval and rate has found when it has taken all of these speeds."""
+    """Return what a `PromiseTest` of this interval and rate has found after all of these speeds."""
     told, limit = np.asarray(speeds, dtype=np.float64), 2.0 / rate
     is_below, is_above = money_of(told < low) >= limit, money_of(told > high) >= limit
     found = np.flatnonzero(is_below | is_above)

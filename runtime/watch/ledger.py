@@ -1,4 +1,4 @@
-"""The cells under watch: the ways each may be run, what these added up to, and the tests that judge them."""
+"""The cells under watch: their ways with counters, and the tests that judge them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ Now = Callable[[], str]  # UTC, ISO 8601
 
 
 class Lane:
-    """One way of running one cell, and what was seen of it.
+    """One way of running one cell, and its counters.
 
     Attributes:
-        cell: None where there is no plan.
-        setup: an object of its own, by which rounds are told apart.
-        since, total: what was counted after the last observation, and before it.
+        cell, reach: None where there is no plan; `reach` selects the rounds of blocks.
+        setup: an object of its own, compared by identity.
+        since, total: counts after the last observation, and before it.
         speeds: tokens/s of the blocks since the last observation.
-        reach: whose rounds blocks are of; None where there is no plan.
-        promise: None where the plan promises nothing of this way: it is not the cell's own, or runs elsewhere.
+        promise: None where the plan promises nothing: not the cell's own way, or another device.
     """
 
     __slots__ = ("block", "cell", "is_planned", "promise", "reach", "setup", "since", "speeds", "total")
@@ -45,7 +44,6 @@ class Lane:
         reach: Reach | None = None,
         promise: PromiseTest | None = None,
     ) -> None:
-        """Allocate the counters."""
         self.cell, self.setup, self.is_planned = cell, setup, is_planned
         self.reach, self.promise = reach, promise
         self.since, self.total = Tally(setup), Tally(setup)
@@ -53,7 +51,7 @@ class Lane:
         self.block = Block()
 
     def observed(self, *tallies: Tally) -> CellObservation | None:
-        """Return what tallies of this lane say together; None where nothing ran."""
+        """Return the observation of this lane's tallies together; None where nothing ran."""
         if not sum(tally.rounds for tally in tallies):
             return None
         return CellObservation(
@@ -73,30 +71,23 @@ class Lane:
         )
 
     def begin_anew(self) -> None:
-        """Move what was counted since the last observation to the total."""
+        """Move the counts since the last observation to the total."""
         self.total.take(self.since)
         self.speeds.clear()
 
 
 class WatchedCell:
-    """One cell and all ways it may be run.
-
-    Attributes:
-        lanes: the planned way first; plain decoding among them.
-        plain: that one.
-        guard: None where there is but one way.
-    """
+    """One cell and all its ways, the planned one first, plain decoding among them; `guard` is None for a single way."""
 
     __slots__ = ("cell", "guard", "lanes", "plain")
 
     def __init__(self, lanes: tuple[Lane, ...], guard: Guard | None) -> None:
-        """Take the lanes, numbered as the guard's ways are."""
         self.cell, self.lanes, self.guard = lanes[0].cell, lanes, guard
         self.plain = next(lane for lane in lanes if isinstance(lane.setup.policy, PlainPolicy))
 
     @property
     def lane(self) -> Lane:
-        """How the next round is to be run."""
+        """The way for the next round."""
         return self.lanes[0 if self.guard is None else self.guard.wanted]
 
     @property
@@ -105,7 +96,7 @@ class WatchedCell:
         return self.lanes[0]
 
     def note_text(self, text: Sequence, rounds: TextRounds) -> None:
-        """Let a text that has ended tell what the challengers that ask no model would have needed here."""
+        """Add a finished text to the comparisons with challengers that need no model."""
         if self.guard is None:
             return
         current = self.lanes[self.guard.current].setup
@@ -128,20 +119,10 @@ class Subject:
 
 
 class Ledger:
-    """Every cell of a plan under watch; or one, of plain decoding, without a plan.
-
-    One thread counts. Any may read: what is handed over is kept apart by a lock that no round takes.
-    """
+    """Every cell of a plan, or one of plain decoding; one thread counts, any may read, by a lock no round takes."""
 
     def __init__(self, choice: Choice, options: WatchOptions, subject: Subject | None, now: Now) -> None:
-        """Allocate the counters of all cells.
-
-        Args:
-            choice: the plan, and how its cells are run.
-            options: shared by all cells: each may be wrong once in so many.
-            subject: None where observations have no plan to be kept beside.
-            now: what tells when something was seen.
-        """
+        """Allocate the counters; cells share the rate of false alarms; `subject` None: observations are not stored."""
         self.cells = _cells(choice, options)
         self._subject, self._now = subject, now
         self._told: list[str] = []
@@ -149,11 +130,11 @@ class Ledger:
         self._lock = Lock()
 
     def tell(self, message: str) -> None:
-        """Keep an event for the next observation."""
+        """Store an event for the next observation."""
         self._told.append(message)
 
     def take(self) -> Observation | None:
-        """Return what was seen since the last call; None where nothing ran, whose events wait, or no plan is meant."""
+        """Return the observation since the last call; None where nothing ran, whose events wait, or without subject."""
         subject = self._subject
         with self._lock:
             seen = [lane.observed(lane.since) for lane in self._lanes()]
@@ -179,7 +160,7 @@ class Ledger:
         )
 
     def totals(self) -> list[CellObservation]:
-        """Return what every lane added up to since the beginning, those that never ran left out."""
+        """Return every lane's sums since the beginning, without those that never ran."""
         with self._lock:
             seen = [lane.observed(lane.total, lane.since) for lane in self._lanes()]
         return [cell for cell in seen if cell is not None]
@@ -223,5 +204,5 @@ def _burst(lane: Lane) -> int:
 
 
 def _own(setup: RoundSetup) -> RoundSetup:
-    """Return an equal setup that is no other cell's object."""
+    """Return a copy of a setup, an object that no other cell has."""
     return replace(setup)

@@ -1,4 +1,4 @@
-"""Observations on their way to the store: written by a thread of their own, never by the one that decodes."""
+"""Observations on their way to the store, written by a thread of their own, never by the decoding one."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ Keep = Callable[[str], None]  # writes one document, and raises where it cannot
 
 
 class ObservationWriter:
-    """Hands documents to a store in the background; what cannot be written waits, and is told, never raised.
+    """Writes documents to a store in the background; failed ones wait, and set `failure` instead of raising.
 
-    Attributes:
-        written: documents that were kept.
-        dropped: documents that were given up for newer ones.
-        failure: why the last attempt failed; "" where it did not.
+    `written` documents are stored, `dropped` ones gave way to newer ones; `failure` is the last attempt's, or "".
     """
 
     def __init__(self, keep: Keep) -> None:
-        """Take what writes one document."""
         self.written = self.dropped = 0
         self.failure = ""
         self._keep = keep
@@ -35,19 +31,16 @@ class ObservationWriter:
 
     @property
     def waiting(self) -> int:
-        """Documents that are not written yet."""
+        """Number of documents not written yet."""
         return len(self._waiting)
 
     def submit(self, document: str) -> None:
-        """Let a document be written soon; returns at once."""
+        """Queue a document; returns at once."""
         self._enqueue(document)
         self._start()
 
     def close(self, document: str | None = None, *, timeout_s: float = 5.0) -> None:
-        """Let what waits, and one document more, be written; return when it is, or when the time is over.
-
-        A store that does not answer holds up nobody for longer: the thread goes on while the process lives.
-        """
+        """Write the waiting documents and one more; return when done or after `timeout_s`, while the thread goes on."""
         if document is not None:
             self._enqueue(document)
         thread = self._start()
@@ -57,7 +50,7 @@ class ObservationWriter:
             self._write_all()
 
     def _start(self) -> Thread | None:
-        """Return the thread that writes, a new one if need be; None where nothing waits or there can be none."""
+        """Return the writing thread, started if need be; None where nothing waits or no thread can start."""
         with self._lock:
             if self._thread is not None or not self._waiting:
                 return self._thread
@@ -88,7 +81,7 @@ class ObservationWriter:
             self.failure = ""
 
     def _next(self) -> str | None:
-        """Return the oldest document; None, and no thread any more, where there is none."""
+        """Return the oldest document; None, which ends the thread, where there is none."""
         with self._lock:
             if self._waiting:
                 return self._waiting.popleft()
@@ -106,7 +99,7 @@ class ObservationWriter:
 
 
 def keeper(store: str | None, plan_id: int) -> Keep:
-    """Return what writes a document beside a plan of a store, opened for it alone wherever the process is then."""
+    """Return a writer of documents beside a stored plan, which opens the store only for that, from any directory."""
     return partial(_keep, settled_place(store), plan_id)
 
 

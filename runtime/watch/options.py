@@ -12,15 +12,14 @@ class WatchOptions:
     """What watching may cost, and how often it may be wrong.
 
     Attributes:
-        false_alarms: probability that drift is ever reported of a plan whose cells all keep to their intervals; and,
-            apart from that, that any cell is ever switched though no other way saves it time on average.
-        probe_share: share of a cell's time that may be lost to knowing the speed of plain decoding; of one that is
-            decoded another way than planned, of the planned one.
-        rival_share: share of a cell's time that may be lost to trying other ways to draft, all together; 0: none is
-            tried.
-        block_rounds, block_texts: rounds, and texts that end meanwhile, of a block whose speed counts once.
+        false_alarms: probability of ever reporting drift of a plan whose cells all stay in their intervals; and,
+            separately, of ever switching a cell though no other way saves it time on average.
+        probe_share: share of a cell's time that may be lost to measuring plain decoding; in a switched cell, the
+            planned way.
+        rival_share: share of a cell's time that may be lost to all other ways to draft together; 0 tries none.
+        block_rounds, block_texts: rounds, and texts that end meanwhile, of a block, whose speed counts once.
         longest_block: rounds after which a block ends without them, for texts that never end.
-        flush_rounds: rounds after which observations are handed to the writer.
+        flush_rounds: rounds after which the writer gets observations.
     """
 
     false_alarms: float = 0.01

@@ -27,12 +27,12 @@ class Family:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """Return metrics as text; families without samples are left out."""
+    """Return metrics as text, without families that have no samples."""
     return "".join(f"{line}\n" for family in families if family.samples for line in _lines(family))
 
 
 def cell_families(cells: Sequence[CellObservation]) -> list[Family]:
-    """Return what is counted per cell and way."""
+    """Return the counters per cell and way."""
     labelled = [(_labels(cell), cell) for cell in cells]
 
     def counted(name: str, about: str, value: str) -> Family:
@@ -73,7 +73,7 @@ def cell_families(cells: Sequence[CellObservation]) -> list[Family]:
 
 
 def _labels(cell: CellObservation) -> Labels:
-    """Return what tells a cell and its way from the others; a batch and context of 0 are those without a plan."""
+    """Return the labels of a cell and its way; batch and context are 0 without a plan."""
     return {
         "batch": str(cell.batch),
         "context": str(cell.context),

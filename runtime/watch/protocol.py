@@ -1,4 +1,4 @@
-"""What whoever runs rounds tells whoever watches them."""
+"""The interface of an observer of rounds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..decoder import Round
 
 
 class RoundObserver(Protocol):
-    """Is told of every round, right after it and in order; never raises over what a round holds."""
+    """Gets every round right after it, in order; never raises because of a round's content."""
 
     def note(self, done: Round, /) -> None:
-        """Take notice of a round that is over."""
+        """Take a finished round."""
         ...

@@ -1,12 +1,12 @@
-"""Which rounds a cell's promise is about, and how those behind other texts compare with those that it was made for.
+"""The rounds that a cell's promise covers, and the conversion of their times to the cell's own context.
 
-Behind c tokens a round takes a + b c ms, with a and b of at least 0. At the cell's own context C the share
-s = b C / (a + b C) of it grows with the context, so that
+Behind c tokens a round takes a + b c ms, with a, b >= 0. At the cell's own context C, its share s = b C / (a + b C)
+grows with the context, so that
 
-    round_ms(c) = round_ms(C) * (1 + s (c / C - 1))
+  round_ms(c) = round_ms(C) * (1 + s (c / C - 1))
 
-b is the slope to the next cell of the same batch, on either side; beyond the outermost cells it goes on. Where a plan
-knows no other context of a batch nobody knows b, and only what is near C is judged, as if it were 0.
+b is the slope to the next cell of the same batch, on either side; it continues beyond the outermost cells. Where a plan
+has no other context of a batch, b is unknown: only what is near C is judged, as if b were 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Reach:
     above: float = 0.0  # for longer ones
 
     def holds(self, done: Round) -> bool:
-        """Whether a round is one of them: nothing failed in it, and it is of the batch, contexts and temperature."""
+        """Whether a round is one of them: no faults, and the right batch, context and temperature."""
         is_alike = len(done.kept) == self.batch and done.temperature == self.temperature
         return is_alike and not done.faults and self.low <= done.context <= self.high
 
@@ -62,10 +62,7 @@ def reach_of(plan: Plan, cell: PlanCell, *, is_own: bool) -> Reach:
 
 
 def _share(cell: PlanCell, other: PlanCell, *, is_own: bool) -> float:
-    """Return the share of a cell's round that grows with the context, as another cell of its batch tells it.
-
-    What that one runs otherwise reads the same keys: then plain rounds tell by how many ms they grow.
-    """
+    """Return the share of a cell's round that grows with the context; by plain rounds if the other way differs."""
     is_alike = is_own and (other.policy, other.drafter) == (cell.policy, cell.drafter)
     near, far = (cell.prediction, other.prediction) if is_alike else (cell.plain, other.plain)
     slope_ms = (far.round_ms - near.round_ms) / (other.context - cell.context)

@@ -1,4 +1,4 @@
-"""What is the case now, as metrics: the plan, its promises, and what became of them."""
+"""The current state as metrics: the plan, its promises, and their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gauge(name: str, about: str, samples: Sequence[Sample]) -> Family:
 
 
 def state_families(choice: Choice, cells: Sequence[WatchedCell]) -> list[Family]:
-    """Return which plan is followed and why, which cells were switched, and which have drifted."""
+    """Return which plan is in use and why, which cells were switched, and which have drifted."""
     places = [
         ({"batch": str(cell.cell.batch), "context": str(cell.cell.context)}, cell)
         for cell in cells

@@ -1,4 +1,4 @@
-"""A plan that is run, watched: what the decoder asks before a round, and is told after it."""
+"""The watch over a running plan: called by the decoder before a round and after it."""
 
 from __future__ import annotations
 
@@ -52,13 +52,10 @@ def utc_now() -> str:
 
 
 class Watch:
-    """Follows a plan, counts what it does, and leaves it cell by cell where it is measured to lose.
+    """Follows a plan, counts its rounds, and leaves it cell by cell where it is measured to lose.
 
-    `schedule` is the decoder's schedule and `note` its observer; the output of the target is none of their business.
-    One thread decodes. `prometheus` and `events` may be read by any other.
-
-    Attributes:
-        events: what was found out, oldest first.
+    `schedule` is the decoder's schedule and `note` its observer; neither changes the target's output. One thread
+    decodes. Any other may read `prometheus` and `events`, which has the oldest first.
     """
 
     def __init__(
@@ -71,15 +68,12 @@ class Watch:
         on_event: Callable[[WatchEvent], None] | None = None,
         now: Now = utc_now,
     ) -> None:
-        """Begin with the plan as it was chosen; plain decoding without one.
+        """Begin with the chosen plan; plain decoding without one.
 
         Args:
-            choice: the plan, why it was chosen, and how its cells run.
-            options: what watching may cost, and how often it may be wrong.
-            subject: which stored plan observations are of; None: they are not kept.
-            writer: what keeps observations; whatever is left is written when the watch or the process ends.
-            on_event: told of every event between two rounds; what it raises is the caller's.
-            now: what tells when something was seen.
+            subject: the stored plan that observations are of; None: they are not stored.
+            writer: of observations; the rest is written when the watch or the process ends.
+            on_event: gets every event between two rounds; its exceptions reach the caller.
         """
         self.events: list[WatchEvent] = []
         self._choice, self._options, self._on_event = choice, options or WatchOptions(), on_event
@@ -99,13 +93,13 @@ class Watch:
             weakref.finalize(self, _write_rest, self._ledger, writer)
 
     def schedule(self, batch: int, context: int) -> RoundSetup:
-        """Return how the next round is run."""
+        """Return the setup of the next round."""
         if self._planned is None:
             return self._ledger.cells[0].lane.setup
         return self._cells[id(self._planned(batch, context))].lane.setup
 
     def note(self, done: Round, /) -> None:
-        """Take notice of a round that is over."""
+        """Take a finished round."""
         found = self._ran.get(id(done.setup if done.instead_of is None else done.instead_of))
         if found is None:
             self._last = None
@@ -133,7 +127,7 @@ class Watch:
             self.flush()
 
     def flush(self) -> None:
-        """Hand what was seen since the last time to the writer; call it between requests. Never waits for the store."""
+        """Pass the observations since the last call to the writer, without waiting; call it between requests."""
         self._rounds = 0
         observation = self._ledger.take()
         if self._writer is None:
@@ -160,7 +154,7 @@ class Watch:
         )
 
     def _replay(self, text: Sequence, rounds: TextRounds) -> None:
-        """Let a text tell what other ways would have needed, unless that has taken its share of the time already."""
+        """Compare challengers by a finished text, unless that has used its share of the time already."""
         if self._replay_ms > REPLAYED * self._round_ms:
             return
         self._stopwatch.mark(BEGUN)
@@ -170,7 +164,7 @@ class Watch:
         self._replay_ms += self._stopwatch.ms(BEGUN, DONE)
 
     def _judge(self, cell: WatchedCell, asked: Lane, lane: Lane, done: Round, tokens: int) -> None:
-        """Take a round for what was asked for in the contest of ways, and for what was run in a block."""
+        """Add a round to the contest, by the setup it should have had, and to a block, by the one it had."""
         if cell.guard is not None:
             switch = cell.guard.note(
                 way=cell.lanes.index(asked),
@@ -191,7 +185,7 @@ class Watch:
             self._judge_block(cell, lane, block.close())
 
     def _judge_block(self, cell: WatchedCell, lane: Lane, block: BlockMeans) -> None:
-        """Keep the speed of a block where its times were told, and compare it with the promise where there is one."""
+        """Store a block's speed, if it was timed, and compare it with the promise, if there is one."""
         speed = block.tokens_per_s
         if not speed:
             return
@@ -211,7 +205,7 @@ class Watch:
             )
 
     def _note_faults(self, done: Round, lane: Lane) -> None:
-        """Tell the first of every source's faults of each kind, and that it is given up; the others are counted."""
+        """Report each source's first faults of each kind, and its end; others only count."""
         for fault in done.faults:
             source = fault.drafter or ""
             known, kind = self._faulty.setdefault(source, set()), NUMBER.sub("#", fault.reason)
@@ -239,10 +233,7 @@ class Watch:
 
 
 def _apart(block: BlockMeans, cell: PlanCell) -> str:
-    """Return how a block's rounds differ from the promised ones, and what is to be done about what differs more.
-
-    Their times are brought to the cell's context, as its promise is about that: a round behind other texts took others.
-    """
+    """Say how a block's rounds, at the cell's own context, differ from the promise, and what to do about it."""
     promise, kept = cell.prediction, block.tokens / cell.batch
     by_texts = math.log(kept) - math.log(promise.tokens_per_round)
     by_rounds = math.log(block.ms) - math.log(promise.round_ms)
@@ -274,7 +265,6 @@ def _named(setup: RoundSetup) -> str:
 
 
 def _write_rest(ledger: Ledger, writer: ObservationWriter) -> None:
-    """Write what is left when the watch is forgotten or the process ends."""
     observation = ledger.take()
     if observation is not None or writer.waiting:
         writer.close(None if observation is None else to_json(observation))

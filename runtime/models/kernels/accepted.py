@@ -1,4 +1,4 @@
-"""Which drafted nodes stay, and where the next round begins: all of it in one launch, where torch takes some fifty."""
+"""Which drafted nodes are accepted, and where the next round begins: one launch, where torch takes some fifty."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ def is_supported(device: torch.device) -> bool:
 def follow(
     trees: tuple[Tensor, Tensor], best: Tensor, starts: Tensor, *, state: Tensor, is_live: Tensor, reach: int, rows: int
 ) -> tuple[Tensor, Tensor]:
-    """Walk from each root to the child that the target says itself, as long as there is one; go on behind the path.
+    """Walk from each root along the target's tokens as far as the tree goes; continue after the path.
 
     Args:
-        trees: tokens and parents, each (batch, n) int64 whose rows may lie apart; tokens are -1 for the root and for
-            padding, parents -1 for the root.
-        best: (batch, n) int64, the target's token behind each node.
-        starts: (batch,) int64, tokens in the target's cache; may be the state's own.
-        state: (batch * (2 + room),) int64 that is written: tokens in each row's cache, how many are new, and those,
-            then any of the vocabulary.
-        is_live: () bool; where it is false the state stays as it is.
-        reach: most nodes of a path, the root not counted; below n and `room`.
+        trees: tokens and parents, (batch, n) int64, whose rows may lie apart; -1 for the root, and as padding's token.
+        best: (batch, n) int64, the target's token after each node.
+        starts: (batch,) int64, tokens in the target's cache; may be the state's memory.
+        state: (batch * (2 + room),) int64, written: tokens in each row's cache, how many are new, and those, then any.
+        is_live: () bool; where false, the state does not change.
+        reach: most nodes of a path without the root; below n and `room`.
         rows: places of a cache for each sequence.
 
     Returns:
-        (batch,), tokens in the target's cache then; and (2, batch * (reach + 1)), which places of the cache belong at
-        which others: those of each path in a row behind its start.
+        (batch,), tokens in the target's cache then; (2, batch * (reach + 1)), which places of the cache move to which
+        others, so that each path lies in a row after its start.
 
     Source: the match rule of tree verification, Miao et al. 2023, arXiv:2305.09781.
     """
@@ -64,7 +62,6 @@ def _follow(
     nodes: tl.tensor, batch: tl.tensor, room: tl.tensor, reach: tl.tensor, rows: tl.tensor,
     padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Walk down one row's tree."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row = tl.program_id(0).to(tl.int64)

@@ -1,6 +1,6 @@
-"""The best token of every row of logits, in two launches: torch reads one row of a large vocabulary in few programs.
+"""The best token of every row of logits, in two launches: torch reads a large vocabulary's row in few programs.
 
-What a plain round does behind its forward is the second of them. A sampled token is the best once noise is added.
+A plain round's second launch also does what follows its forward. A sampled token is the best after noise is added.
 """
 
 from __future__ import annotations
@@ -28,26 +28,15 @@ def is_supported(device: torch.device, dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What is added to logits once they are divided, in float32.
+    """What is added to logits in float32, after the division by a temperature."""
 
-    Attributes:
-        temperatures: (batch,) float64, that logits are divided by.
-        lines: (batch, places, vocabulary) float32.
-        depths: (batch, n) int64, contiguous, which line is added behind each node.
-    """
-
-    temperatures: Tensor
-    lines: Tensor
-    depths: Tensor
+    temperatures: Tensor  # (batch,) float64
+    lines: Tensor  # (batch, places, vocabulary) float32
+    depths: Tensor  # (batch, n) int64, contiguous: which line is added after each node
 
 
 def best_of(logits: Tensor, noise: Noise | None = None) -> Tensor:
-    """Return argmax over the last dimension, int64: the first where several are equal, a NaN where there is one.
-
-    Args:
-        logits: (..., vocabulary); (batch, n, vocabulary) where there is noise.
-        noise: that is added before.
-    """
+    """Return argmax over the last dimension of (..., vocabulary), int64: the first of equal ones, or a NaN."""
     if not is_supported(logits.device, logits.dtype):
         return (logits if noise is None else noisy(logits, noise)).argmax(-1)
     greatest, places = _bests_of_chunks(logits.flatten(0, -2), noise)
@@ -60,21 +49,18 @@ def best_of(logits: Tensor, noise: Noise | None = None) -> Tensor:
 
 
 def noisy(logits: Tensor, noise: Noise) -> Tensor:
-    """Return (batch, n, vocabulary): logits over their temperatures, with noise; float64 ones stay so."""
+    """Return (batch, n, vocabulary): logits over their temperatures, plus noise; float64 stays."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     rows = torch.arange(len(wide), device=wide.device).unsqueeze(1)
     return wide / noise.temperatures.to(wide.dtype).view(-1, 1, 1) + noise.lines[rows, noise.depths]
 
 
 def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor, noise: Noise | None = None) -> None:
-    """End a plain round on the device: write what it emitted, and where the next one begins.
+    """End a plain round on the device: write its tokens from logits (batch, vocabulary), and where the next one begins.
 
-    Args:
-        logits: (batch, vocabulary), of a kind that is supported.
-        state: (3 * batch,) int64, one behind the other: tokens in each row's cache, how many are new, the newest.
-        is_live: () bool; where it is false the state stays as it is.
-        record: (batch, any) int64; its last two columns are written: the best token, and tokens in the cache then.
-        noise: that is added before, of one node for each row.
+    `state` (3 * batch,) int64 holds each row's tokens in the cache, how many are new, and the newest; it does not
+    change where `is_live` () is false. `record` (batch, any) int64 ends in the best token, and the tokens in the cache
+    then.
     """
     greatest, places = _bests_of_chunks(logits, noise)
     batch, chunks = greatest.shape
@@ -86,7 +72,7 @@ def go_on_behind(logits: Tensor, state: Tensor, is_live: Tensor, record: Tensor,
 
 
 def _bests_of_chunks(logits: Tensor, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    """Return (rows, chunks) greatest numbers in float32, and where they stand, of (rows, vocabulary)."""
+    """Return (rows, chunks) greatest numbers in float32, and their places, of (rows, vocabulary)."""
     assert logits.stride(1) == 1, "rows that lie together"
     (rows, width), chunks = logits.shape, -(-logits.shape[1] // CHUNK)
     greatest = logits.new_empty((rows, chunks), dtype=torch.float32)
@@ -113,7 +99,7 @@ def _best_of_chunk(
     logits: tl.tensor, greatest: tl.tensor, places: tl.tensor, width: tl.tensor, stride: tl.tensor, chunks: tl.tensor,
     chunk: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the greatest number of a part of one row, and where it stands; a NaN is greater than any."""
+    """Write the greatest number of a part of one row, and its place; a NaN is greater than any."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk + tl.arange(0, chunk)
@@ -127,7 +113,6 @@ def _noisy_best_of_chunk(
     places: tl.tensor, width: tl.tensor, stride: tl.tensor, chunks: tl.tensor, nodes: tl.tensor, line_count: tl.tensor,
     chunk: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Do the same with logits over a temperature and noise behind one of its nodes."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * chunk + tl.arange(0, chunk)
@@ -145,7 +130,6 @@ def _note_best(
     numbers: tl.tensor, greatest: tl.tensor, places: tl.tensor, row: tl.tensor, chunks: tl.tensor,
     chunk: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the greatest number of a program's part of a row, and where it stands."""
     numbers = tl.where(numbers == numbers, numbers, float("inf"))
     top, place = tl.max(numbers, 0, return_indices=True)
     at = row * chunks + tl.program_id(0)
@@ -158,7 +142,6 @@ def _first_best(
     greatest: tl.tensor, places: tl.tensor, row: tl.tensor, chunks: tl.tensor,
     padded: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the place of a row's greatest number, told those of its parts."""
     part = tl.arange(0, padded)
     tops = tl.load(greatest + row * chunks + part, mask=part < chunks, other=float("-inf"))
     _, best = tl.max(tops, 0, return_indices=True)
@@ -170,7 +153,6 @@ def _best_of_all(
     greatest: tl.tensor, places: tl.tensor, out: tl.tensor, chunks: tl.tensor,
     padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the place of one row's greatest number."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row = tl.program_id(0).to(tl.int64)
@@ -183,7 +165,6 @@ def _go_on(
     batch: tl.tensor, columns: tl.tensor,
     padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write what one row emitted, and where it goes on."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row = tl.program_id(0).to(tl.int64)

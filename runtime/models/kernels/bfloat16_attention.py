@@ -1,9 +1,8 @@
-"""Attention of new tokens over a cache in bfloat16: what `host_rows.py` does, by products of such numbers.
+"""Attention of new tokens over a bfloat16 cache: `host_rows.py` by products of bfloat16 numbers.
 
-Lines are the query heads of all new tokens that share a key-value head. They are taken by as many as a register has
-lanes: their scores of a column stand side by side. Queries are rounded to bfloat16 for the products; scores, weights
-and mixed values are in float32. A token's result does not depend on the tokens beside it, nor on how many columns,
-that it does not see, lie between those that it sees: a node of a tree attends as it would in a plain text.
+Lines are the query heads of all new tokens that share a key-value head; a register's lanes take one each. Queries are
+rounded to bfloat16 for the products; all else is float32. A token's result depends neither on the tokens beside it, nor
+on hidden columns between those that it sees: a node of a tree attends as in a plain text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 @compiled
 def pack(query: Numbers, first: int, panel: Bits) -> None:
-    """Write the lines from `first` on, (lines, size), as a panel (size / 2, LANES, 2); zeros where there are none."""
+    """Write the lines from `first` on, (lines, size), as a panel (size / 2, LANES, 2), filled up with zeros."""
     lines, size = min(LANES, len(query) - first), query.shape[1]
     for lane in range(LANES):
         for place in range(size):
@@ -33,7 +32,7 @@ def pack(query: Numbers, first: int, panel: Bits) -> None:
 
 @compiled
 def first_hidden(bias: Bits, row: int, first: int, last: int, groups: int) -> int:
-    """Return the first column that one of a row's lines does not see; the number of columns where they see all."""
+    """Return the first column that one of a row's lines does not see, or the number of columns."""
     column: int = bias.shape[2]
     for line in range(first - first % groups, last, groups):  # a token's lines see alike
         place = 0
@@ -45,7 +44,7 @@ def first_hidden(bias: Bits, row: int, first: int, last: int, groups: int) -> in
 
 @compiled
 def hide(scores: Numbers, bias: Bits, row: int, first: int, last: int, hidden: int) -> None:
-    """Add to some lines' scores (columns, LANES) what the bias says of columns from `hidden` on."""
+    """Add the bias of columns from `hidden` on to some lines' scores (columns, LANES)."""
     for line in range(first, last):
         for column in range(hidden, bias.shape[2]):
             added = number_of(bias[row, line, column], UNUSED)
@@ -57,10 +56,7 @@ def hide(scores: Numbers, bias: Bits, row: int, first: int, last: int, hidden: i
 def attend_lines(
     query: Numbers, states: Bits, bias: Bits, out: Bits, first: int, span: int, row: int, head: int, line: int
 ) -> None:
-    """Write what up to LANES lines from `line` on mix, of the lines (lines, size) of a row's key-value head.
-
-    The first of `span` columns in sight is `first`; the others as `attend_rows` takes them.
-    """
+    """Write up to LANES lines' mix from `line` on, of a row's key-value head (lines, size), over `span` columns."""
     lines, size = query.shape
     groups, last = lines * len(states) // len(out), min(line + LANES, lines)
     panel, scores = np.empty((size // 2, LANES, 2), np.uint16), np.empty((span, LANES), np.float32)
@@ -90,9 +86,9 @@ def attend_piece(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
     first: int, seen: int, heads: int, scale: float, piece: int, pieces: int,
 ) -> None:  # fmt: skip
-    """Write what one piece of a row's key-value head mixes, of its queries (rows * kv_heads, lines, size).
+    """Write one piece's mix of a row's key-value head; `queries` is (rows * kv_heads, lines, size).
 
-    Without pieces, write its keys, values and queries; where a head is one piece, what that mixes, too.
+    With `pieces` 0, write the head's keys, values and queries, and mix too where a head is one piece.
     """
     kv_heads, part = states.shape[2] // turns.shape[1], piece // max(pieces, 1)
     row, head, query = part // kv_heads, part % kv_heads, queries[part]
@@ -108,7 +104,7 @@ def shared_attend_pieces(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits, queries: Numbers,
     first: int, seen: int, heads: int, scale: float, pieces: int,
 ) -> None:  # fmt: skip
-    """Do what `attend_piece` does for all pieces of all rows and heads, by several threads."""
+    """Do `attend_piece` for all pieces of all rows and heads, by several threads."""
     for number in prange(len(queries) * max(pieces, 1)):
         piece = signed(number)
         attend_piece(qkv, turns, states, bias, columns, out, queries, first, seen, heads, scale, piece, pieces)
@@ -119,10 +115,7 @@ def attend(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
     first: int, seen: int, heads: int, scale: float, is_shared: bool,
 ) -> None:  # fmt: skip
-    """Do what `attend_rows` does, of the same arguments, for heads of a multiple of LANES numbers.
-
-    First all keys are written, then lines are mixed; where a head has no more than LANES of them, both at once.
-    """
+    """Do what `attend_rows` does, for heads of a multiple of LANES numbers; keys are written before any mix."""
     size, kv_heads, rows = turns.shape[1] // 2, states.shape[2] // turns.shape[1], len(states)
     lines = len(out) // rows * heads // kv_heads
     queries, pieces = np.empty((rows * kv_heads, lines, size), np.float32), (lines + LANES - 1) // LANES

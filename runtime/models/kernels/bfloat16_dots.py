@@ -1,12 +1,10 @@
-"""Products of bfloat16 numbers by the processor's own instruction, and what attention needs beside them.
+"""Products of bfloat16 numbers by the processor's instruction, and what attention needs beside them.
 
-VDPBF16PS multiplies 32 pairs of bfloat16 numbers and adds them up, two by two, to 16 numbers in float32: one
-instruction where widened numbers would take four. It is what AMD's processors have from Zen 4 on, and Intel's from
-Cooper Lake on.
+VDPBF16PS multiplies 32 pairs of bfloat16 numbers and adds them, two by two, to 16 float32 numbers: one instruction for
+four on widened numbers. AMD's processors have it from Zen 4 on, Intel's from Cooper Lake on.
 
-What many rows are multiplied by lies in panels of a register's lanes or two, pair by pair: the numbers that one
-instruction reads lie together, and a panel is read from front to back. Sums stand side by side, so that nothing is
-added up across a register, and a row's are the same whatever rows are beside it.
+Weights and keys lie in panels of one or two registers' lanes, pair by pair, read from front to back. Sums lie side by
+side: none crosses a register, and a row's do not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ INSTRUCTION, MATRIX_UNIT = "+avx512bf16", "+amx-bf16"
 
 @lru_cache
 def has_dots() -> bool:
-    """Return whether numba may use the instruction here, and the unit for whole matrices where there is one."""
+    """Return whether numba may use the instruction here, and also the matrix unit where there is one."""
     from llvmlite.binding import llvm_version_info  # heavy: loads LLVM
     from numba.core.registry import cpu_target
 
@@ -75,18 +73,10 @@ def _sums(
 
 
 def _product(write: Registers, rows: int, given: Sequence[Value]) -> None:
-    """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight.
+    """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight and `rows` of x.
 
-    Args:
-        write: what emits.
-        rows: of x.
-        given: addresses, strides in bytes, and numbers:
-            x, x_stride: of the rows.
-            panel: (length / 2, WIDTH, 2) numbers of the weight.
-            length: numbers of a row, a multiple of STEP.
-            bias: WIDTH numbers.
-            residual, residual_stride: WIDTH numbers for every row.
-            out, stride: WIDTH numbers for every row, written.
+    `given` are addresses, strides in bytes, and numbers: x, its stride; the panel (length / 2, WIDTH, 2); the length, a
+    multiple of STEP; WIDTH numbers of bias; WIDTH a row of residual, its stride, and of out, its stride.
     """
     x, x_stride, panel, length, bias, residual, residual_stride, out, stride = given
     for row, sums in enumerate(_sums(write, rows, REGISTERS, x, x_stride, panel, length)):
@@ -94,28 +84,17 @@ def _product(write: Registers, rows: int, given: Sequence[Value]) -> None:
 
 
 def _scores(write: Registers, rows: int, given: Sequence[Value]) -> None:
-    """Emit what writes x W^T in float32 for one panel of LANES rows.
-
-    Args:
-        write: what emits.
-        rows: of x.
-        given: as `_product`'s up to the length, of a panel (length / 2, LANES, 2), and
-            out: (rows, LANES) numbers in float32, written.
-    """
+    """Emit x W^T for a panel (length / 2, LANES, 2), as (rows, LANES) float32; `given` begins as for `_product`."""
     x, x_stride, panel, length, out = given
     for row, (sums,) in enumerate(_sums(write, rows, 1, x, x_stride, panel, length)):
         write.store(sums, write.behind(out, REGISTER_BYTES, row))
 
 
 def _weights(write: Registers, _: int, given: Sequence[Value]) -> None:
-    """Emit what makes weights of scores, in place: a lane's sum up to 1, and are NaN where a score is.
+    """Emit the softmax of scores in place: a lane's weights sum to 1, and are NaN where a score is.
 
-    They are summed up in float64, so that what nobody sees between others does not change a rounding.
-
-    Args:
-        write: what emits.
-        _: 1.
-        given: (columns, LANES) numbers in float32, and how many columns, above 0.
+    Sums are in float64, so that hidden columns between others change no rounding. `given` are the address of (columns,
+    LANES) float32 numbers, and columns, above 0.
     """
     scores, columns = given
 
@@ -143,19 +122,10 @@ def _weights(write: Registers, _: int, given: Sequence[Value]) -> None:
 
 
 def _mixed(write: Registers, lines: int, given: Sequence[Value]) -> None:
-    """Emit what writes sums of values over columns, weighed, one column after the other, rounded once.
+    """Emit weighted sums of values, rounded once; a column of weight 0 changes nothing, and may hold NaN.
 
-    What weighs nothing changes nothing, and may be no number.
-
-    Args:
-        write: what emits.
-        lines: that weigh.
-        given: addresses, strides in bytes, and numbers:
-            weights: (columns, LANES) numbers in float32, of which the first `lines` of a column count.
-            values, value_stride: of the columns' values.
-            columns: above 0.
-            size: numbers of a value, a multiple of LANES.
-            out, stride: `size` numbers for every line, written.
+    `given` are addresses, strides in bytes, and numbers: weights (columns, LANES) in float32, `lines` of a column
+    count; values, their stride; columns, above 0; size, a multiple of LANES; out, `size` numbers a line, its stride.
     """
     weights, values, value_stride, columns, size, out, stride = given
 

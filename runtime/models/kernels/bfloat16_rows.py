@@ -1,8 +1,7 @@
-"""x W^T in bfloat16 on a CPU, and what stands before and behind it in a layer, in one compiled call each.
+"""x W^T in bfloat16 on a CPU, and the work around it in a layer, in one compiled call each.
 
-Sums are in float32 and rounded once, behind bias and residual. Numbers come as their bits. The weights of a decoding
-step are read once for up to `MOST_ROWS` rows; a library's product takes twice as long there, most of it around its
-arithmetic.
+Sums are in float32 and rounded once, after bias and residual. Numbers come as their bits. A decoding step reads its
+weights once for up to `MOST_ROWS` rows; a library's product takes twice as long, mostly around its arithmetic.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 @compiled
 def panel_product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves, number: int) -> None:
-    """Write the columns of out that belong to one panel, all rows: it stays in a near cache while they take turns."""
+    """Write one panel's columns of out, all rows: the panel stays in a near cache meanwhile."""
     rows, length = x.shape
     first = number * WIDTH * HALF_BYTES
     panel = weight + first * length
@@ -79,16 +78,10 @@ def product_shared(x: Halves, weight: int, bias: Halves, residual: Halves, out: 
 
 @compiled
 def product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
-    """Write x W^T + bias + residual.
+    """Write x W^T + bias + residual into out (rows, out), for x (rows, in); `is_shared` by several threads.
 
-    Args:
-        x: (rows, in).
-        weight: address of (out / WIDTH, in / 2, WIDTH, 2) numbers, panels as `write_product` reads them; of a weight in
-            few bits address of its parts, as `packed_product` takes it, and `IS_PACKED`.
-        bias: (out,), or (0,) for none.
-        residual: (rows, out), or (0, out) for none.
-        out: (rows, out), written.
-        is_shared: whether several threads share the panels.
+    `weight` is the address of panels (out / WIDTH, in / 2, WIDTH, 2), or of `packed_product`'s parts plus `IS_PACKED`.
+    `bias` is (out,) or (0,), and `residual` (rows, out) or (0, out).
     """
     if weight & IS_PACKED:
         packed_product(x, weight - IS_PACKED, bias, residual, out, is_shared)
@@ -100,7 +93,7 @@ def product(x: Halves, weight: int, bias: Halves, residual: Halves, out: Halves,
 
 @compiled
 def norm(x: Halves, scale: Bits, eps: float, out: Halves, is_shared: bool) -> None:
-    """Do what `norm_rows` does, by several threads where that is worth it and wanted."""
+    """Do what `norm_rows` does, by several threads if wanted and worthwhile."""
     if is_shared and x.size > MOST_ALONE:
         shared_norm_rows(x, scale, eps, out)
     else:
@@ -163,19 +156,10 @@ def close_layer(
     output: int, gate_up: int, down: int,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> None:  # fmt: skip
-    """Write what a layer of the Llama kind leaves, of what its attention mixed.
+    """Write the result of a Llama layer from the mixed values of its attention, (rows, in); the rest is (rows, hidden).
 
-    middle = residual + output(mixed); out = middle + down(silu(gate) * up), gate and up being those of middle normed
-
-    Args:
-        mixed: (rows, in).
-        residual: (rows, hidden), what went into the layer.
-        out: (rows, hidden), written.
-        is_shared: whether several threads share the panels.
-        inner: how many gates there are.
-        output, gate_up, down: weights, and each one's bias, as `product` takes them.
-        scale: (1, hidden), of the norm before the MLP.
-        eps: added to its mean square.
+    middle = residual + output(mixed); out = middle + down(silu(gate) * up), gate and up being those of middle normed.
+    There are `inner` gates; `scale` (1, hidden) and `eps` are the second norm's.
     """
     middle, opened = np.empty_like(residual), np.empty((len(mixed), 2 * inner), np.uint16)
     product(mixed, output, output_bias, residual, middle, is_shared)
@@ -191,27 +175,12 @@ def run_layers(
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> None:  # fmt: skip
-    """Write what layers of the Llama kind leave, of what goes into the first; writes the new tokens' keys and values.
+    """Write the result of Llama layers that differ in weights alone; writes the new tokens' keys and values.
 
-    All layers are alike but for their weights.
-
-    Args:
-        hidden: (rows, hidden).
-        turns, mask, columns, first, seen, heads: as `attend` takes them, `mask` being its bias.
-        states: (layers, slots, capacity, width), of which the rows' slots are `slot` and those behind it.
-        out: as hidden, written.
-        after, features: of hidden states that are kept, as `keep_features` takes them.
-        passed: layers in front that are not run.
-        is_shared: whether several threads share the work.
-        attention_scale: of scores.
-        inner: gates of an MLP.
-        weights: (layers, 4): query, key and value; output; gate and up; down; as `product` takes them.
-        input_scale: (layers, 1, hidden), of the norm before attention.
-        input_eps: added to its mean square.
-        qkv_bias: (layers, any), like the other biases.
-        head_scale: (layers, lines, size), of the norm of queries and keys; (layers, 0, any) for none.
-        head_eps: added to its mean square.
-        output_bias, scale, eps, gate_up_bias, down_bias: as `close_layer` takes them, of every layer.
+    `hidden` (rows, hidden) enters the first layer that is run, after `passed` ones. `turns`, `columns`, `first`, `seen`
+    and `heads` are as for `attend`, and `mask` is its bias. `states` is (layers, slots, capacity, width), where the
+    rows' slots begin at `slot`. `weights` (layers, 4) are for `product`: query, key and value; output; gate and up;
+    down. Norms and biases are (layers, ...), as for `close_layer`; `head_scale` is (layers, 0, any) for none.
     """
     count, batch, current = len(weights), len(mask), hidden
     opened = np.empty((len(hidden), heads * (turns.shape[1] // 2) + states.shape[3]), np.uint16)
@@ -235,14 +204,10 @@ def run_layers(
 
 @compiled
 def keep_features(hidden: Halves, columns: Ints, passed: int, after: Ints, features: Halves) -> None:
-    """Write hidden states beside their tokens' keys and values, where those of so many layers are wanted.
+    """Write hidden states (batch * n, hidden) after `passed` layers beside their tokens' keys, if they are wanted.
 
-    Args:
-        hidden: (batch * n, hidden), which have passed so many layers.
-        columns: (batch * n,), the tokens' places in a cache.
-        passed: layers.
-        after: (parts,), how many layers each part of a feature has passed; none where nothing is kept.
-        features: (batch, capacity, parts * hidden) of the rows' slots, written.
+    `after` (parts,) counts the layers before each part of a feature; empty for no features. `features` is (batch,
+    capacity, parts * hidden) of the rows' slots.
     """
     rows, size = hidden.shape
     for part in range(len(after)):

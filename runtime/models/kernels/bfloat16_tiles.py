@@ -1,8 +1,7 @@
-"""Products of bfloat16 numbers by a processor's unit for matrices, AMX, which Intel's have from Sapphire Rapids on.
+"""Products of bfloat16 numbers by AMX, the matrix unit of Intel's processors from Sapphire Rapids on.
 
-TDPBF16PS multiplies a tile of up to 16 rows and 32 numbers by one of as many numbers and 16 lanes. A panel's pairs lie
-as it reads them, so weights are the same as for VDPBF16PS (`bfloat16_dots.py`). A row's sums are the same whatever
-rows are beside it. Who writes tiles asks the system first.
+TDPBF16PS multiplies a tile of up to 16 rows and 32 numbers by one of 16 lanes, in the same panels as VDPBF16PS
+(`bfloat16_dots.py`). A row's sums do not depend on the rows beside it. The system must first allow tiles.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, vol. 1, ch. 18; Linux, arch/x86/xstate.
 """
@@ -29,7 +28,7 @@ ASK_SYSTEM, ASK_FOR, TILES = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM,
 
 @lru_cache
 def may_use_tiles() -> bool:
-    """Return whether the system lets this process use the unit's tiles, all of its threads; it is asked once."""
+    """Return whether the system lets all threads of this process use the unit's tiles; requested once."""
     try:
         return int(ctypes.CDLL(None).syscall(ASK_SYSTEM, ASK_FOR, TILES)) == 0
     except (OSError, AttributeError):  # another system, which has no such call
@@ -37,14 +36,7 @@ def may_use_tiles() -> bool:
 
 
 def _product(write: TileRegisters, tiles: int, given: Sequence[Value]) -> None:
-    """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight.
-
-    Args:
-        write: what emits.
-        tiles: of rows.
-        given: how many rows, at least one of the last tile; then as `bfloat16_dots.write_product` takes it, of a length
-            that is a multiple of TILE_STEP.
-    """
+    """Emit `bfloat16_dots.write_product` for `tiles` of rows; `given` begins with the rows, some in the last tile."""
     rows, x, x_stride, panel, length, bias, residual, residual_stride, out, stride = given
     sums = [[tile * REGISTERS + number for number in range(REGISTERS)] for tile in range(tiles)]
     left = [MOST_TILES * REGISTERS + tile for tile in range(tiles)]

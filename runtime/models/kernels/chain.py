@@ -1,8 +1,7 @@
-"""Launches that begin while the kernel in front of them still runs: a GPU's short step is mostly waiting for the next.
+"""Launches that begin while the previous kernel still runs: a GPU's short step mostly waits for the next.
 
-A kernel's programs may be placed, and read what nobody writes, before the kernel in front of it is done. What that one
-wrote they read behind `take_turn`, which every program of a chained kernel calls before it reads or writes anything
-that another kernel writes or reads. So whatever stands in front of the kernel in front is done by then, too.
+Programs may start, and read what no kernel writes, before the previous kernel ends. All else they touch after
+`take_turn`, which every program of a chained kernel calls. So all kernels before the previous one have ended, too.
 
 Source: NVIDIA CUDA programming guide, "Programmatic dependent launch and synchronization".
 """
@@ -23,13 +22,13 @@ HOPPER = (9, 0)  # the first compute capability whose kernels may begin early
 
 
 def chained(device: torch.device) -> dict[str, bool]:
-    """Return what a launch of a kernel that takes its turn is told besides its own arguments."""
+    """Return the extra launch arguments of a kernel that calls `take_turn`."""
     return {"is_chained": True, "launch_pdl": True} if begins_early(device) else {"is_chained": False}
 
 
 @lru_cache
 def begins_early(device: torch.device) -> bool:
-    """Return whether kernels on a device may begin before those in front of them are done."""
+    """Return whether kernels on a device may begin before the previous ones end."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= HOPPER
 
 
@@ -37,7 +36,7 @@ def begins_early(device: torch.device) -> bool:
 def let_next_begin(
     is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Let the kernel behind this one begin as soon as all programs of this one have come here."""
+    """Let the next kernel begin as soon as all programs of this one have come here."""
     if is_chained:
         tl.extra.cuda.gdc_launch_dependents()
 
@@ -46,6 +45,6 @@ def let_next_begin(
 def take_turn(
     is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Wait until the kernel in front is done, and what it wrote is there."""
+    """Wait until the previous kernel has ended and its results are visible."""
     if is_chained:
         tl.extra.cuda.gdc_wait()

@@ -1,8 +1,8 @@
 """The likeliest next tokens of every row of logits, in two launches: torch sorts, and reads a row in few programs.
 
-The first reads all logits once and keeps the greatest of every part of a row, and of every group in a part. A number
-that is one of the k greatest lies in one of those k parts whose greatest are the greatest, and there in one of those k
-groups. So the second narrows parts to groups and groups to tokens, and looks at a few hundred numbers of a row.
+The first launch reads all logits once and writes the greatest of every part of a row, and of every group in a part. The
+k greatest numbers lie in the k parts, and there in the k groups, with the greatest maxima: the second launch reads
+these alone, a few hundred numbers of a row.
 """
 
 from __future__ import annotations
@@ -33,17 +33,10 @@ def is_supported(device: torch.device, dtype: torch.dtype, count: int) -> bool:
 
 
 def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the most likely tokens of every row, int64, and their log-probabilities, float32, most likely first.
+    """Return rows' likeliest tokens, int64, and log-probabilities, float32, (rows, count), of (rows, vocabulary).
 
-    Equal ones stand in the vocabulary's order. Where a row has what is no number, no log-probability of it is one, and
-    its tokens are any.
-
-    Args:
-        logits: (rows, vocabulary), of a kind that is supported.
-        count: at most `MOST_CHILDREN`; the vocabulary where that is smaller.
-
-    Returns:
-        (rows, count) each, contiguous.
+    The likeliest come first, equal ones in the vocabulary's order. A row with a NaN has NaN log-probabilities and any
+    tokens. The count is at most `MOST_CHILDREN`, and cut to the vocabulary.
     """
     (rows, width), parts = logits.shape, -(-logits.shape[1] // PART)
     count = min(count, width)
@@ -70,7 +63,7 @@ def _read_part(
     parts: tl.tensor,
     part: tl.constexpr, group: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the greatest number of a part of one row and of its groups, and the sum of e to all less the greatest."""
+    """Write the greatest number of a part of one row and of its groups, and the part's sum of e^(number - greatest)."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * part + tl.arange(0, part)
@@ -89,16 +82,10 @@ def _narrowed(
     numbers: tl.tensor, chosen: tl.tensor, above: tl.tensor, below: tl.tensor, wanted: tl.tensor,
     each: tl.constexpr, padded: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """Return the orders and places of the best of what some hold, as `best_first` does.
+    """Return the orders and places of the best numbers in the chosen holders, as `best_first` does.
 
-    Args:
-        numbers: address of all that are held, side by side.
-        chosen: (padded,), places of the holders; those behind all holders hold nothing.
-        above: how many holders there are.
-        below: how many they hold.
-        wanted: at most as many as the chosen ones hold.
-        each: what one holds, the last one less.
-        padded: a power of two.
+    `numbers` holds `below` numbers, `each` in a holder (the last one less). `chosen` (padded,) are places of holders;
+    those past `above`, the number of holders, hold nothing.
     """
     place = tl.minimum(chosen, above)[:, None] * each + tl.arange(0, each)[None, :]
     is_there = place < below
@@ -115,7 +102,6 @@ def _choose(
     padded: tl.constexpr, parts_padded: tl.constexpr, groups_each: tl.constexpr,
     group: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write one row's children."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, parts_padded)

@@ -1,7 +1,6 @@
-"""Loops over registers of AVX-512, written by hand for numba, which has no names for them.
+"""Loops over AVX-512 registers, emitted by hand for numba, which has no names for them.
 
-What such a loop sums up stays in registers from its first turn to its last. numba's own loops go through memory at
-every turn where they sum up more than one line at a time.
+They hold sums in registers; numba's loops over more than one line go through memory at every turn.
 """
 
 from __future__ import annotations
@@ -28,13 +27,10 @@ Emit = Callable[[Any, int, Sequence[Value]], None]  # Any: the kind of `Register
 
 
 class Emitted(Kernel[Arguments, None]):
-    """What other kernels call with a count and whole numbers, addresses among them; Python cannot call it.
-
-    A loop is emitted for each count from 1 on, so that a loop knows how many registers it has.
-    """
+    """A kernel for other kernels alone, with a count and whole numbers or addresses; each count has its loop."""
 
     def __init__(self, name: str, most: int, arguments: int, emit: Emit, writer: type[Registers] | None = None) -> None:
-        """Name what counts up to `most` and takes so many arguments behind the count; `writer` is what it emits by."""
+        """Name what counts up to `most` and takes so many arguments after the count; `writer` emits it."""
         self._name, self._most, self._arguments, self._emit = name, most, arguments, emit
         self._writer = writer or Registers
         self._machine_code = None
@@ -74,10 +70,10 @@ class Emitted(Kernel[Arguments, None]):
 
 
 class Registers:
-    """What loops do with registers, as LLVM's code; addresses and strides are in bytes."""
+    """LLVM code of loops over registers; addresses and strides are in bytes."""
 
     def __init__(self, builder: Any) -> None:
-        """Write behind what a builder has written."""
+        """Continue the code of a builder."""
         from llvmlite import ir  # heavy: loads LLVM
 
         self._ir, self._builder = ir, builder
@@ -93,14 +89,7 @@ class Registers:
     def loop(
         self, count: Value, step: int, starts: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
     ) -> list[Value]:
-        """Emit a loop over 0, step, ... below the count, which is above 0; return what the values became.
-
-        Args:
-            count: of what is looped over, a multiple of the step.
-            step: of a turn.
-            starts: values before the first turn.
-            body: what makes new values of the place and of those before.
-        """
+        """Emit a loop over 0, step, ... below count, a multiple of the step above 0; return the values after it."""
         builder = self._builder
         before, turn, leave = builder.basic_block, builder.append_basic_block(), builder.append_basic_block()
         builder.branch(turn)
@@ -132,40 +121,40 @@ class Registers:
         builder.position_at_end(leave)
 
     def rounded_down(self, count: Value, step: int) -> Value:
-        """Return the greatest multiple of a power of two that is no more than a whole number."""
+        """Return the greatest multiple of a power of two up to a whole number."""
         return self._builder.and_(count, self.whole(-step))
 
     def behind(self, start: Value, stride: Value | int, count: Value | int) -> Value:
-        """Return the address so many strides behind another."""
+        """Return the address `count` strides after another."""
         stride, count = (self.whole(one) if isinstance(one, int) else one for one in (stride, count))
         return self._builder.add(start, self._builder.mul(stride, count))
 
     def half_of(self, count: Value) -> Value:
-        """Return the half of a whole number."""
+        """Return half of a whole number."""
         return self._builder.lshr(count, self.whole(1))
 
     def pairs_at(self, address: Value) -> Value:
-        """Return a register of numbers in bfloat16."""
+        """Return a register of bfloat16 numbers."""
         return self._builder.load(self._pointer(address, self._pairs), align=2)
 
     def repeated_pair(self, address: Value) -> Value:
-        """Return a register that holds the pair of numbers in bfloat16 at an address in every lane."""
+        """Return a register with the pair of bfloat16 numbers at an address in every lane."""
         word = self._builder.load(self._pointer(address, self._word), align=2)
         return self._builder.bitcast(self._repeated(word, self._words), self._pairs)
 
     def repeated_number(self, address: Value) -> Value:
-        """Return a register that holds the number in float32 at an address in every lane."""
+        """Return a register with the float32 number at an address in every lane."""
         number = self._builder.load(self._pointer(address, self._ir.FloatType()), align=4)
         return self._repeated(number, self._numbers)
 
     def widened(self, address: Value) -> Value:
-        """Return a register of numbers in float32 that lie at an address in bfloat16."""
+        """Return a register of float32 numbers from bfloat16 at an address."""
         builder, halves = self._builder, self._ir.VectorType(self._half, LANES)
         narrow = builder.zext(builder.load(self._pointer(address, halves), align=2), self._words)
         return builder.bitcast(builder.shl(narrow, self._ir.Constant(self._words, [HALF_BITS] * LANES)), self._numbers)
 
     def dot(self, sums: Value, x: Value, weights: Value) -> Value:
-        """Return sums (LANES,) with the products of pairs added, two in each lane."""
+        """Return sums (LANES,) plus the products of pairs, two to a lane."""
         kind = self._ir.FunctionType(self._numbers, [self._numbers, self._pairs, self._pairs])
         return self._builder.call(self._function(kind, "llvm.x86.avx512bf16.dpbf16ps.512"), [sums, x, weights])
 
@@ -182,11 +171,11 @@ class Registers:
         return self._builder.fmul(one, other)
 
     def greater(self, one: Value, other: Value) -> Value:
-        """Return the greater ones; those of the other where one is no number."""
+        """Return the greater ones; those of the other where one is NaN."""
         return self._builder.select(self._builder.fcmp_ordered(">", one, other), one, other)
 
     def share(self, total: Value) -> Value:
-        """Return 1 / total, of sums in float64, in float32."""
+        """Return 1 / total in float32, of sums in float64."""
         one = self._ir.Constant(self._wide, [1.0] * LANES)
         return self._builder.fptrunc(self._builder.fdiv(one, total), self._numbers)
 
@@ -215,7 +204,7 @@ class Registers:
         return builder.select(builder.fcmp_ordered("==", exponent, self.all_of(-math.inf)), self.all_of(0.0), power)
 
     def all_of(self, number: float) -> Value:
-        """Return a register that holds a number in every lane."""
+        """Return a register with a number in every lane."""
         nearest = struct.unpack("f", struct.pack("f", number))[0]  # what LLVM reads is to be a float32
         return self._ir.Constant(self._numbers, [nearest] * LANES)
 
@@ -224,20 +213,20 @@ class Registers:
         return self._ir.Constant(self._wide, [0.0] * LANES)
 
     def added_wide(self, sums: Value, numbers: Value) -> Value:
-        """Return sums in float64 with numbers in float32 added."""
+        """Return float64 sums plus float32 numbers."""
         return self._builder.fadd(sums, self._builder.fpext(numbers, self._wide))
 
     def added_where(self, weight: Value, x: Value, sums: Value) -> Value:
-        """Return sums with weight * x added, rounded once, where the weight is not zero; else as they are."""
+        """Return sums plus weight * x, rounded once, where the weight is not zero; elsewhere unchanged."""
         builder, counts = self._builder, self._builder.fcmp_unordered("!=", weight, self.all_of(0.0))
         return builder.select(counts, self._fused(weight, x, sums), sums)
 
     def numbers_at(self, address: Value) -> Value:
-        """Return a register of numbers in float32."""
+        """Return a register of float32 numbers."""
         return self._builder.load(self._pointer(address, self._numbers), align=4)
 
     def store(self, numbers: Value, address: Value) -> None:
-        """Write numbers in float32."""
+        """Write float32 numbers."""
         self._builder.store(numbers, self._pointer(address, self._numbers), align=4)
 
     def store_rounded(self, numbers: Value, address: Value) -> None:
@@ -247,13 +236,7 @@ class Registers:
         self._builder.store(rounded, self._pointer(address, self._rounded), align=2)
 
     def store_added(self, sums: Sequence[Value], added: Sequence[Value], address: Value) -> None:
-        """Write registers of sums side by side in bfloat16, rounded once, with numbers in bfloat16 added.
-
-        Args:
-            sums: in float32.
-            added: addresses of as many numbers.
-            address: where to.
-        """
+        """Write float32 registers side by side in bfloat16, rounded once, after the numbers at `added` are added."""
         for place, value in enumerate(sums):
             for source in added:
                 value = self.added(value, self.widened(self.behind(source, HALF_REGISTER_BYTES, place)))

@@ -1,8 +1,7 @@
-"""x W^T in float32 for few rows, W being bfloat16: weights are read once, in two bytes, and widened in the register.
+"""x W^T in float32 for few rows and a bfloat16 W, which is read once in two bytes and widened in the register.
 
-The product of a decoding step is bound by reading W. Each weight that is read serves four rows. Few rows take the rows
-of W one after the other, as memory is read fastest; from a dozen on arithmetic is the bound, and two rows of W at once
-share the numbers of x.
+Reading W bounds the product of a decoding step, so each weight read serves four rows. Few rows take W's rows in memory
+order, which reads fastest; from a dozen on arithmetic is the bound, and two rows of W share the numbers of x.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 @compiled(inline="always")
 def signed(number: int) -> int:
-    """Return a prange's index as a range's is; what both are handed to is compiled twice else, with all below it."""
+    """Return a prange's index as a range's; otherwise what takes both is compiled twice, with all below it."""
     return np.int64(number)  # type: ignore[return-value]  # numba knows no difference
 
 
 @compiled(inline="always")
 def widened(half: np.uint16) -> np.float32:
-    """Return the float32 whose upper half this is, and whose lower half is zero."""
+    """Return the float32 with this upper half and a lower half of zeros."""
     return np.uint32(np.uint32(half) << np.uint32(16)).view(np.float32)
 
 
@@ -92,7 +91,7 @@ def one_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, l
 
 @compiled
 def tile(x: Numbers, weight: Halves, out: Numbers, number: int) -> None:
-    """Write some columns of out, all rows: the tile's weights stay in the nearest cache while rows take turns."""
+    """Write some columns of out, all rows: the tile's weights stay in the nearest cache meanwhile."""
     first, last, row = number * COLUMNS, min(len(weight), (number + 1) * COLUMNS), 0
     while row + 4 <= len(x):
         if len(x) >= PAIRED_ROWS:
@@ -109,13 +108,7 @@ def tile(x: Numbers, weight: Halves, out: Numbers, number: int) -> None:
 
 @compiled
 def product(x: Numbers, weight: Halves, out: Numbers) -> None:
-    """Write x W^T.
-
-    Args:
-        x: (rows, in).
-        weight: (out, in), out even.
-        out: (rows, out).
-    """
+    """Write x W^T into out (rows, out), for x (rows, in) and a weight (out, in), out even."""
     for number in range((len(weight) + COLUMNS - 1) // COLUMNS):
         tile(x, weight, out, number)
 

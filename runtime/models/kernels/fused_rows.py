@@ -1,4 +1,4 @@
-"""What a layer does to rows between its products, one launch each: a GPU's short step is mostly launches."""
+"""A layer's work on rows between its products, one launch each: a GPU's short step is mostly launches."""
 
 from __future__ import annotations
 
@@ -30,14 +30,9 @@ def gated(gate_up: Tensor) -> Tensor:
 
 
 def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x / rms(x) * weight, (rows, width), in float32 and rounded once to the kind of x.
+    """Return x / rms(x) * weight, (rows, width) contiguous, in float32 and rounded once to the kind of x.
 
-    Args:
-        x: (rows, width), contiguous.
-        weight: (width,), of any float format: a wider one gives what Gemma does, too.
-        eps: added to the mean square.
-
-    Source: Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4.
+    Source: Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4; with a wider weight Gemma's.
     """
     count, width = x.shape
     assert x.is_contiguous() and weight.shape == (width,) and weight.is_contiguous(), "lines that lie together"
@@ -53,7 +48,6 @@ def _gated(
     gate_up: tl.tensor, out: tl.tensor, width: tl.tensor,
     at_once: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write some columns of one row."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * at_once + tl.arange(0, at_once)
@@ -69,7 +63,6 @@ def _normed(
     x: tl.tensor, weight: tl.tensor, out: tl.tensor, eps: tl.tensor,
     width: tl.constexpr, padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write one row."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, padded)

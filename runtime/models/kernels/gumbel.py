@@ -1,7 +1,4 @@
-"""The noise of places in texts, in one launch: torch takes some twenty, and writes all numbers in 64 bits in each.
-
-It is `runtime.noise` in Triton's words: the same bits, and the same logarithms in float64.
-"""
+"""The noise of `runtime.noise` in one launch, bit for bit: torch takes some twenty, each in 64 bits."""
 
 from __future__ import annotations
 
@@ -31,16 +28,8 @@ def noise_behind(
 ) -> Tensor:
     """Return standard Gumbel noise, (batch, places, vocabulary) float32; 0 where a row is not sampled.
 
-    Args:
-        depths: (batch, n) int64, contiguous, below `places`. Where no node stands at a depth there may be any numbers:
-            trees might be far deeper than they are.
-        seeds: (batch,) int64.
-        is_sampled: (batch,) int64, 0 or 1.
-        first: (batch,) int64, place in the text that the noise of depth 0 is of; the next is of the next.
-        places: of each row.
-        vocabulary: tokens.
-
-    Source: see `runtime.noise`.
+    `depths` (batch, n) int64, contiguous, is below `places`; depths without a node are left unwritten, as trees may be
+    deeper than they are. The rest is (batch,) int64; `first` is the place in the text of depth 0.
     """
     noise = torch.empty((len(seeds), places, vocabulary), dtype=torch.float32, device=seeds.device)
     assert seeds.is_contiguous() and is_sampled.is_contiguous() and first.is_contiguous(), "a number per row"
@@ -60,7 +49,7 @@ def _mixed(
     z: tl.tensor,
     multiplier_1: tl.constexpr, multiplier_2: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return int64 numbers stirred by splitmix64's finaliser."""
+    """Return int64 numbers mixed by splitmix64's finaliser."""
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * multiplier_1
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * multiplier_2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
@@ -73,7 +62,7 @@ def _draw(
     padded: tl.constexpr, chunk: tl.constexpr, golden: tl.constexpr, position_step: tl.constexpr,
     multiplier_1: tl.constexpr, multiplier_2: tl.constexpr, below_one: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the noise of some tokens at one place of one text, where a node stands there."""
+    """Write the noise of some tokens at one place of one text, if a node is there."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, ahead, node = tl.program_id(2).to(tl.int64), tl.program_id(1), tl.arange(0, padded)

@@ -1,4 +1,4 @@
-"""What the random bits of a draw are hashed with: constants of torch's noise, and of kernels that draw the same.
+"""Constants that hash the random bits of a draw, for torch's noise and for kernels that draw the same.
 
 Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators", splitmix64, as signed integers.
 """

@@ -1,4 +1,4 @@
-"""What a drafter would draw on a CPU: the likeliest tokens behind its nodes, by scores with their places' noise."""
+"""What a drafter draws on a CPU: the likeliest children of its nodes, by scores plus their places' noise."""
 
 from __future__ import annotations
 
@@ -47,14 +47,7 @@ def draw_noise_of(seeds: Ints, places: Ints, ids: Ints, noise: Numbers, is_share
 
 @compiled(error_model="numpy")
 def score_line(line: Bits, noise: Numbers, top_k: int, settings: Numbers, scores: Numbers) -> None:
-    """Write what `sampling.draft_scores` makes of the scores (vocabulary,) behind one node.
-
-    Args:
-        line: the scores.
-        noise: (vocabulary,), of the node's place.
-        top_k: as `Draws` has it, like the settings (3,).
-        scores: (vocabulary,), written.
-    """
+    """Write `sampling.draft_scores` of one node's scores, with noise, (vocabulary,); the rest is as in `Draws`."""
     temperature, left_out, min_p = settings[0], settings[1], settings[2]
     is_sampled = temperature > np.float32(0)
     temper(line, temperature if is_sampled else np.float32(1), scores)
@@ -81,15 +74,10 @@ def drawn_children(
     lines: Bits, places: Ints, settings: Numbers, depth: int, ids: Ints, room: Numbers,
     tokens: Ints, log_probs: Numbers, is_shared: bool,
 ) -> bool:  # fmt: skip
-    """Write what `children` does of scores with the noise of the target's own draws.
+    """Write `children` of scores (batch, width, vocabulary) at one depth, plus the noise of the target's draws.
 
-    Args:
-        lines: (batch, width, vocabulary), the scores behind nodes of one depth.
-        places, settings: as `Draws` has them.
-        depth: of the nodes; 0 behind the texts themselves.
-        ids: (vocabulary,), of the tokens that are scored; none where they are counted from 0 on.
-        room: (at least batch * (1 + width), vocabulary) float32, written.
-        tokens, log_probs, is_shared: as `children` takes them.
+    `ids` (vocabulary,) are the scored tokens; empty for 0, 1, ... Depth 0 is right after the texts. `room` (at least
+    batch * (1 + width), vocabulary) float32 is overwritten.
     """
     batch, width, vocabulary = lines.shape
     noise, scores = room[:batch], room[batch : batch * (1 + width)]

@@ -1,8 +1,8 @@
-"""What a round draws from sampled scores on a CPU: the path of a tree that the draws take, and nothing beside it.
+"""Draws from sampled scores on a CPU, along the drawn path of a tree alone.
 
-A draw is the best score with noise, and noise is two logarithms of a hash for every token of a vocabulary. Few tokens
-can win: noise that would lift the best score of a block above the best so far belongs to hashes above a bound. So
-blocks are hashed, and logarithms taken of what is left. The best block comes first: the bound is high from the start.
+A draw is the best score plus noise, which is two logarithms of a hash for every token. Few tokens can win: a block's
+best score must gain enough noise to pass the best so far, so its hash must exceed a bound. So blocks are hashed, and
+logarithms taken of the rest. The best block comes first, so that the bound is high from the start.
 """
 
 from __future__ import annotations
@@ -42,15 +42,9 @@ def least_hash(noise: float) -> np.uint64:
 
 @compiled(error_model="numpy")
 def drawn_from(line: Bits, seed: int, place: int, temperature: np.float32, greatest: Orders, hashes: Hashes) -> int:
-    """Return the token that is drawn at a place of a text, the first of equals; of what is no number the first.
+    """Return the token drawn from a line (vocabulary,) at a place of a text, the first of equals, or the first NaN.
 
-    Args:
-        line: (vocabulary,), the scores.
-        seed: of the request.
-        place: in the text, of the token.
-        temperature: 0 for the best one.
-        greatest: one for each block of the vocabulary, written.
-        hashes: (BLOCK,), written.
+    Temperature 0 takes the best. `greatest` (a number for each block) and `hashes` (BLOCK,) are overwritten.
     """
     if temperature == np.float32(0):
         return best_of(line)
@@ -96,16 +90,10 @@ def temper(line: Bits, temperature: np.float32, scores: Numbers) -> None:
 def follow(
     scores: Bits, tokens: Ints, parents: Ints, sizes: Ints, places: Ints, settings: Numbers, paths: Ints
 ) -> None:
-    """Do what `accept` does in every row's tree, drawing behind the nodes of the path alone.
+    """Do what `accept` does in every row's tree, with draws at the nodes of the path alone.
 
-    Args:
-        scores: (batch, at least nodes, vocabulary).
-        tokens, parents: (batch, nodes), the root's column included, parents before children.
-        sizes: (batch,), nodes of each row that are no padding.
-        places: (batch, 3), the seed of each row; the place in the text of the token behind its root; top-k, 0 for all.
-        settings: (batch, 3), temperature, 0 where the best token is drawn; 1 less top-p; min-p.
-        paths: (batch, 2, nodes + 1), written: how many nodes the path has and these; the token behind each, `NO_TOKEN`
-            where its score is no finite number.
+    Trees, sizes and paths are as for `kernels.trees.walk`, with `NO_TOKEN` where a drawn score is not finite; `scores`
+    is (batch, at least nodes, vocabulary). `places` and `settings` (batch, 3) are as in `Draws`.
     """
     greatest = np.empty((scores.shape[2] + BLOCK - 1) // BLOCK, np.int32)
     hashes, orders, own = np.empty(BLOCK, np.uint64), np.empty(scores.shape[2], np.int32), np.empty(0, np.float32)

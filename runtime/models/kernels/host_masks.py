@@ -1,7 +1,7 @@
-"""Which scores stay by top-k, top-p and min-p, on a CPU, a line of a vocabulary at a time.
+"""Scores masked by top-k, top-p and min-p on a CPU, one vocabulary line at a time.
 
-What stays hangs on the least score that does, and that is found by bisecting all floats there are. Each try is one
-pass, and there are some thirty; to sort a large vocabulary takes seventeen, of a kind that branches.
+The least score that stays decides all, and is bisected among all floats, in some thirty passes. A sort of a large
+vocabulary takes seventeen, with branches.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ LEAST_ORDER = np.int64(-GREATEST)  # of no number
 
 @compiled
 def mask_line(line: Bits, scores: Numbers, top_k: int, left_out: np.float32, min_p: np.float32, room: Orders) -> None:
-    """Let only those scores stay that a request keeps; others become -inf.
+    """Set the scores (vocabulary,) float32 to -inf that a request's settings exclude; `line` is the same memory.
 
-    Args:
-        line: (vocabulary,), the scores by their bits, in the same memory.
-        scores: (vocabulary,) float32.
-        top_k: how many stay; 0 for all.
-        left_out: 1 less the probability that stays; 0 for all.
-        min_p: share of the best one's probability; 0 for all.
-        room: (vocabulary,), written.
+    `left_out` is 1 less the probability that stays; settings of 0 exclude none. `room` (vocabulary,) is overwritten.
     """
     if top_k > 0:
         orders_of(line, room)
@@ -49,7 +43,7 @@ def orders_of(line: Bits, orders: Orders) -> None:
 
 @compiled
 def keep_best(scores: Numbers, orders: Orders, least: np.int32) -> None:
-    """Let only scores stay whose order is at least that."""
+    """Mask the scores whose order is below `least`."""
     for place in range(len(scores)):
         scores[place] = scores[place] if orders[place] >= least else NEVER
 
@@ -65,7 +59,7 @@ def greatest_of(scores: Numbers) -> np.float32:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def mass_up_to(masses: Numbers, orders: Orders, most: np.int32) -> float:
-    """Return what those hold together whose order is at most that."""
+    """Return the total mass of orders up to `most`."""
     total = np.float64(0)
     for first in range(0, len(masses), BLOCK):
         block, own_orders, own = masses[first : first + BLOCK], orders[first : first + BLOCK], np.float32(0)
@@ -77,7 +71,7 @@ def mass_up_to(masses: Numbers, orders: Orders, most: np.int32) -> float:
 
 @compiled
 def keep_nucleus(scores: Numbers, orders: Orders, left_out: np.float32) -> None:
-    """Let the fewest best scores stay that hold the probability; of equal ones the last.
+    """Mask all but the fewest best scores that hold the probability; of equal ones the last stay.
 
     Source: Holtzman et al. 2019, arXiv:1904.09751, Sec. 3.1.
     """
@@ -114,7 +108,7 @@ def keep_nucleus(scores: Numbers, orders: Orders, left_out: np.float32) -> None:
 
 @compiled
 def keep_likely(scores: Numbers, share: np.float32) -> None:
-    """Let only scores stay that have that share of the best one's probability."""
+    """Mask the scores below that share of the best one's probability."""
     top = greatest_of(scores)
     for place in range(len(scores)):
         if power_of_e(scores[place] - top) < share:
@@ -123,7 +117,7 @@ def keep_likely(scores: Numbers, share: np.float32) -> None:
 
 @compiled
 def mask_rows(lines: Bits, scores: Numbers, top_k: Ints, left_out: Numbers, min_p: Numbers) -> None:
-    """Do what `mask_line` does in every row, (rows, n, vocabulary), told the settings of each (rows,)."""
+    """Do what `mask_line` does for (rows, n, vocabulary), with settings (rows,)."""
     room = np.empty(scores.shape[2], np.int32)
     for row in range(scores.shape[0]):
         for node in range(scores.shape[1]):

@@ -1,7 +1,6 @@
 """The noise of places in texts on a CPU, in one pass: torch takes some twenty over numbers of 64 bits.
 
-Logarithms are series of ours, so that a compiler computes eight at once. They are exact to the last bits of float64,
-and the noise is float32.
+Our logarithms are series, eight at once, exact to the last bits of float64; the noise is float32.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 @compiled(inline="always")
 def mixed(z: np.uint64) -> np.uint64:
-    """Return a number stirred by splitmix64's finaliser."""
+    """Return a number mixed by splitmix64's finaliser."""
     z = (z ^ (z >> np.uint64(30))) * UNSIGNED_1
     z = (z ^ (z >> np.uint64(27))) * UNSIGNED_2
     return z ^ (z >> np.uint64(31))
@@ -37,7 +36,7 @@ def mixed(z: np.uint64) -> np.uint64:
 
 @compiled(inline="always")
 def key_of(seed: int, place: int) -> np.uint64:
-    """Return what hashes all tokens at one place of a text."""
+    """Return the key that hashes all tokens at one place of a text."""
     return mixed(mixed(np.uint64(seed) + UNSIGNED_GOLDEN) + np.uint64(place) * UNSIGNED_STEP)
 
 
@@ -82,7 +81,7 @@ def noise_of(bits: np.uint64) -> np.float32:
 
 @compiled(error_model="numpy")
 def draw_block(key: np.uint64, first: int, block: Numbers) -> None:
-    """Write the noise of some tokens, the first of which is told."""
+    """Write the noise of tokens from `first` on."""
     for place in range(len(block)):
         block[place] = noise_of(hash_of(key, first + place))
 
@@ -98,14 +97,7 @@ def shared_noise(seeds: Ints, places: Ints, noise: Numbers) -> None:
 
 @compiled
 def draw_noise(seeds: Ints, places: Ints, noise: Numbers, is_shared: bool) -> None:
-    """Write the noise of all tokens at some places of texts.
-
-    Args:
-        seeds: (rows,).
-        places: (rows,), in the text.
-        noise: (rows, vocabulary), written.
-        is_shared: whether several threads share them.
-    """
+    """Write the noise of all tokens, (rows, vocabulary), at places (rows,) of texts with seeds (rows,)."""
     if is_shared and noise.size > MOST_ALONE:
         shared_noise(seeds, places, noise)
     else:

@@ -1,4 +1,4 @@
-"""What stands around a layer's products, for few rows on a CPU: norms, and attention of new tokens over a cache.
+"""The work around a layer's products, for few rows on a CPU: norms, and attention of new tokens over a cache.
 
 torch takes ten calls or more for each. Numbers come as their bits, in two bytes for bfloat16 and in four for float32;
 all arithmetic is in float32, and results are rounded once.
@@ -23,19 +23,19 @@ LEAST_EXPONENT = -87.0  # e to less is no normal float32
 
 @compiled(inline="always")
 def unused_bits(numbers: Bits) -> np.uint32:
-    """Return by how much the bits of a number are to be shifted to be those of a float32."""
+    """Return the shift that makes a number's bits those of a float32."""
     return np.uint32(32 - np.iinfo(numbers.dtype).bits)
 
 
 @compiled(inline="always")
 def number_of(bits: Any, unused: np.uint32) -> np.float32:
-    """Return the float32 with these bits in front, and zeros behind."""
+    """Return the float32 with these upper bits, and zeros below."""
     return np.uint32(np.uint32(bits) << unused).view(np.float32)
 
 
 @compiled(inline="always")
 def bits_of(number: np.float32, unused: np.uint32) -> np.uint32:
-    """Return the bits in front of a float32, the last one rounded to the nearest, ties to even."""
+    """Return the upper bits of a float32, rounded to the nearest, ties to even."""
     whole = np.float32(number).view(np.uint32)
     odd = (whole >> unused) & np.uint32(1)
     half = (np.uint32(1) << unused) >> np.uint32(1)
@@ -63,14 +63,7 @@ def power_of_e(exponent: np.float32) -> np.float32:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
-    """Write x / rms(x) * weight, line by line of the weight; what lies behind its lines in a row is left alone.
-
-    Args:
-        x: (rows, at least lines * size).
-        weight: (lines, size).
-        eps: added to the mean square.
-        out: as x, or x itself.
-    """
+    """Write x / rms(x) * weight into out, perhaps x, by lines of the weight (lines, size); the rest is not touched."""
     lines, size = weight.shape
     unused, unused_of_weight = unused_bits(x), unused_bits(weight)
     for part in range(len(x) * lines):
@@ -95,7 +88,7 @@ def shared_norm_rows(x: Bits, weight: Bits, eps: float, out: Bits) -> None:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def turn(lane: Bits, turns: Bits, turned: Numbers) -> None:
-    """Write a head's lane of a token (size,), turned by its angles: cosines, then signed sines, (2 * size,)."""
+    """Write a head's lane (size,), turned by its angles: cosines, then signed sines, (2 * size,)."""
     size, half, unused = len(lane), len(lane) // 2, unused_bits(lane)
     lefts, rights, turned_lefts, turned_rights = lane[:half], lane[half:], turned[:half], turned[half:]
     left_cosines, right_cosines = turns[:half], turns[half:size]
@@ -113,7 +106,7 @@ def turn_and_write(
     qkv: Bits, turns: Bits, states: Bits, columns: Ints, query: Numbers,
     heads: int, scale: float, row: int, first_head: int, last_head: int,
 ) -> None:  # fmt: skip
-    """Write a row's keys and values, and its queries, turned and scaled, (kv heads * n * groups, size)."""
+    """Write a row's keys, values and queries, turned and scaled, (kv heads * n * groups, size)."""
     capacity, size = states.shape[1], turns.shape[1] // 2
     count, kv_heads = len(columns) // len(states), states.shape[2] // (2 * size)
     groups, width, unused = heads // kv_heads, kv_heads * size, unused_bits(qkv)
@@ -137,7 +130,7 @@ def turn_and_write(
 
 @compiled
 def widen_block(states: Bits, row: int, column: int, last: int, at: int, block: Numbers) -> None:
-    """Write what lies from `at` on in some columns before the last, (COLUMNS, size); zeros for the others."""
+    """Write the numbers from `at` on of some columns before the last, (COLUMNS, size), filled up with zeros."""
     unused, size = unused_bits(states), block.shape[1]
     for number in range(COLUMNS):
         if column + number < last:
@@ -164,7 +157,7 @@ def score_block(query: Numbers, keys: Numbers, scores: Numbers, column: int, fir
 
 @compiled
 def mask(scores: Numbers, bias: Bits) -> None:
-    """Add to one line's scores what its bias says; the score of what nobody sees may be no number."""
+    """Add a line's bias to its scores; the score of a hidden column may be NaN."""
     unused = unused_bits(bias)
     for column in range(len(bias)):
         added = number_of(bias[column], unused)
@@ -173,7 +166,7 @@ def mask(scores: Numbers, bias: Bits) -> None:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED, error_model="numpy")
 def weigh(scores: Numbers) -> None:
-    """Make weights that sum up to 1 of one line's scores (columns,), in place; all are NaN where a score is."""
+    """Turn one line's scores (columns,) into weights of sum 1, in place; all are NaN where a score is."""
     greatest, total = np.float32(-np.inf), np.float64(0)
     for column in range(len(scores)):
         greatest = max(greatest, scores[column])
@@ -188,7 +181,7 @@ def weigh(scores: Numbers) -> None:
 
 @compiled(fastmath={"reassoc"})
 def are_numbers(block: Numbers) -> bool:
-    """Return whether a block holds neither infinities nor what is no number."""
+    """Return whether a block holds neither infinities nor NaN."""
     total = np.float32(0)
     for number in range(COLUMNS):
         for place in range(block.shape[1]):
@@ -198,10 +191,7 @@ def are_numbers(block: Numbers) -> bool:
 
 @compiled(fastmath={"contract"})
 def mix_block(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
-    """Add to some lines (lines, size) the values (COLUMNS, size) of COLUMNS columns, as much as they weigh.
-
-    One column after the other, so that those that weigh nothing change nothing.
-    """
+    """Add the weighted values (COLUMNS, size) to lines (lines, size), by columns: weight 0 changes nothing."""
     for line in range(first, last):
         a, b = weights[line, column], weights[line, column + 1]
         c, d = weights[line, column + 2], weights[line, column + 3]
@@ -214,7 +204,7 @@ def mix_block(weights: Numbers, values: Numbers, mixed: Numbers, column: int, fi
 
 @compiled(fastmath={"contract"})
 def mix_seen(weights: Numbers, values: Numbers, mixed: Numbers, column: int, first: int, last: int) -> None:
-    """Do what `mix_block` does where what nobody sees may be no number."""
+    """Do what `mix_block` does where hidden columns may hold NaN."""
     for line in range(first, last):
         for number in range(COLUMNS):
             weight = weights[line, column + number]
@@ -269,7 +259,7 @@ def attend_rows(
     qkv: Bits, turns: Bits, states: Bits, bias: Bits, columns: Ints, out: Bits,
     first: int, seen: int, heads: int, scale: float,
 ) -> None:  # fmt: skip
-    """Turn queries and keys of new tokens, write their keys and values into a cache, and mix what they see there.
+    """Turn new tokens' queries and keys, write keys and values into a cache, and mix what the tokens see there.
 
     Args:
         qkv: (batch * n, (heads + 2 * kv_heads) * size), queries, keys, values.
@@ -279,8 +269,6 @@ def attend_rows(
         columns: (batch * n,), where each token is written.
         out: (batch * n, heads * size), written.
         first, seen: the columns in sight are those from `first` to `seen`.
-        heads: of queries.
-        scale: of scores.
     """
     for row in range(len(states)):
         kv_heads = states.shape[2] // turns.shape[1]

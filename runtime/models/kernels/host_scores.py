@@ -1,7 +1,6 @@
-"""What a round reads of scores on a CPU: the best tokens, and how likely they are.
+"""What a round reads of scores on a CPU: the best tokens of the few long rows that are read, and how likely they are.
 
-The rows of a vocabulary are long and few of them are asked for, so nothing is computed of the others. Numbers come as
-their bits, in two bytes for bfloat16 and in four for float32.
+Numbers come as their bits, in two bytes for bfloat16 and in four for float32.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ prange = range  # compiled, it is numba's, which splits a loop among threads
 
 @compiled(inline="always")
 def order_of(bits: Any, unused: np.uint32) -> np.int32:
-    """Return a whole number that compares as the number with these bits does; what is no number is the greatest.
-
-    Args:
-        bits: of the number.
-        unused: as `unused_bits` tells.
-    """
+    """Return a whole number that compares as the number with these bits does; NaN is the greatest."""
     whole = np.uint32(np.uint32(bits) << unused)
     size = np.int32(whole & ~SIGN)
     if size > INFINITY:
@@ -44,7 +38,7 @@ def order_of(bits: Any, unused: np.uint32) -> np.int32:
 
 @compiled
 def best_of(line: Bits) -> int:
-    """Return the place of the greatest number, the first of equals; the first of those that are no numbers at all."""
+    """Return the place of the greatest number, the first of equals; the first NaN where there is one."""
     unused, greatest, start = unused_bits(line), np.int32(-GREATEST), 0
     for first in range(0, len(line), BLOCK):
         block, own = line[first : first + BLOCK], greatest
@@ -61,7 +55,7 @@ def best_of(line: Bits) -> int:
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def log_of_sum(line: Bits, greatest: np.float32) -> np.float32:
-    """Return the logarithm of the sum of e to all numbers, less the greatest of them."""
+    """Return log(sum of e^(number - greatest)) over all numbers."""
     unused, total = unused_bits(line), np.float64(0)
     for first in range(0, len(line), BLOCK):
         block, own = line[first : first + BLOCK], np.float32(0)
@@ -73,7 +67,7 @@ def log_of_sum(line: Bits, greatest: np.float32) -> np.float32:
 
 @compiled
 def greatest_of_blocks(line: Bits, unused: np.uint32, block: int, found: Orders) -> None:
-    """Write the greatest `order_of` each block of numbers, of the last one's as many as there are."""
+    """Write the greatest `order_of` each block; the last may be shorter."""
     for number in range(len(found)):
         part, own = line[number * block : (number + 1) * block], np.int32(-GREATEST)
         for place in range(len(part)):
@@ -84,7 +78,7 @@ def greatest_of_blocks(line: Bits, unused: np.uint32, block: int, found: Orders)
 
 @compiled
 def reached_by(orders: Orders, count: int) -> np.int32:
-    """Return the greatest number that at least `count` of the orders reach; the least there is where they are fewer."""
+    """Return the greatest number that at least `count` of the orders reach; the least order where they are fewer."""
     low, high = np.int64(-GREATEST), np.int64(GREATEST)
     while low < high:
         middle = (low + high + 1) >> 1
@@ -100,7 +94,7 @@ def reached_by(orders: Orders, count: int) -> np.int32:
 
 @compiled
 def insert(line: Bits, first: int, last: int, unused: np.uint32, orders: Orders, tokens: Ints) -> None:
-    """Let numbers from `first` to `last` take their places among the greatest so far, behind equal ones."""
+    """Insert numbers from `first` to `last` into the greatest so far, after equal ones."""
     count = np.uint64(len(tokens))
     for token in range(first, last):
         order, at = order_of(line[np.uint64(token)], unused), count - np.uint64(1)
@@ -116,12 +110,7 @@ def insert(line: Bits, first: int, last: int, unused: np.uint32, orders: Orders,
 def rank(line: Bits, tokens: Ints) -> None:
     """Write the places of the greatest numbers, the greatest first, of equals the first; see `best_of`.
 
-    As many blocks as there are tokens hold a number that is as great as the greatest of the last of them. So what is
-    less is none of those that are looked for, and where many are, few others are compared with each other.
-
-    Args:
-        line: at least as many numbers as tokens.
-        tokens: (any,), written.
+    The `count` greatest blocks each hold a number as great as the least of their maxima: smaller ones are not compared.
     """
     unused, count = unused_bits(line), len(tokens)
     block = BLOCK if count <= FEW else SMALL_BLOCK
@@ -136,7 +125,7 @@ def rank(line: Bits, tokens: Ints) -> None:
 
 @compiled(error_model="numpy")
 def children_of_node(line: Bits, tokens: Ints, log_probs: Numbers) -> None:
-    """Write the likeliest tokens (any,) behind one node, of the scores (vocabulary,) behind it."""
+    """Write the likeliest children (any,) of one node, from its scores (vocabulary,)."""
     unused = unused_bits(line)
     rank(line, tokens)
     greatest = number_of(line[tokens[0]], unused)
@@ -156,14 +145,9 @@ def shared_children(scores: Bits, tokens: Ints, log_probs: Numbers) -> None:
 
 @compiled
 def children(scores: Bits, tokens: Ints, log_probs: Numbers, is_shared: bool) -> bool:
-    """Write the likeliest tokens behind every node, as `growth.draft.children_of` finds them.
+    """Write every node's likeliest children, as `growth.draft.children_of` does; return whether all scores are numbers.
 
-    Returns whether all scores are numbers.
-
-    Args:
-        scores: (batch, width, vocabulary).
-        tokens, log_probs: (batch, width, any), written; at most the vocabulary.
-        is_shared: whether several threads share the nodes.
+    `scores` is (batch, width, vocabulary); `tokens` and `log_probs` are (batch, width, any), at most the vocabulary.
     """
     nodes, are_numbers = tokens.shape[0] * tokens.shape[1], True
     if is_shared and nodes * scores.shape[2] > MOST_ALONE:

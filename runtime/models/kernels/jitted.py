@@ -1,7 +1,7 @@
-"""Functions that Triton compiles for a GPU when they are first launched, so that importing them needs no Triton.
+"""Functions that Triton compiles for a GPU at their first launch, so that their import needs no Triton.
 
-Triton's compiler looks names up in a function's module, those of annotations too. A module of such functions therefore
-imports triton.language as `tl` for the type checker alone, and has it from the first launch on.
+Its compiler looks names up in a function's module, those of annotations too. So such a module imports triton.language
+as `tl` for the type checker alone, and has it from the first launch on.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ NO_COMPILER = "Triton cannot compile here, so slower kernels run; it needs a C c
 
 
 class DeviceFunction:
-    """A function in Triton's language and, from the first launch on, what Triton makes of it."""
+    """A function in Triton's language and, from the first launch on, Triton's form of it."""
 
     def __init__(self, function: Callable[..., Any], plain: tuple[str, ...], unaligned: tuple[str, ...]) -> None:
-        """Take a function; one that another calls is compiled into it.
+        """Take a function at a module's top level; those that it calls are compiled into it.
 
-        Args:
-            function: at a module's top level.
-            plain: integer arguments that change from launch to launch: no code is compiled for their divisors.
-            unaligned: tensors that begin anywhere: no code is compiled for where.
+        No code is compiled for the divisors of `plain` integers, which vary, or the alignment of `unaligned` tensors.
         """
         self._function, self._plain, self._unaligned = function, plain, unaligned
         self._made: Any = None  # Triton's own kind of function
@@ -45,7 +42,7 @@ class DeviceFunction:
         return launcher
 
     def made(self) -> Any:
-        """Return the function as Triton knows it."""
+        """Return Triton's form of the function."""
         if self._made is None:
             names = self._function.__globals__
             names["tl"] = import_module("triton.language")  # heavy, and not everywhere
@@ -74,13 +71,13 @@ def has_triton() -> bool:
 
 
 def launch_errors() -> tuple[type[Exception], ...]:
-    """Return what a launch raises where Triton cannot compile a function for a device, or the device cannot hold it."""
+    """Return the errors of a launch where Triton cannot compile for a device, or the device has no room."""
     errors: tuple[type[Exception], ...] = (RuntimeError,)
     return (*errors, import_module("triton.errors").TritonError) if has_triton() else errors
 
 
 def runs_triton(device: torch.device) -> bool:
-    """Return whether Triton compiles for a device; that it is installed and does not is told once."""
+    """Return whether Triton compiles for a device; warns once where it is installed and does not."""
     return device.type == "cuda" and has_triton() and compiles_for(device)
 
 
@@ -88,8 +85,7 @@ def runs_triton(device: torch.device) -> bool:
 def compiles_for(device: torch.device) -> bool:
     """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack.
 
-    Raises:
-        RuntimeError: memory is short, which says nothing about that, and is not kept.
+    Short memory raises RuntimeError: it answers nothing, and is not cached.
     """
     place = torch.zeros(1, dtype=torch.int32, device=device)
     of_a_driver: tuple[type[Exception], ...] = (OSError, SubprocessError, AssertionError, ImportError)
@@ -107,7 +103,6 @@ def compiles_for(device: torch.device) -> bool:
 
 @on_device()
 def _write_one(place: tl.tensor) -> None:
-    """Write a 1: the least work there is."""
     tl.store(place, 1)
 
 
@@ -120,5 +115,5 @@ def processors_of(device: torch.device) -> int:
 
 
 def power_of_two(number: int) -> int:
-    """Return the least power of two that is no less: the lengths that Triton's tiles have."""
+    """Return the least power of two that is no less: Triton's tiles have such lengths."""
     return 1 << (number - 1).bit_length()

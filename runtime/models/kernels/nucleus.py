@@ -1,8 +1,8 @@
-"""The fewest best tokens that hold a probability, found without sorting: one program bisects each row.
+"""The fewest best tokens that hold a probability, without a sort: one program bisects each row.
 
-What is kept hangs on the least score that is: a score is kept where all up to it, itself included, hold more than what
-is left out. Every pass over a row tries three scores and leaves a quarter of those that it may be, so some sixteen find
-it among all floats. torch sorts the rows, which takes a GPU longer than a forward does.
+A score stays where all up to it, itself included, hold more than what is left out; the least that stays decides. Every
+pass over a row tries three scores and leaves a quarter of the candidates, so some sixteen find it among all floats.
+torch sorts the rows, which takes a GPU longer than a forward.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ def is_supported(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def nucleus_of(scores: Tensor, left_out: Tensor) -> Tensor:
-    """Return scores, -inf where a token is not among the fewest best that hold the probability; of equal ones the last.
+    """Return scores (rows, n, vocabulary) float32, -inf but for the fewest best tokens that hold the probability.
 
-    What is no number stays. A row of which nothing is left out stays as it is.
-
-    Args:
-        scores: (rows, n, vocabulary) float32; not changed.
-        left_out: (rows, 1, 1) float32, 1 less the probability; below 1.
+    Of equal ones the last stay, and so does NaN. `left_out` (rows, 1, 1) float32 is 1 less the probability, below 1.
 
     Source: Holtzman et al. 2019, arXiv:1904.09751, Sec. 3.1.
     """
@@ -52,7 +48,6 @@ def _keep_best(
     scores: tl.tensor, left_out: tl.tensor, kept: tl.tensor, width: tl.tensor, nodes: tl.tensor,
     tile: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write one row."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, tile)
@@ -109,7 +104,7 @@ def _masses_up_to(
     own: tl.tensor, width: tl.tensor, top: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor,
     tile: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """Return what the scores up to each of three orders, int64, hold together, the greatest score holding 1."""
+    """Return the masses of the scores up to each of three orders, int64; the greatest score's mass is 1."""
     lane, first, second, third = tl.arange(0, tile), first.to(tl.int32), second.to(tl.int32), third.to(tl.int32)
     firsts, seconds, thirds = (
         tl.zeros((tile,), tl.float32),

@@ -1,8 +1,7 @@
-"""Floats as whole numbers that compare as they do, and the greatest of some, the first of equal ones first.
+"""Floats as int32 orders that compare as they do, and the greatest of some, the first of equal ones first.
 
-Orders are int32. Zero has no sign, what is no number is less than all that are, and the least int32 is what is not
-there at all: less than any. Two whole numbers are found for a warp by one instruction each, a float and where it stands
-take it many.
+Zero has no sign, NaN is less than all numbers, and the least int32 means absent. A warp finds the greatest whole number
+by one instruction; for a float and its place it needs many.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def order_of(
 def number_of(
     order: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
-    """Return the float32 numbers that have such orders."""
+    """Return the float32 numbers with such orders."""
     return tl.where(order < 0, -order | -0x80000000, order).to(tl.float32, bitcast=True)
 
 
@@ -41,11 +40,8 @@ def best_first(
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
     """Return the greatest orders and their places, (padded,) each, the greatest first, of equal ones the first place.
 
-    Args:
-        orders: (any,), at least `wanted` of them of what is there.
-        places: (any,) int32, no two alike.
-        wanted: how many are found; places behind them are the greatest int32.
-        padded: at least as many.
+    At least `wanted` of the orders (any,) are there; `places` (any,) int32 are distinct, and the greatest int32 past
+    these.
     """
     rank = tl.arange(0, padded)
     tops, chosen = tl.full((padded,), -0x80000000, tl.int32), tl.full((padded,), 0x7FFFFFFF, tl.int32)
@@ -61,7 +57,7 @@ def best_first(
 def reached_by(
     orders: tl.tensor, count: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
-    """Return the greatest order that at least `count` of the orders (any,) reach, found bit by bit."""
+    """Return the greatest order that at least `count` of the orders (any,) reach, bit by bit."""
     least = tl.where(tl.sum((orders >= 0).to(tl.int32), 0) >= count, 0, -0x80000000)
     for bit in range(0, 31):
         higher = least + (0x40000000 >> bit)

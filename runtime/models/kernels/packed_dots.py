@@ -1,10 +1,10 @@
-"""Products of weights in few bits by whole numbers in bytes, four pairs to a lane by one instruction.
+"""Products of weights in few bits by signed bytes, four pairs to a lane in one instruction.
 
-VPDPBUSD multiplies 64 unsigned bytes by 64 signed ones and adds them up, four by four, to 16 whole numbers, without a
-rounding. AMD's processors have it from Zen 4 on, and Intel's from Cascade Lake on.
+VPDPBUSD multiplies 64 unsigned bytes by 64 signed ones and adds them, four by four, to 16 whole numbers, unrounded.
+AMD's processors have it from Zen 4 on, Intel's from Cascade Lake on.
 
-A weight lies in panels of LANES rows, and within one group by group: a lane holds neighbours of one row. Two numbers
-share a byte where they have four bits. A row's sums are the same whatever rows are beside it.
+A weight lies in panels of LANES rows, and a panel group by group: a lane holds neighbours of one row. Two numbers of
+four bits share a byte. A row's sums do not depend on the rows beside it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Packing:
 
     @property
     def scale_bytes(self) -> int:
-        """Bytes of what such numbers are multiplied by, and of their least ones."""
+        """Bytes of the scales of such numbers, and of their least numbers."""
         return HALF_REGISTER_BYTES * (1 + self.has_least)
 
 
@@ -73,15 +73,14 @@ def has_byte_dots() -> bool:
 
 
 class ByteRegisters(Registers):
-    """Registers of numbers, of whole ones, and of bytes, four to a lane."""
+    """Registers of floats, of whole numbers, and of bytes, four to a lane."""
 
     def __init__(self, builder: Any) -> None:
-        """Write behind what a builder has written."""
         super().__init__(builder)
         self._halves = self._ir.VectorType(self._ir.HalfType(), LANES)
 
     def all_words(self, word: int) -> Value:
-        """Return a register that holds a whole number in every lane."""
+        """Return a register with a whole number in every lane."""
         return self._ir.Constant(self._words, [word] * LANES)
 
     def words_at(self, address: Value) -> Value:
@@ -89,7 +88,7 @@ class ByteRegisters(Registers):
         return self._builder.load(self._pointer(address, self._words), align=4)
 
     def repeated_word(self, address: Value) -> Value:
-        """Return a register that holds the whole number at an address in every lane."""
+        """Return a register with the whole number at an address in every lane."""
         return self._repeated(self._builder.load(self._pointer(address, self._word), align=4), self._words)
 
     def nibbles(self, words: Value, *, is_upper: bool) -> Value:
@@ -98,7 +97,7 @@ class ByteRegisters(Registers):
         return self._builder.and_(shifted, self.all_words(LOWER_NIBBLES))
 
     def dot_bytes(self, sums: Value, weights: Value, x: Value) -> Value:
-        """Return sums with the products of unsigned bytes and signed ones added, four in each lane."""
+        """Return sums plus the products of unsigned and signed bytes, four to a lane."""
         kind = self._ir.FunctionType(self._words, [self._words] * 3)
         return self._builder.call(self._function(kind, "llvm.x86.avx512.vpdpbusd.512"), [sums, weights, x])
 
@@ -107,15 +106,15 @@ class ByteRegisters(Registers):
         return self._builder.sitofp(words, self._numbers)
 
     def widened_half(self, address: Value) -> Value:
-        """Return a register of numbers in float32 that lie at an address in float16."""
+        """Return a register of float32 numbers from float16 at an address."""
         return self._builder.fpext(self._builder.load(self._pointer(address, self._halves), align=2), self._numbers)
 
     def sizes(self, numbers: Value) -> Value:
-        """Return numbers without their signs, as whole numbers of the same order; what is no number is the greatest."""
+        """Return absolute values as whole numbers of the same order; NaN is the greatest."""
         return self._builder.and_(self._builder.bitcast(numbers, self._words), self.all_words(UNSIGNED))
 
     def greater_word(self, one: Value, other: Value) -> Value:
-        """Return the greater ones of whole numbers that are not negative."""
+        """Return the greater ones of whole numbers of at least 0."""
         return self._builder.select(self._builder.icmp_signed(">", one, other), one, other)
 
     def added_words(self, one: Value, other: Value) -> Value:
@@ -128,7 +127,7 @@ class ByteRegisters(Registers):
         return self._builder.call(self._function(kind, f"llvm.vector.reduce.{what}.v{LANES}i32"), [words])
 
     def store_bytes(self, numbers: Value, factor: Value, address: Value) -> Value:
-        """Write numbers times a factor as bytes, rounded; return them as whole numbers."""
+        """Write numbers times a factor as rounded bytes; return them as whole numbers."""
         builder, rounds = self._builder, self.all_of(ROUNDS)
         shifted = builder.bitcast(self._fused(numbers, factor, rounds), self._words)  # its last bits are the number's
         words = builder.sub(shifted, builder.bitcast(rounds, self._words))
@@ -137,7 +136,7 @@ class ByteRegisters(Registers):
         return words
 
     def byte_factors(self, most: Value) -> tuple[Value, Value]:
-        """Return what makes bytes of numbers up to one that `sizes` tells, in every lane, and its inverse as one."""
+        """Return the factor to bytes of numbers up to `most` (see `sizes`), in every lane, and its inverse, once."""
         builder, single = self._builder, self._ir.FloatType()
         greatest, limit = builder.bitcast(most, single), self._ir.Constant(single, LEAST_SIZE)
         inverse = builder.fdiv(self._ir.Constant(single, MOST_BYTE), greatest)
@@ -146,44 +145,36 @@ class ByteRegisters(Registers):
         return self._repeated(inverse, self._numbers), back
 
     def store_one(self, one: Value, address: Value) -> None:
-        """Write a number in float32, or a whole one."""
+        """Write a float32 or a whole number."""
         self._builder.store(one, self._pointer(address, one.type), align=4)
 
     def less_product(self, whole: Value, other: Value) -> Value:
-        """Return -whole * other, the other being a whole number, or one in float32."""
+        """Return -whole * other; other is a whole number or a float32."""
         builder = self._builder
         if other.type == self._ir.FloatType():
             return builder.fneg(builder.fmul(builder.sitofp(whole, other.type), other))
         return builder.neg(builder.mul(whole, builder.trunc(other, self._word)))
 
     def expect(self, address: Value) -> None:
-        """Let the line of memory at an address come near; the address may be nobody's."""
+        """Prefetch the line of memory at an address, which may be invalid."""
         byte = self._ir.IntType(BYTE).as_pointer()
         kind = self._ir.FunctionType(self._ir.VoidType(), [byte, *[self._word] * 3])
         hints = [self._word(one) for one in (0, 3, 1)]  # to read, to be kept near, data
         self._builder.call(self._function(kind, "llvm.prefetch.p0"), [self._builder.inttoptr(address, byte), *hints])
 
     def added_product(self, one: Value, other: Value, sums: Value) -> Value:
-        """Return sums with products added, rounded once."""
+        """Return sums plus products, rounded once."""
         return self._fused(one, other, sums)
 
 
 def _product(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
     """Emit what writes x W^T + bias + residual, rounded once, for one panel of a weight.
 
-    Args:
-        write: what emits.
-        case: rows of x, and MOST_ROWS more for each packing in front of the weight's.
-        given: addresses, strides in bytes, and numbers:
-            x, x_stride: of the rows, in bytes.
-            factors, starts, factor_stride: for every row and group, what its bytes are multiplied by, in float32, and
-                the whole number that its sums begin with; the factor of least numbers, in float32, where there are any.
-            panel: numbers of the weight.
-            scales: (groups, 1 or 2, LANES) in float16, least numbers behind.
-            groups: of a row.
-            bias: LANES numbers.
-            residual, residual_stride: LANES numbers for every row.
-            out, stride: LANES numbers for every row, written.
+    `case` is the rows of x, plus MOST_ROWS for each packing before the weight's. `given` are addresses, strides in
+    bytes, and numbers: x in bytes, its stride; for every row and group the float32 factor of its bytes, and what its
+    sum begins with (a whole number, or the float32 factor of least numbers), their stride; the panel; scales (groups, 1
+    or 2, LANES) in float16, then least numbers; groups; LANES numbers of bias; LANES a row of residual, its stride, and
+    of out, its stride.
     """
     number, rows = divmod(case - 1, MOST_ROWS)
     packing, rows = PACKINGS[number], rows + 1
@@ -217,7 +208,7 @@ def _product(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
 
 
 def _weights(write: ByteRegisters, packing: Packing, group: Value) -> list[Value]:
-    """Emit what reads a group of a panel; return registers of bytes, each with the next neighbours."""
+    """Emit the load of a panel's group; return registers of bytes, each with the next neighbours."""
     count = packing.group_bytes // REGISTER_BYTES
     for place in range(count):
         write.expect(write.behind(group, 1, AHEAD + REGISTER_BYTES * place))
@@ -228,16 +219,10 @@ def _weights(write: ByteRegisters, packing: Packing, group: Value) -> list[Value
 
 
 def _rounded(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
-    """Emit what writes a row's numbers as bytes, group by group.
+    """Emit what writes a row's numbers as bytes, group by group, for the packing at place `case` - 1.
 
-    Args:
-        write: what emits.
-        case: place of a weight's packing, from 1 on.
-        given: addresses, and whole numbers:
-            x: numbers in bfloat16.
-            groups: how many there are.
-            zero: of the weight; of no use where its groups have least numbers.
-            rounded, factors, starts: as `_product` reads them, written.
+    `given` are addresses and whole numbers: x in bfloat16; groups; the weight's zero, not used for groups with least
+    numbers; then bytes, factors and starts for `_product`, written.
     """
     packing, (x, groups, zero, rounded, factors, starts) = PACKINGS[case - 1], given
     places = range(0, packing.group, LANES)
@@ -261,7 +246,7 @@ def _rounded(write: ByteRegisters, case: int, given: Sequence[Value]) -> None:
 
 
 def _copied(write: ByteRegisters, registers: int, given: Sequence[Value]) -> None:
-    """Emit what copies so many registers of anything; given: addresses, from where and where to."""
+    """Emit the copy of so many registers; given: addresses, from and to."""
     source, target = given
     for place in range(registers):
         numbers = write.numbers_at(write.behind(source, REGISTER_BYTES, place))

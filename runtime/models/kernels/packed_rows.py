@@ -1,4 +1,4 @@
-"""x W^T of a weight in few bits on a CPU: x becomes bytes, group by group, and what comes out is bfloat16."""
+"""x W^T of a weight in few bits on a CPU: x becomes bytes, group by group, and the result is bfloat16."""
 
 from __future__ import annotations
 
@@ -40,17 +40,10 @@ def shared_round_rows(x: Halves, packing: int, zero: int, rounded: Bytes, factor
 def round_rows(
     x: Halves, packing: int, zero: int, rounded: Bytes, factors: Numbers, starts: Words, is_shared: bool
 ) -> None:
-    """Write numbers as bytes times a factor of each group, and what sums of their products with a weight begin with.
+    """Write x (rows, in) as bytes times factors (rows, groups), and the starts (rows, groups) of their sums.
 
-    Args:
-        x: (rows, in).
-        packing: place of the weight's among `PACKINGS`.
-        zero: the whole number of the weight that means none; of no use where its groups have least numbers.
-        rounded: (rows, in), written.
-        factors: (rows, groups), written.
-        starts: as factors, written: whole sums in which `zero` counts for nothing, or, as the bits of a float32, what
-            least numbers are multiplied by.
-        is_shared: whether several threads share the rows.
+    `packing` is the weight's place in `PACKINGS`; `zero` is its whole number for 0, not used for groups with least
+    numbers. Starts are whole numbers that cancel `zero`, or the float32 bits of the factor of least numbers.
     """
     if is_shared and len(x) > 1 and x.size > MOST_ALONE:
         shared_round_rows(x, packing, zero, rounded, factors, starts)
@@ -64,7 +57,7 @@ def panel_product(
     case: int, rounded: Bytes, factors: Numbers, starts: Words, weight: int, weight_stride: int, scales: int,
     scales_stride: int, bias: Halves, residual: Halves, out: Halves, number: int,
 ) -> None:  # fmt: skip
-    """Write the columns of out that belong to one panel, all rows: it stays in a near cache while they take turns."""
+    """Write one panel's columns of out, all rows: the panel stays in a near cache meanwhile."""
     rows, first = len(rounded), number * LANES * HALF_BYTES
     own = bias.ctypes.data + first if len(bias) else NOTHING.ctypes.data
     added, added_stride = NOTHING.ctypes.data, 0
@@ -110,7 +103,7 @@ def product_shared(
 
 @compiled
 def part_product(x: Halves, part: Ints, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
-    """Do what `packed_product` does for one part, which is told by `PART`."""
+    """Do what `packed_product` does for one part, as `PART` describes it."""
     packing, group, zero, _, weight, weight_stride, scales, scales_stride = part
     rounded, factors = np.empty(x.shape, np.int8), np.empty((len(x), x.shape[1] // group), np.float32)
     starts, case = np.empty(factors.shape, np.int32), packing * MOST_ROWS
@@ -125,16 +118,7 @@ def part_product(x: Halves, part: Ints, bias: Halves, residual: Halves, out: Hal
 
 @compiled
 def packed_product(x: Halves, parts: int, bias: Halves, residual: Halves, out: Halves, is_shared: bool) -> None:
-    """Write x W^T + bias + residual.
-
-    Args:
-        x: (rows, in).
-        parts: address of what tells of the weight's parts, which stand below each other: for each of them `PART`.
-        bias: (out,), or (0,) for none.
-        residual: (rows, out), or (0, any) for none.
-        out: (rows, out), written.
-        is_shared: whether several threads share the panels.
-    """
+    """Do what `bfloat16_rows.product` does; `parts` is the address of `PART` numbers for each part of the weight."""
     part, first, place = np.empty(PART, np.int64), 0, parts
     while first < out.shape[1]:
         copy_registers(1, place, part.ctypes.data)

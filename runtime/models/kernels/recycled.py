@@ -1,4 +1,4 @@
-"""What Token Recycling does on a CPU, a call each: taking committed tokens in, and looking nodes up."""
+"""Token Recycling on a CPU, by one call to take committed tokens in, and one to look nodes up."""
 
 from __future__ import annotations
 
@@ -23,17 +23,11 @@ def take_in(
     known: Ints, ids: Ints, log_probs: Floats32,
     scale: Bits, eps: float, head: int, head_bias: Halves, no_residual: Halves, is_shared: bool,
 ) -> None:  # fmt: skip
-    """Write committed tokens, and beside each the likeliest tokens behind the one before it.
+    """Write committed tokens (rows,), and with each the likeliest successors of the token before it.
 
-    Args:
-        given: (rows, hidden), the target's last hidden states at the tokens before.
-        tokens, lines: (rows,), and where each is written, slot * capacity + column.
-        logits: (any, vocabulary), of so many rows at a time; written.
-        known: (slots, capacity), tokens.
-        ids, log_probs: (slots, capacity, successors).
-        scale, eps: the target's final norm's.
-        head, head_bias, no_residual: of the vocabulary's product, as `product` takes them.
-        is_shared: whether several threads share the work.
+    `given` (rows, hidden) are the target's last hidden states at the tokens before; `lines` (rows,) are slot * capacity
+    + column. `known` is (slots, capacity), `ids` and `log_probs` (slots, capacity, successors); `logits` (any,
+    vocabulary) is overwritten. `scale` and `eps` are the final norm's; the vocabulary's product is as for `product`.
     """
     for first in range(0, len(given), len(logits)):
         count = min(len(logits), len(given) - first)
@@ -49,7 +43,7 @@ def take_in(
 
 @compiled
 def place_of(known: Ints, token: int, length: int) -> int:
-    """Return where a token's newest successors lie, of a text (capacity,) of such a length; 0 where there are none."""
+    """Return where a token's newest successors are in a text (capacity,) of that length; 0 for none."""
     for place in range(length - 1, 0, -1):
         if known[place - 1] == token:
             return place
@@ -58,13 +52,7 @@ def place_of(known: Ints, token: int, length: int) -> int:
 
 @compiled
 def fill(ids: Ints, log_probs: Floats32, vocabulary: int, below: Ints, chances: Floats32) -> None:
-    """Write the children of a node: its successors (any,), and the lowest other ids behind what is said of these.
-
-    Args:
-        ids, log_probs: likeliest first, -inf from where nothing is said.
-        vocabulary: tokens there are.
-        below, chances: (children,), written; no more than the vocabulary.
-    """
+    """Write a node's children: its successors, likeliest first, -inf after the last, then the lowest other ids."""
     said, weight = 0, 0.0
     while said < len(ids) and np.isfinite(log_probs[said]):
         weight += math.exp(np.float64(log_probs[said]))
@@ -83,7 +71,7 @@ def fill(ids: Ints, log_probs: Floats32, vocabulary: int, below: Ints, chances: 
 
 @compiled
 def is_among(token: int, ids: Ints, count: int) -> bool:
-    """Whether a token is one of the first ids."""
+    """Return whether a token is one of the first ids."""
     found = False
     for place in range(count):
         found |= ids[place] == token
@@ -92,24 +80,16 @@ def is_among(token: int, ids: Ints, count: int) -> bool:
 
 @compiled
 def look_up(
-    tokens: Ints,
-    lengths: Ints,
-    known: Ints,
+    tokens: Ints,  # (batch, width), the nodes'
+    lengths: Ints,  # (batch, 1 or width), tokens of the texts before their trees
+    known: Ints,  # with ids and log_probs of the slots, as `take_in` writes them
     ids: Ints,
     log_probs: Floats32,
     vocabulary: int,
-    below: Ints,
+    below: Ints,  # with chances (batch, width, children), written
     chances: Floats32,
 ) -> bool:
-    """Write the children of nodes behind texts; return whether what is known of them are numbers.
-
-    Args:
-        tokens: (batch, width), the nodes' own.
-        lengths: (batch, 1 or width), tokens of the text that each node's tree hangs off.
-        known, ids, log_probs: of the slots, as `take_in` writes them.
-        vocabulary: tokens there are.
-        below, chances: (batch, width, children), written.
-    """
+    """Write the children of nodes after texts; return whether all known scores are numbers."""
     nobody, nothing = ids[0, 0, :0], log_probs[0, 0, :0]
     for row in range(len(tokens)):
         for node in range(tokens.shape[1]):

@@ -1,13 +1,12 @@
-"""Products of few rows with what stands before and behind them, one launch each: y = g(W p(x) + bias) + residual.
+"""Products of few rows with the work around them, one launch each: y = g(W p(x) + bias) + residual.
 
-p is a norm or nothing; g is a gate, silu of the first half of W's lines times the other half, or nothing. A decoding
-step is bound by reading W, which lies (out, in) and is read once, in long runs; up to 4 rows are multiplied in
-registers, more are a library's. A norm's factor 1 / rms(x) is one number per row and leaves the sum:
+p is a norm or nothing; g is a gate, silu of the first half of W's lines times the other half, or nothing. Reading W
+(out, in) bounds a decoding step, so it is read once, in long runs. A norm's factor 1 / rms(x) leaves the sum:
 
     W (x / rms(x) * weight) = 1 / rms(x) * W (x * weight)
 
-So nothing waits for it, and x is read once beside W. W waits for nobody: a program's first part of it is on its way
-before what wrote x is done (see chain.py). Sums are float32, and y is rounded once.
+So nothing waits for it, and x is read once beside W. W waits for no other kernel: a program loads its first part before
+x is ready (see chain.py). Sums are float32, and y is rounded once.
 
 Source: Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4 (the norm); Shazeer 2020, arXiv:2002.05202, Eq. 6 (the gate).
 """
@@ -34,7 +33,7 @@ KINDS = (torch.bfloat16, torch.float16, torch.float32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """How a product is cut: what a program takes of W at once."""
+    """What a program of a product takes of W at once."""
 
     columns: int  # of the result, lines of W; a power of two
     warps: int
@@ -49,31 +48,21 @@ TILES = (Tile(columns=4, warps=4), Tile(columns=4, warps=8), Tile(columns=8, war
 
 
 def tiles_for(rows: int, dtype: torch.dtype) -> tuple[Tile, ...]:
-    """Return the ways to cut a product of so many rows; none where the kernel is not for it."""
+    """Return the ways to cut a product of so many rows; none where the kernel does not take it."""
     return TILES if 1 <= rows <= LINES and dtype in KINDS else ()
 
 
 def multiplied(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
+    x: Tensor,  # (rows, in), of at most 4 rows
+    weight: Tensor,  # (out, in), of the kind of x; with a gate (2 * out, in): gates, then ups
+    bias: Tensor | None,  # (out,) or (2 * out,)
+    residual: Tensor | None,  # (rows, out), of the kind of x; overwritten
     *,
-    tile: Tile,
-    norm: Norm | None = None,
+    tile: Tile,  # one of `tiles_for`
+    norm: Norm | None = None,  # p, with a weight (in,) of any float format
     is_gated: bool = False,
 ) -> Tensor:
-    """Return g(W p(x) + bias) + residual, (rows, out), of the kind of x, written over the residual where there is one.
-
-    Args:
-        x: (rows, in), contiguous, of at most 4 rows.
-        weight: (out, in), contiguous, of the kind of x; with a gate (2 * out, in), gates, then what they let through.
-        bias: (out,) or (2 * out,).
-        residual: (rows, out), contiguous, of the kind of x.
-        tile: one of those that `tiles_for` gives.
-        norm: p, of a weight (in,) in any float format.
-        is_gated: whether g is silu(first half) * second half.
-    """
+    """Return g(W p(x) + bias) + residual, (rows, out), of the kind of x; all tensors are contiguous."""
     (rows, width), outs = x.shape, weight.shape[0] // 2 if is_gated else weight.shape[0]
     assert weight.shape[1] == width and rows <= LINES, "few rows of the product's width"
     assert norm is None or (norm.weight.shape == (width,) and norm.weight.is_contiguous()), "a norm of that width"
@@ -97,7 +86,7 @@ def _multiply(
     is_normed: tl.constexpr, is_gated: tl.constexpr, has_bias: tl.constexpr, adds: tl.constexpr,
     columns: tl.constexpr, depth: tl.constexpr, lines: tl.constexpr, run: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write some columns of all rows, `lines` at most; a thread sums up its runs, and all threads' sums come last."""
+    """Write some columns of all rows, `lines` at most; a thread sums its runs, and all threads' sums come last."""
     let_next_begin(is_chained)
     column, place = tl.program_id(0) * columns + tl.arange(0, columns), tl.arange(0, depth)
     is_column = column < outs

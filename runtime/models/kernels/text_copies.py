@@ -1,6 +1,6 @@
-"""Copies out of each text, found where the text grows: one launch takes in what is new, searches, and lays chains out.
+"""Copies out of each text, made where it grows: one launch takes in new tokens, searches, and lays chains out.
 
-The best place to copy behind is the first or the last one of those that agree with most of the text's end.
+The best place to copy from is the first or the last one of those that agree with most of the text's end.
 """
 
 from __future__ import annotations
@@ -24,28 +24,19 @@ FEW_NODES = 16  # of a tree: no code is made for fewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """How a chain is copied behind a match of m tokens.
-
-    Attributes:
-        length: most tokens; at most factor * m + offset.
-        factor, offset: see there.
-        shortest: m of a match that is copied from, at least.
-        longest: m counts as so many at most; 0 is no bound.
-        is_first: whether of several places the first is copied behind, else the last.
-        goes_on: whether a copy that reaches the text's end goes on with itself, else it ends there.
-    """
+    """How a chain is copied after a match of m tokens: at most `length` tokens, and at most factor * m + offset."""
 
     length: int
     factor: int
     offset: int
-    shortest: int
-    longest: int
-    is_first: bool
-    goes_on: bool
+    shortest: int  # least m of a match
+    longest: int  # m counts as so many at most; 0: no bound
+    is_first: bool  # of several places take the first, else the last
+    goes_on: bool  # a copy that reaches the text's end continues with itself, else it ends there
 
     @property
     def nodes(self) -> int:
-        """Of the longest chain, the root included."""
+        """Nodes of the longest chain, the root included."""
         return self.length + 1
 
 
@@ -57,19 +48,11 @@ def is_supported(device: torch.device) -> bool:
 def copy_behind(
     copying: Copying, texts: HeldTexts, state: Tensor, is_live: Tensor, drafted: Tensor | None, nodes: int
 ) -> Tensor:
-    """Take in what is new of each text; return the chain that is copied behind its end, or what a model drafted there.
+    """Take in each text's new tokens; return the chain copied after its end, or what a model drafted there.
 
-    Args:
-        copying: how.
-        texts: written, where `is_live`.
-        state: (batch * (2 + room),) int64, see `BatchState`: a text has a token more than its cache, and its newest
-            ones are there as far as `texts` lacks them.
-        is_live: () bool.
-        drafted: (batch, 3 * nodes of a model's trees + 1) int64, see `DeviceDraft.numbers`; None: no model drafts.
-        nodes: of the result's trees, the root included: those of the largest tree.
-
-    Returns:
-        (batch, 3 * nodes + 1) int64: tokens, parents, depths and sizes.
+    `texts` is written where `is_live` () is true. `state` (batch * (2 + room),) int64 is a `BatchState`: a text has a
+    token more than its cache, and the state holds all tokens that `texts` lacks. `drafted` is as `DeviceDraft.numbers`;
+    None: no model drafts. The result (batch, 3 * nodes + 1) int64 is tokens, parents, depths and sizes.
     """
     batch, capacity = texts.tokens.shape
     room, model_nodes = room_of(state, batch), model_nodes_of(drafted, nodes)
@@ -86,7 +69,7 @@ def copy_behind(
 
 
 def model_nodes_of(drafted: Tensor | None, nodes: int) -> int:
-    """Return the nodes of the trees that a model drafted, of `nodes` at most."""
+    """Return the nodes of the trees that a model drafted, `nodes` at most."""
     if drafted is None:
         return 0
     assert drafted.is_contiguous(), "rows that lie together"
@@ -104,7 +87,6 @@ def _copy(
     together: tl.constexpr,
     room_padded: tl.constexpr, padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Do one row."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, live = tl.program_id(0).to(tl.int64), tl.load(is_live)
@@ -136,7 +118,7 @@ def write_tree(
     numbers: tl.tensor, drafted: tl.tensor, row: tl.tensor, node: tl.tensor, token: tl.tensor, parent: tl.tensor,
     depth: tl.tensor, copied: tl.tensor, nodes: tl.tensor, model_nodes: tl.tensor, has_model: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a row's tree of `copied` nodes besides the root, or what a model drafted where there are none."""
+    """Write a row's tree of `copied` nodes besides the root; with none, the model's draft."""
     size = copied + 1
     if has_model:
         given, is_given = drafted + row * (3 * model_nodes + 1), node < tl.where(copied == 0, model_nodes, 0)

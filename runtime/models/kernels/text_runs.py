@@ -1,7 +1,7 @@
-"""How far every place of a text agrees with its end, brought up to date where the text has grown; for other kernels.
+"""How far every place of a text agrees with its end, updated where the text grows; for other kernels.
 
-Behind new tokens a place has what they agree with, and where they all do, what the place so many tokens before it had:
-so it costs a few loads for every place, however long the agreement is.
+After new tokens a place agrees as far as these do; where they all do, the run of the place so many tokens before it is
+added. So a place costs a few loads, however long the agreement is.
 """
 
 from __future__ import annotations
@@ -23,27 +23,20 @@ FEW_TOKENS = 16  # new ones: no code is made for fewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTexts:
-    """What a device holds of the texts of a batch.
+    """What a device holds of the texts of a batch."""
 
-    Attributes:
-        tokens: (batch, room) int32.
-        runs: (batch, room) int32, how many tokens up to each place agree with the text's end; of places before the
-            last.
-        lengths: (batch,) int64, tokens that were taken in.
-    """
-
-    tokens: Tensor
-    runs: Tensor
-    lengths: Tensor
+    tokens: Tensor  # (batch, room) int32
+    runs: Tensor  # (batch, room) int32, tokens up to each place but the last that agree with the text's end
+    lengths: Tensor  # (batch,) int64, tokens taken in
 
 
 def room_of(state: Tensor, batch: int) -> int:
-    """Return how many new tokens of a text a state tells at most, see `BatchState`."""
+    """Return the most new tokens of a text that a state holds, see `BatchState`."""
     return state.numel() // batch - 2
 
 
 def told_in(room: int) -> dict[str, int]:
-    """Return what code that takes texts in is compiled for, where so many new tokens are told of each."""
+    """Return the constants of code that takes in so many new tokens of each text."""
     return {"places": PLACES, "together": TOGETHER, "room_padded": max(power_of_two(room), FEW_TOKENS)}
 
 
@@ -52,7 +45,7 @@ def taken_in(
     state: tl.tensor, live: tl.tensor, text: tl.tensor, lengths: tl.tensor, row: tl.tensor, batch: tl.tensor,
     room: tl.tensor, room_padded: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """Write what is new of a text, where `live`; return where it ends, and how many tokens were new."""
+    """Write a text's new tokens, where `live`; return where it ends, and how many were new."""
     end, held = tl.load(state + row) + 1, tl.load(lengths + row)
     count, new = tl.load(state + batch + row), end - held
     lane = tl.arange(0, room_padded)
@@ -68,10 +61,7 @@ def runs_up_to(
     text: tl.tensor, runs: tl.tensor, place: tl.tensor, end: tl.tensor, new: tl.tensor, live: tl.tensor,
     together: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return the runs of some places of a text, and write them where `live`; from its end on, place by place.
-
-    What lies before these places is as it was. Places behind the last but one have none.
-    """
+    """Return the runs of some places of a text, and write them where `live`; call it from the text's end on."""
     run, does_agree = (place * 0).to(tl.int32), place < end - 1
     for first in range(0, new, together):
         ahead = tl.arange(0, together)  # compared at once, since each load is waited for as long as many

@@ -1,11 +1,10 @@
-"""Suffix trees behind the ends of texts, grown on the device: what followed each end before, by how often it did.
+"""Suffix trees after the ends of texts, grown on the device: what followed each end before, by how often it did.
 
-An end of m tokens occurred where `runs` is m at least, so the numbers that `runs` takes tell all ends that matter.
-Behind one, the places where it occurred are followed token by token, all at once: those that have gone on alike so far
-are one node, told by the newest of them, and how many of those above it they are is its chance. So every depth costs a
-few steps, however many nodes it has, and all that the text went on with at every place costs a few together. What
-`planner.kernels.suffix.read_and_grow` finds on the host is found here, node for node; of an end that occurred more than
-`MOST_PLACES` times the newest are looked at.
+An end of m tokens occurred where `runs` is at least m, so the values of `runs` give all ends that matter. Its places
+are followed token by token, all at once. Those with the same continuation so far are one node, named by the newest; its
+share of its parent's places is its chance. So a depth costs a few steps, however many nodes it has; tokens that follow
+at every place cost a few steps together. The result equals the host's `planner.kernels.suffix.read_and_grow`, node for
+node; of an end with more than `MOST_PLACES` places the newest count.
 """
 
 from __future__ import annotations
@@ -38,22 +37,14 @@ TOLD = 3  # of a program's best tree: score, match, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing:
-    """How trees grow behind ends of m tokens; see `planner.policies.SuffixTreePolicy`.
+    """How trees grow after ends of m tokens; see `planner.policies.SuffixTreePolicy`."""
 
-    Attributes:
-        nodes: most nodes, the root included; at most factor * m + offset besides it.
-        factor, offset: see there.
-        shortest: m of an end that is looked at, at least.
-        least_chance: of a node.
-        least_score: of a tree, whose chances add up to its score.
-    """
-
-    nodes: int
+    nodes: int  # most nodes with the root; besides it at most factor * m + offset
     factor: int
     offset: int
-    shortest: int
-    least_chance: float
-    least_score: float
+    shortest: int  # least m of an end
+    least_chance: float  # of a node
+    least_score: float  # of a tree: the sum of its chances
 
 
 def is_supported(device: torch.device) -> bool:
@@ -64,9 +55,7 @@ def is_supported(device: torch.device) -> bool:
 def grow_behind(
     growing: Growing, texts: HeldTexts, state: Tensor, is_live: Tensor, drafted: Tensor | None, nodes: int
 ) -> Tensor:
-    """Take in what is new of each text; return the tree of what followed its end, or what a model drafted there.
-
-    Arguments and result are those of `text_copies.copy_behind`.
+    """Do what `text_copies.copy_behind` does with the tree of what followed each text's end.
 
     Source: Oliaro et al. 2024, SuffixDecoding, arXiv:2411.04975.
     """
@@ -102,7 +91,7 @@ def grow_behind(
 
 
 def _halves_of(number: float) -> tuple[int, int]:
-    """Return the halves of a float64's bits, which a kernel is handed as they are: a float would lose half of them."""
+    """Return the halves of a float64's bits: as a float argument of a kernel it would lose half of them."""
     high, low = struct.unpack(">ii", struct.pack(">d", number))
     return high, low
 
@@ -111,7 +100,6 @@ def _halves_of(number: float) -> tuple[int, int]:
 def _whole(
     high: tl.tensor, low: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
-    """Return the float64 that has such halves."""
     return ((high.to(tl.int64) << 32) | (low.to(tl.int64) & 0xFFFFFFFF)).to(tl.float64, bitcast=True)
 
 
@@ -122,7 +110,7 @@ def _find_ends(
     longest: tl.constexpr, places: tl.constexpr, together: tl.constexpr, room_padded: tl.constexpr,
     is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Take in what is new of a row; write 1 in `ends` for every length of an end that no longer one stands for."""
+    """Take in a row's new tokens; write 1 in `ends` for every length of an end that no longer end covers."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, live = tl.program_id(0).to(tl.int64), tl.load(is_live)
@@ -144,7 +132,7 @@ def _grow(
     longest: tl.constexpr, programs: tl.constexpr, places: tl.constexpr, most_places: tl.constexpr,
     most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grow a tree behind one in so many ends of a row, the longest first, and write the best of them."""
+    """Grow a tree after every `programs`-th end of a row, the longest first, and write the best of them."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, turn = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -184,7 +172,7 @@ def _choose(
     model_nodes: tl.tensor, drafts: tl.tensor, least_high: tl.tensor, least_low: tl.tensor,
     has_model: tl.constexpr, programs: tl.constexpr, padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the best tree that a row's programs found, of equal ones that behind the longest end."""
+    """Write the best tree of a row's programs, of equal ones that after the longest end."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, turn = tl.program_id(0).to(tl.int64), tl.arange(0, programs)

@@ -14,7 +14,7 @@ UNSAFE_LAYER = "workqueue"  # of numba's: it ends the process where two threads 
 
 
 class _Told(local):
-    """What numba was told last, by a thread; telling it takes longer than a norm."""
+    """The thread count that this thread last gave numba; to give it takes longer than a norm."""
 
     threads = 1
 
@@ -23,10 +23,7 @@ _TOLD = _Told()
 
 
 def shared_by(threads: int) -> bool:
-    """Return whether loops are to be shared by several threads, of which numba is told how many.
-
-    Whoever tells numba another number in the same thread is heard until this one changes: results are the same.
-    """
+    """Return whether several threads share loops; sets numba's count for this thread, where `threads` changes."""
     if threads == 1:
         return False
     if threads == _TOLD.threads:
@@ -39,13 +36,13 @@ def shared_by(threads: int) -> bool:
 
 
 def can_share(threads: int) -> bool:
-    """Return whether kernels use that many threads where a loop is worth it: it can be shared, or one is all."""
+    """Return whether kernels use that many threads where a loop is worth it; one always can."""
     return threads == 1 or _teller() is not None
 
 
 @lru_cache
 def _teller() -> Callable[[int], None] | None:
-    """Return what tells numba how many threads this one may use, no more than it has; None where none are safe."""
+    """Return what sets numba's threads for this one, up to those it launched; None where none are safe."""
     import numba  # heavy: loads LLVM
 
     layers: Any = numba  # does not tell all that it exports

@@ -1,4 +1,4 @@
-"""What loops do with the tiles of a processor's unit for matrices, AMX, beside registers."""
+"""What loops do with the tiles of AMX, a processor's matrix unit, beside registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TileRegisters(Registers):
     """Registers and tiles; a tile has up to 16 lines of 64 bytes and is known by its place among eight."""
 
     def room(self, count: int) -> Value:
-        """Return the address of so many bytes that are this function's alone."""
+        """Return the address of so many bytes of this function's stack."""
         from numba.core import cgutils  # heavy: loads LLVM
 
         tools: Any = cgutils  # have no types
@@ -27,7 +27,7 @@ class TileRegisters(Registers):
         return self._builder.sub(number, self.whole(other))
 
     def shape_tiles(self, rows: Mapping[int, Value]) -> None:
-        """Let tiles have so many rows, by place, of 64 bytes each; what they hold is lost."""
+        """Give tiles so many rows, by place, of 64 bytes each; their content is lost."""
         builder, byte = self._builder, self._ir.IntType(8)
         shapes = self.room(TILE_SHAPES)
         for place in range(0, TILE_SHAPES, REGISTER_BYTES):
@@ -40,11 +40,11 @@ class TileRegisters(Registers):
         self._tiled("ldtilecfg", [self._pointer(shapes, byte)])
 
     def clear_tile(self, place: int) -> None:
-        """Let a tile hold zeros."""
+        """Fill a tile with zeros."""
         self._tiled("tilezero", [self._ir.IntType(8)(place)])
 
     def load_tile(self, place: int, address: Value, stride: Value) -> None:
-        """Let a tile hold lines of 64 bytes that lie a stride apart."""
+        """Load a tile from lines of 64 bytes that lie a stride apart."""
         byte = self._ir.IntType(8)
         self._tiled("tileloadd64", [byte(place), self._pointer(address, byte), stride])
 
@@ -54,11 +54,11 @@ class TileRegisters(Registers):
         self._tiled("tilestored64", [byte(place), self._pointer(address, byte), stride])
 
     def multiply_tiles(self, sums: int, left: int, right: int) -> None:
-        """Add to a tile of float32 numbers the product of two of pairs of bfloat16 numbers."""
+        """Add to a tile of float32 numbers the product of two of bfloat16 pairs."""
         self._tiled("tdpbf16ps", [self._ir.IntType(8)(place) for place in (sums, left, right)])
 
     def release_tiles(self) -> None:
-        """Let the system save no tiles any more."""
+        """Free the tiles, so that the system need not save them."""
         self._tiled("tilerelease", [])
 
     def _tiled(self, name: str, given: list[Value]) -> None:

@@ -1,13 +1,9 @@
-"""Attention of a tree's nodes to a key-value cache, split over keys: what a GPU's decoding step hangs on.
+"""Attention of a tree's nodes to a key-value cache, split over keys: it decides a GPU's decoding step.
 
-Few queries read a long cache, so one program per head would leave most of the device idle. The keys of every head are
-shared among several programs, whose parts of the softmax a second launch puts together. The grid depends on shapes
-alone; each program finds on the device which keys are its own. So a launch may sit in a CUDA graph and costs what the
-text at hand is long, not what the cache could hold.
-
-Queries and keys are turned, and normed where a family does that, by whoever reads them, and the program that reads the
-new nodes' keys stores them. What is in the cache already waits for nobody: each program's first keys and values are on
-their way before the projection in front of it is done (see chain.py).
+Few queries read a long cache, so one program per head would leave most of the device idle. Several programs share the
+keys of every head, and a second launch joins their parts of the softmax. The grid depends on shapes alone; each program
+finds its keys on the device. So a launch fits a CUDA graph and costs by the text's length, not the cache's capacity.
+Each program loads its first cached keys and values before the projection is done (see chain.py).
 
 Source: Dao et al. 2022, arXiv:2205.14135, Sec. 3.1: a softmax in parts.
 """
@@ -37,50 +33,29 @@ def is_supported(device: torch.device, dtype: torch.dtype, size: int) -> bool:
 
 
 def attend_tree(
-    qkv: Tensor,
-    states: Tensor,
-    starts: Tensor,
-    bits: Tensor,
-    columns: Tensor,
-    positions: Tensor,
-    turns: Tensor,
-    weight: Tensor | None = None,
+    qkv: Tensor,  # (batch * n, (heads + 2 * kv_heads) * size) of `KINDS`: queries, keys, values
+    states: Tensor,  # (batch, capacity, 2 * kv_heads * size) of the same kind, keys then values
+    starts: Tensor,  # (batch,) int64, committed tokens
+    bits: Tensor,  # (batch, n, words) int64: bit c % 64 of word c // 64, the sign being bit 63
+    columns: Tensor,  # (batch, n) int64, where the nodes are stored; unseen ones may share one
+    positions: Tensor,  # (batch, n) int64; beyond the table of turns they are its last
+    turns: Tensor,  # (places, 2 * size): cosines, then sines with the signs that the roll needs
+    weight: Tensor | None = None,  # (heads + kv_heads, size) of any float format: a norm's, head by head
     *,
     heads: int,
-    kv_heads: int,
+    kv_heads: int,  # query head h reads h // (heads // kv_heads)
     scale: float,
-    eps: float = 0.0,
-    window: int | None = None,
-    hides_first: bool = False,
-    splits: int | None = None,
+    eps: float = 0.0,  # of the norm
+    window: int | None = None,  # columns that a node sees at most, all bits of a node or more; None: all
+    hides_first: bool = False,  # column 0 is seen by the node stored there alone
+    splits: int | None = None,  # programs that share the keys of a head; None: as many as fill the device
 ) -> Tensor:
     """Store the nodes' keys and values and mix values for them; never reads the device on the host.
 
-    Node j of row b sees the columns below starts[b], and starts[b] + c where bit c of bits[b, j] is set. A node must
-    see something. With a window it sees the last of these alone. What is cached lies left of all that is new in a row.
-    Queries and keys are x * cosine + roll(x, size / 2) * sine, and before that x / rms(x) * weight where there is a
-    weight, in float32 and rounded once.
-
-    Args:
-        qkv: (batch * n, (heads + 2 * kv_heads) * size) of bfloat16, float16 or float32, contiguous: queries, keys,
-            values.
-        states: (batch, capacity, 2 * kv_heads * size) of the same kind, keys then values; rows that lie together.
-        starts: (batch,) int64, committed tokens.
-        bits: (batch, n, words) int64, contiguous: bit c % 64 of word c // 64, the sign being bit 63.
-        columns: (batch, n) int64, contiguous, where the nodes are stored; those that nobody sees may share one.
-        positions: (batch, n) int64; beyond the table of turns they are its last.
-        turns: (places, 2 * size), contiguous: cosines, then sines with the signs that the roll wants.
-        weight: (heads + kv_heads, size) of any float format, contiguous: a norm's, head by head.
-        heads: of queries.
-        kv_heads: of keys, and of values; query head h reads head h // (heads // kv_heads).
-        scale: what scores are multiplied by.
-        eps: added to the mean square of what is normed.
-        window: columns that a node sees at most, all bits of a node or more; None: all.
-        hides_first: whether column 0 is seen by the node that is stored there alone.
-        splits: programs that share the keys of a head; None takes as many as fill the device.
-
-    Returns:
-        (batch * n, heads * size), contiguous, of the same kind; sums are float32.
+    Node j of row b sees the columns below starts[b], and starts[b] + c where bit c of bits[b, j] is set, with a window
+    the last of these alone. A node must see something. Cached columns lie left of all new ones in a row. Queries and
+    keys turn to x * cosine + roll(x, size / 2) * sine, with a weight after x / rms(x) * weight. All is contiguous but
+    rows of `states`, and `positions`. Return (batch * n, heads * size) of the kind of qkv; sums are in float32.
 
     Source: Su et al. 2021, arXiv:2104.09864, Eq. 34 (the turns); Zhang, Sennrich 2019, arXiv:1910.07467, Eq. 4.
     """
@@ -126,20 +101,9 @@ def _turned(
     cosine: tl.tensor, sine: tl.tensor, eps: tl.tensor,
     size: tl.constexpr, axis: tl.constexpr, is_normed: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Return heads, normed where they are and turned, in the format that they are read in.
+    """Return heads, normed if `is_normed` and turned, in the format that they are read in.
 
-    Args:
-        at: addresses of their numbers; a head lies along `axis`.
-        partner_at: of those half a head away.
-        weight_at: of a norm's weights.
-        partner_weight_at: likewise.
-        is_there: false for padding.
-        cosine: that belong to them.
-        sine: likewise, signed.
-        eps: of the norm.
-        size: of a head.
-        axis: 0 or 1.
-        is_normed: whether they are.
+    `at` are addresses of their numbers, a head along `axis`, `partner_at` of those half a head away; weights likewise.
     """
     given, partner = tl.load(at, mask=is_there, other=0.0), tl.load(partner_at, mask=is_there, other=0.0)
     x, y = given.to(tl.float32), partner.to(tl.float32)
@@ -154,14 +118,7 @@ def _turned(
 def _seen(
     bits: tl.tensor, node: tl.tensor, is_line: tl.tensor, is_node: tl.tensor,
 ) -> tl.tensor:  # fmt: skip
-    """Return (lines, any): whether each line's bits have each node's.
-
-    Args:
-        bits: addresses (lines,) of each line's words.
-        node: (any,) int32.
-        is_line: (lines,), false for padding.
-        is_node: (any,), false where there is no bit.
-    """
+    """Return (lines, any): whether each line's bits, at addresses (lines,), include each node (any,) int32."""
     word = tl.load(bits[:, None] + (node >> 6)[None, :], mask=is_line[:, None] & is_node[None, :], other=0)
     return ((word >> (node & 63)[None, :].to(tl.int64)) & 1) != 0
 
@@ -170,14 +127,9 @@ def _seen(
 def _taken_in(
     best: tl.tensor, total: tl.tensor, mixed: tl.tensor, scores: tl.tensor, value: tl.tensor,
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """Return the greatest score, the weights' sum and the weighted values of the lines, some keys later.
+    """Return greatest score, sum of weights (lines,) and weighted values (lines, padded), updated by some keys.
 
-    Args:
-        best: (lines,), of scores in powers of two.
-        total: (lines,).
-        mixed: (lines, padded).
-        scores: (lines, keys); -inf of what a line does not see.
-        value: (keys, padded).
+    `best` is of scores in powers of two, `scores` (lines, keys), -inf for hidden keys, and `value` (keys, padded).
     """
     latest = tl.maximum(best, tl.max(scores, 1))
     level = tl.where(latest == float("-inf"), 0.0, latest)  # of a line that has seen nothing yet
@@ -200,11 +152,10 @@ def _attend(
     columns: tl.constexpr, nodes: tl.constexpr, alone: tl.constexpr, is_windowed: tl.constexpr,
     is_normed: tl.constexpr, hides_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write one split's part of the mix of some lines; a line is a node and one of the query heads it has here.
+    """Write one split's part of the mix of some lines; a line is a node and one of its query heads here.
 
-    Alone, the split writes the mix itself, (batch, count, heads, size). Else it writes (batch, count, heads, splits,
-    size) of weighted values, and the greatest score and the weights' sum beside each, which are -inf and 0 where it has
-    seen nothing. The last split reads the new nodes, and stores them for all.
+    Alone, it writes the mix itself, (batch, count, heads, size); otherwise (batch, count, heads, splits, size) with the
+    greatest score and the sum of weights of each, -inf and 0 where it saw nothing. The last split stores the new nodes.
     """
     let_next_begin(is_chained)
     groups: tl.constexpr = heads // kv_heads
@@ -320,18 +271,7 @@ def _combine(
     parts: tl.tensor, weights: tl.tensor, out: tl.tensor, splits: tl.tensor,
     size: tl.constexpr, padded: tl.constexpr, parts_padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write (size,) of one head of one node: its splits' parts put together.
-
-    Args:
-        parts: (lines, splits, size), weighted values; anything where the sum of weights is 0.
-        weights: (lines, splits, 2), greatest scores and sums of weights.
-        out: (lines, size).
-        splits: of the keys.
-        size: of a head.
-        padded: a power of two.
-        parts_padded: likewise, of `splits`.
-        is_chained: whether it takes its turn.
-    """
+    """Write (size,) of one head of one node: its splits' parts joined, where their sum of weights is not 0."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     line = tl.program_id(0).to(tl.int64)

@@ -1,4 +1,4 @@
-"""How attention to trees is cut into programs of a GPU: by shapes alone, so that a captured launch serves any text."""
+"""How attention to trees is cut into a GPU's programs: by shapes alone, so that a captured launch serves any text."""
 
 from __future__ import annotations
 
@@ -33,29 +33,17 @@ class Cut:
 
 def cut_of(
     *,
-    count: int,
-    groups: int,
-    heads: int,
-    padded: int,
+    count: int,  # new nodes of a row
+    groups: int,  # query heads of a key-value head
+    heads: int,  # key-value heads of all rows
+    padded: int,  # size of a head, padded to a power of two
     dtype: torch.dtype,
-    capacity: int,
-    seen: int | None,
-    processors: int,
-    splits: int | None,
+    capacity: int,  # columns of the cache
+    seen: int | None,  # columns that a row's nodes see at most; None: all
+    processors: int,  # of the device
+    splits: int | None,  # programs that share the keys of a head; None: as many as fill the device
 ) -> Cut:
-    """Return how a launch is cut.
-
-    Args:
-        count: new nodes of a row.
-        groups: query heads of a key-value head.
-        heads: key-value heads of all rows.
-        padded: size of a head, padded to a power of two.
-        dtype: of queries, keys and values.
-        capacity: columns of the cache.
-        seen: columns that a row's nodes see at most; None: all.
-        processors: of the device.
-        splits: programs that share the keys of a head; None takes as many as fill the device.
-    """
+    """Return how a launch is cut."""
     columns, lines = columns_of(padded, dtype), lines_of(count * groups, padded, dtype)
     tiles, nodes = -(-count * groups // lines), FEW_NODES if count <= FEW_NODES else columns
     warps = warps_of(lines, padded, nodes)
@@ -67,7 +55,7 @@ def cut_of(
 
 
 def columns_of(padded: int, dtype: torch.dtype) -> int:
-    """Return how many keys a program takes at once, the size of a head being padded to a power of two."""
+    """Return how many keys a program takes at once, for a head's size padded to a power of two."""
     most = MOST_WIDE_NUMBERS if dtype == torch.float32 else MOST_NUMBERS
     return min(MOST_COLUMNS, max(LEAST_COLUMNS, most // padded))
 
@@ -79,18 +67,15 @@ def lines_of(rows: int, padded: int, dtype: torch.dtype) -> int:
 
 
 def warps_of(lines: int, padded: int, nodes: int) -> int:
-    """Return how many warps have a program's numbers in their registers: sums, and two tiles of keys and values."""
+    """Return how many warps hold a program's numbers in registers: sums, and two tiles of keys and values."""
     is_wide = lines == MOST_LINES or padded == MOST_SIZE or (padded > MOST_SIZE // 4 and nodes > FEW_NODES)
     return WIDE_WARPS if is_wide else WARPS
 
 
 def splits_of(programs: int, tiles: int, processors: int) -> int:
-    """Return how many programs share the keys of a head: so many that the last of all is done first.
+    """Return how many programs share the keys of a head, so that the last of all ends first.
 
-    Args:
-        programs: without sharing.
-        tiles: of keys that the cache can hold.
-        processors: programs that run at once.
+    `programs` counts them without sharing, `tiles` those of keys that fit the cache; `processors` programs run at once.
     """
 
     def cost(splits: int) -> int:  # in tiles

@@ -1,7 +1,6 @@
-"""What lies between the forwards of a tree that grows by its candidates' scores, one launch per layer and one behind.
+"""The work between the forwards of a tree that grows by its candidates' scores: a launch per layer, and one at the end.
 
-A program grows one row's tree: candidates are recorded, the best ones laid out for the next forward, and the best of
-all made a tree. It is `growth.candidates` and `growth.layout` for trees whose shapes hang on no score.
+It is `growth.candidates` and `growth.layout` for trees whose shapes do not depend on scores, one program a row.
 """
 
 from __future__ import annotations
@@ -27,16 +26,10 @@ FEW_NODES, FEW_CHILDREN, FEW_CANDIDATES = 8, 64, 256  # of a layer fed and recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """Room for all candidates of all layers, in recorded order.
+    """Room for all candidates of all layers, in recorded order."""
 
-    Attributes:
-        told: (batch, 3, candidates) int64: tokens, or -1 where the log-probability is no number; parents among all
-            candidates, -1 for the root; depths.
-        scores: (batch, candidates) float32 path log-probabilities.
-    """
-
-    told: Tensor
-    scores: Tensor
+    told: Tensor  # (batch, 3, candidates) int64: tokens (-1: NaN), parents (-1: root), depths
+    scores: Tensor  # (batch, candidates) float32, path log-probabilities
 
     @classmethod
     def room(cls, batch: int, candidates: int, device: torch.device) -> Recorded:
@@ -47,46 +40,27 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The candidates of one layer that are expanded, best first, laid out for a forward behind the committed text.
+    """The expanded candidates of one layer, best first, laid out for a forward after the committed text."""
 
-    Attributes:
-        tokens: (batch, width) int64.
-        positions: (batch, width) int64, in the text.
-        columns: (batch, width) int64, in the cache.
-        starts: (batch,) int64, tokens of each row's text.
-        bits: (batch, width, words) int64, see `TreeMask`.
-        candidates: (batch, width) int64, among all candidates.
-        scores: (batch, width) float32 path log-probabilities.
-    """
-
-    tokens: Tensor
-    positions: Tensor
-    columns: Tensor
-    starts: Tensor
-    bits: Tensor
-    candidates: Tensor
-    scores: Tensor
+    tokens: Tensor  # (batch, width) int64
+    positions: Tensor  # (batch, width) int64, in the text
+    columns: Tensor  # (batch, width) int64, in the cache
+    starts: Tensor  # (batch,) int64, tokens of each row's text
+    bits: Tensor  # (batch, width, words) int64, see `TreeMask`
+    candidates: Tensor  # (batch, width) int64, among all candidates
+    scores: Tensor  # (batch, width) float32, path log-probabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """All children of a frontier.
+    """All children of a frontier; candidate = slot * children + rank."""
 
-    Attributes:
-        tokens: (batch, candidates) int64, contiguous; candidate = slot * children + rank.
-        log_probs: (batch, candidates) float32, contiguous, conditional on the slot's node.
-        children: of every node.
-        above: the frontier; None is the root alone.
-        start: index of the first among all candidates of all layers.
-        depth: 1 for the root's children.
-    """
-
-    tokens: Tensor
-    log_probs: Tensor
-    children: int
-    above: Frontier | None
-    start: int
-    depth: int
+    tokens: Tensor  # (batch, candidates) int64, contiguous
+    log_probs: Tensor  # (batch, candidates) float32, contiguous, conditional on the slot's node
+    children: int  # of every node
+    above: Frontier | None  # None: the root alone
+    start: int  # index of the first among all candidates of all layers
+    depth: int  # 1 for the root's children
 
     @property
     def slots(self) -> int:
@@ -95,22 +69,17 @@ class Layer:
 
     @property
     def end(self) -> int:
-        """Index behind the last among all candidates of all layers."""
+        """Index after the last among all candidates of all layers."""
         return self.start + self.tokens.shape[1]
 
 
 def extend(
     layer: Layer, recorded: Recorded, starts: Tensor, take: Tensor, *, width: int, written: int
 ) -> Frontier:  # fmt: skip
-    """Record a layer and return its best candidates, of equal ones the first recorded, as the next forward's nodes.
+    """Record a layer; return its best candidates, of equal ones the first recorded, as the next forward's nodes.
 
-    Args:
-        layer: at least `width` candidates.
-        recorded: written.
-        starts: (batch,) int64, contiguous, tokens in the cache before the forward that read what was committed.
-        take: (batch,) int64, contiguous, the last of the tokens that it read.
-        width: candidates that are expanded.
-        written: drafted nodes of every row in the cache.
+    `starts` and `take` are (batch,) int64, contiguous: tokens in the cache before the forward that read committed ones,
+    and the last of those. The cache holds `written` drafted nodes of every row.
     """
     batch, words, above = len(layer.tokens), -(-(written + width) // WORD), layer.above
     assert layer.tokens.is_contiguous() and layer.log_probs.is_contiguous(), "rows that lie together"
@@ -136,15 +105,9 @@ def extend(
 
 
 def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
-    """Record the last layer and return the trees of the best candidates of all, as `DeviceDraft.numbers` has them.
+    """Record the last layer; return the trees of the `drafts` best candidates of all, as `DeviceDraft.numbers`.
 
-    Args:
-        layer: behind which none is recorded.
-        recorded: written.
-        drafts: nodes of each tree besides the root; there are as many candidates.
-
-    Returns:
-        (batch, 3 * (drafts + 1) + 1) int64: tokens, parents, depths, in recorded order behind the root, and the size.
+    That is (batch, 3 * (drafts + 1) + 1) int64: tokens, parents, depths, in recorded order after the root, and sizes.
     """
     batch, total = recorded.scores.shape
     assert layer.end == total >= drafts and total <= MOST_CANDIDATES, "all candidates, and not too many"
@@ -160,14 +123,12 @@ def finish(layer: Layer, recorded: Recorded, drafts: int) -> Tensor:
 
 
 def _read_of(layer: Layer) -> tuple[Tensor, ...]:
-    """Return a layer's tensors, and what its candidates and scores hang on."""
     if layer.above is None:
         return layer.tokens, layer.log_probs, layer.tokens, layer.log_probs
     return layer.tokens, layer.log_probs, layer.above.candidates, layer.above.scores
 
 
 def _shape_of(layer: Layer) -> dict[str, int | bool]:
-    """Return what code is compiled for."""
     return {"padded": max(power_of_two(layer.tokens.shape[1]), FEW_CHILDREN), "is_first": layer.above is None}
 
 
@@ -177,7 +138,7 @@ def _recorded(
     row: tl.tensor, start: tl.tensor, total: tl.tensor, depth: tl.tensor, children: tl.tensor, slots: tl.tensor,
     padded: tl.constexpr, is_first: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Write one row's candidates of a layer and return the orders (padded,) of their scores."""
+    """Write one row's candidates of a layer; return the orders (padded,) of their scores."""
     place = tl.arange(0, padded)
     is_there, at = place < slots * children, row * (slots * children) + place
     log_prob = tl.load(log_probs + at, mask=is_there, other=0.0)
@@ -206,7 +167,6 @@ def _extend(
     width: tl.tensor, children: tl.tensor, slots: tl.tensor,
     width_padded: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Record one row's candidates and lay the best out."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, node = tl.program_id(0).to(tl.int64), tl.arange(0, width_padded)
@@ -237,7 +197,7 @@ def _finish(
     children: tl.tensor, slots: tl.tensor,
     total_padded: tl.constexpr, padded: tl.constexpr, is_first: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Record one row's last candidates and write the tree of the best; `nodes` is room for where each stands in it."""
+    """Record one row's last candidates and write the tree of the best; `nodes` is room for each one's place in it."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, total_padded)

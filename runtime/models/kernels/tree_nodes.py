@@ -1,7 +1,6 @@
-"""The nodes of a suffix tree behind one end of a text, by one program: listed depth by depth, ranked, and written.
+"""The nodes of a suffix tree after one end of a text, by one program: listed depth by depth, ranked, and written.
 
-A line of what is listed is as long as `most_listed`: tokens, parents among the listed, depths, and ranks; likewise
-chances, and chances by rank.
+Lines of `most_listed`: tokens, parents among the listed, depths, and ranks; likewise chances, and chances by rank.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def placed(
     runs: tl.tensor, mine: tl.tensor, match: tl.tensor, end: tl.tensor, places: tl.constexpr, most: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Write the newest places where an end of so many tokens occurred, the newest first; return how many there are."""
+    """Write the newest places where an end of `match` tokens occurred, the newest first; return how many."""
     count, chunk = match * 0, end * 0
     while (chunk * places < end - 1) & (count < most):
         place = end - 2 - chunk * places - tl.arange(0, places)
@@ -36,22 +35,10 @@ def listed(
     count: tl.tensor, most: tl.tensor, end: tl.tensor, least: tl.tensor,
     padded: tl.constexpr, most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """List all nodes that may be of a tree of `most`, depth by depth and in a depth the newest first; return how many.
+    """List all nodes that may be in a tree of `most`, depth by depth, in a depth the newest first; return how many.
 
-    As far as the text went on alike at all places, nodes are listed at once: behind long ends that often is all.
-
-    Args:
-        text: tokens.
-        mine: (padded,), places where the end occurred, `count` of them.
-        keys, slots: (padded,) each, room to work in.
-        lines: (4, most_listed), the first three written: tokens, parents among the listed, depths.
-        chances: (2, most_listed), the first written: chances.
-        count: see `mine`.
-        most: nodes of a tree.
-        end: tokens of the text.
-        least: chance of a node.
-        padded, most_listed, tile: sizes.
-        deepest: at least `most`.
+    `mine` (padded,) holds the `count` places of the end, and `end` the text's length; `keys` and `slots` (padded,) are
+    scratch memory. Written: the first three `lines`, the first of `chances`. Nodes have the chance `least` or more.
     """
     lane = tl.arange(0, padded)
     is_alive = lane < count
@@ -103,7 +90,7 @@ def _alike(
     text: tl.tensor, mine: tl.tensor, lines: tl.tensor, chances: tl.tensor, count: tl.tensor, most: tl.tensor,
     end: tl.tensor, most_listed: tl.constexpr, deepest: tl.constexpr, tile: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """List the tokens with which the text went on at all places, which are certain; return how many."""
+    """List the certain tokens: those with which the text continues at all places; return how many."""
     depth, newest = tl.arange(0, deepest), tl.load(mine, mask=count > 0, other=0)
     nodes = tl.minimum(most.to(tl.int64), end - 1 - newest)
     token = tl.load(text + newest + 1 + depth, mask=depth < nodes, other=0)
@@ -155,7 +142,7 @@ def write_best(
     tree: tl.tensor, lines: tl.tensor, nodes: tl.tensor, most: tl.tensor, drafts: tl.tensor,
     most_listed: tl.constexpr, tile: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write the tree of the best of the nodes that are listed, best first: tokens, parents among its nodes, depths."""
+    """Write the tree of the best listed nodes, best first: tokens, parents among its nodes, depths."""
     for first in range(0, nodes, tile):
         node = first + tl.arange(0, tile)
         rank = tl.load(lines + 3 * most_listed + node, mask=node < nodes, other=most)

@@ -1,4 +1,4 @@
-"""What the nodes of trees see, told by their parents in one launch, where torch takes some twenty."""
+"""What the nodes of trees see, by their parents, in one launch, where torch takes some twenty."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def is_supported(device: torch.device) -> bool:
 
 
 def bits_of_parents(parents: Tensor, deepest: int) -> Tensor:
-    """Return what nodes see of each other, (batch, n, words), as a `TreeMask` has it.
+    """Return what nodes see of each other, (batch, n, words), as in `TreeMask`, at most `deepest` edges below the root.
 
-    Args:
-        parents: (batch, n) int64 whose rows may lie apart; the root's is -1.
-        deepest: at least the edges between the root and any node.
+    `parents` is (batch, n) int64 whose rows may lie apart; the root's is -1.
     """
     batch, nodes = parents.shape
     words = -(-nodes // WORD)
@@ -45,7 +43,6 @@ def _see(
     parents: tl.tensor, stride: tl.tensor, bits: tl.tensor, nodes: tl.tensor, deepest: tl.tensor, words: tl.tensor,
     padded: tl.constexpr, is_chained: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write what the nodes of one row's tree see."""
     let_next_begin(is_chained)
     take_turn(is_chained)
     row, node = tl.program_id(0).to(tl.int64), tl.arange(0, padded)

@@ -1,4 +1,4 @@
-"""How drafts that are one call on a CPU lay their nodes out, find children and grow beams."""
+"""How drafts that are one call on a CPU lay out nodes, find children and grow beams."""
 
 from __future__ import annotations
 
@@ -21,13 +21,9 @@ def told_children(
     logits: Halves, places: Ints, settings: Numbers, depth: int, visible: Bools, ids: Ints, room: Numbers,
     below: Ints, log_probs: Floats32, is_shared: bool,
 ) -> bool:  # fmt: skip
-    """Write the likeliest tokens behind new ones, drawn where that is asked for; return whether scores are numbers.
+    """Write new tokens' likeliest children, drawn if `places` has draws; return whether all scores are numbers.
 
-    Args:
-        logits: (batch * width, vocabulary), those of the nodes that are answered.
-        ids: as `drawn_children` takes them.
-        places, settings, depth, visible, room, below, log_probs: as `draft` takes them.
-        is_shared: whether several threads share them.
+    `logits` is (batch * width, vocabulary), and `ids` as for `drawn_children`.
     """
     lines = logits.reshape(len(below), below.shape[1], logits.shape[1])
     if len(places) == 0:
@@ -38,11 +34,7 @@ def told_children(
 
 @compiled
 def beam_room(batch: int, top_k: int, layers: int) -> tuple[Floats32, Ints, Ints]:
-    """Return room for all that a beam will have seen, of so many layers below its first; -1: of none at all.
-
-    Returns:
-        scores (batch, candidates), their tokens and parents (2, batch, candidates), and each layer's first candidate.
-    """
+    """Return room for all scores (batch, candidates) of a beam, tokens and parents (2, ...), and each layer's first."""
     room = top_k + top_k * top_k * layers if layers >= 0 else 0
     scores, numbers = np.empty((batch, room), np.float32), np.empty((2, batch, room), np.int64)
     starts = np.zeros(max(layers, 0) + 1, np.int64)
@@ -56,14 +48,10 @@ def recorded(
     below: Ints, log_probs: Floats32, kept: Ints, above: Floats32, all_scores: Floats32, numbers: Ints, starts: Ints,
     layer: int,
 ) -> Floats32:  # fmt: skip
-    """Write a layer's candidates among all that a beam has seen; return their scores, (batch, candidates).
+    """Write a layer's candidates among all of a beam (see `beam_room`); return their scores, (batch, candidates).
 
-    Args:
-        below, log_probs: (batch, width, children), of the nodes that were fed.
-        kept: (batch, width), where these stand among the candidates of the layer above.
-        above: scores of those.
-        all_scores, numbers, starts: as `beam_room` returns them; the first two are written.
-        layer: of the nodes that were fed.
+    `below` and `log_probs` are (batch, width, children) of the fed nodes in `layer`; `kept` (batch, width) is their
+    place among the candidates of the layer above, whose scores are `above`.
     """
     scores = np.empty((len(below), below.shape[1] * below.shape[2]), np.float32)
     parents = np.empty(scores.shape, np.int64)
@@ -74,18 +62,10 @@ def recorded(
 
 @compiled
 def next_layer(scores: Floats32, below: Ints, visible: Bools, top_k: int, layer: int) -> tuple[Ints, Ints, Bools]:
-    """Return the best candidates of a layer as the next nodes to be fed.
+    """Return the best candidates' places and tokens, (batch, top_k), and which drafted nodes each sees, (..., nodes).
 
-    Args:
-        scores: (batch, candidates).
-        below: (batch, width, children), their tokens.
-        visible: (batch, width, nodes), which of the drafted nodes those above them see.
-        top_k: nodes to be fed.
-        layer: of the candidates' parents.
-
-    Returns:
-        where they stand among the candidates and their tokens, (batch, top_k), and which drafted nodes each sees,
-        (batch, top_k, nodes).
+    `scores` is (batch, candidates), `below` (batch, width, children) their tokens, `visible` (batch, width, nodes) what
+    their parents see.
     """
     batch, located = len(scores), np.empty((2, len(scores), top_k), np.int64)
     kept, fed = np.empty((batch, top_k), np.int64), np.empty((batch, top_k), np.int64)
@@ -98,11 +78,7 @@ def next_layer(scores: Floats32, below: Ints, visible: Bools, top_k: int, layer:
 
 @compiled
 def laid_out(tokens: Ints, contexts: Ints, depth: int, visible: Bools) -> tuple[Ints, Halves]:
-    """Return new tokens as `run_forward` reads them, with its mask, (batch, 0, 0) where everything is seen.
-
-    Args:
-        tokens, contexts, depth, visible: as `UnlaidNodes` has them.
-    """
+    """Return an `UnlaidNodes`'s tokens for `run_head`, (3, batch, n), and their mask, (batch, 0, 0) if all is seen."""
     batch, count = tokens.shape
     is_text, depths, written = visible.shape[1] == 0, np.full((1, count), depth), visible.shape[2] - count
     if is_text:
@@ -125,14 +101,7 @@ def laid_out(tokens: Ints, contexts: Ints, depth: int, visible: Bools) -> tuple[
 def record(
     below: Ints, scores: Floats32, parents: Ints, all_tokens: Ints, all_scores: Floats32, all_parents: Ints, start: int
 ) -> None:
-    """Write a layer's candidates among all of them.
-
-    Args:
-        below: (batch, width, children).
-        scores, parents: (batch, width * children).
-        all_tokens, all_scores, all_parents: (batch, candidates of all layers), written.
-        start: index of the layer's first.
-    """
+    """Write a layer's candidates `below` (batch, width, children) among all (batch, any), from `start` on."""
     batch, width, children_each = below.shape
     for row in range(batch):
         for candidate in range(width * children_each):
@@ -144,14 +113,7 @@ def record(
 
 @compiled
 def uncover_text(contexts: Ints, flat: Halves, count: int, seen: int) -> None:
-    """Write what the next tokens of texts see: all that is before each, and itself.
-
-    Args:
-        contexts: (batch,) committed tokens in the cache.
-        flat: (batch * count * seen,), written.
-        count: tokens of each text.
-        seen: cache positions in sight.
-    """
+    """Write what the next `count` tokens of texts see, (batch * count * seen,): all that is before each, and itself."""
     for row in range(len(contexts)):
         for node in range(count):
             first, end = (row * count + node) * seen, contexts[row] + node + 1

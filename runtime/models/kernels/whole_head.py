@@ -1,4 +1,4 @@
-"""What a head of EAGLE-3's form says on a CPU in one call: a forward of its one layer, or a whole draft of those."""
+"""A head of EAGLE-3's form on a CPU, in one call: a forward of its one layer, or a whole draft of those."""
 
 from __future__ import annotations
 
@@ -39,22 +39,15 @@ def run_head(
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> bool:  # fmt: skip
-    """Write the logits of new tokens, their keys, values and features.
+    """Write the logits, keys, values and features of new tokens; False, with nothing done, for an unknown token.
 
-    Returns False and does nothing where a token is unknown, or one is wanted that is not there.
-
-    Args:
-        parents: (batch, n), cache columns of which the tokens take the head's own features.
-        given: (batch * n, any), the target's hidden states to be joined instead, or (0, any).
-        states: (1, slots, capacity, width).
-        features: (slots, capacity, hidden), written.
-        mask: (batch, n, seen), 0 or -inf as what is added to scores, or (batch, 0, 0) where every token sees
-            everything. Nobody sees the first column, whose token has no feature before it.
-        slot: of the first row.
-        join, join_bias: of the product that joins the target's states.
-        token_scale, token_eps, feature_scale, feature_eps: norms of embeddings and features, as `norm` takes them.
-        input_scale, input_eps, head_scale, head_eps: not read.
-        numbers, wanted and everything else: as `run_forward` takes them.
+    `numbers` (3, batch, n) are tokens, positions and columns; `wanted` (batch,) is the only token of each row with
+    logits, empty for all. Tokens take the head's features at the cache columns `parents` (batch, n), or join `given`
+    (batch * n, any), the target's hidden states, unless that is (0, any). `states` is (1, slots, capacity, width) and
+    `features` (slots, capacity, hidden), where rows begin at `slot`. `mask` (batch or 1, n, seen) is added to scores, 0
+    or -inf; (batch, 0, 0) where every token sees everything. The first column is hidden, as its token has no feature
+    before it. `table` (places, 2 * size) holds turns; the rest is as for `run_layers`, but `input_scale`, `head_scale`
+    and their eps are not read.
 
     Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, Sec. 3.1.
     """
@@ -104,13 +97,10 @@ def run_head(
 
 @compiled
 def open_padding(bias: Halves, columns: Ints, count: int, first: int) -> None:
-    """Let what does not see itself, which is padding, see something that is in sight: nothing at all makes no number.
+    """Open the first column in sight to padding, which does not see itself: a token that sees nothing has NaN.
 
-    Args:
-        bias: (batch, lines, columns in sight), lines of each token's heads behind each other; written.
-        columns: (batch * count,), the tokens' own.
-        count: tokens of each row.
-        first: column in sight.
+    `bias` (batch, lines, columns from `first` on) has each token's heads together; `columns` (batch * count,) are
+    theirs.
     """
     if bias.shape[2]:
         groups = bias.shape[1] // count
@@ -134,16 +124,17 @@ def draft_by_head(
     input_scale: Bits, input_eps: float, qkv_bias: Halves, head_scale: Bits, head_eps: float,
     output_bias: Halves, scale: Bits, eps: float, gate_up_bias: Halves, down_bias: Halves,
 ) -> int:  # fmt: skip
-    """Do what `draft` does by a head: behind texts from the target's hidden states, behind nodes from its own.
+    """Forward new tokens after the texts in the first slots; write their likeliest children, or the trees of a beam.
 
-    Args:
-        target_features: (slots, capacity, any), what the target's cache keeps.
-        parts: (any,), which numbers of these the head joins.
-        drafted: (draft vocabulary,), ids of the tokens that it can draft, ascending; none where these are all.
-        logits: (rows, draft vocabulary), as many as the largest forward has; written.
-        tokens, contexts, depth, visible, wanted, layers, places, settings, room, below, log_probs, trees: as `draft`
-            takes them.
-        embedding and everything else: as `run_head` takes them.
+    Return UNKNOWN where `run_head` does nothing, NO_NUMBERS where scores are NaN, and else NUMBERS. `tokens`, `depth`,
+    `visible` and `wanted` are as in `UnlaidNodes`; `contexts` (1 or 2, batch) counts cached tokens before these and,
+    for a beam of `layers` below its first, after them. `places` and `settings` are as in `Draws`, empty for the best
+    tokens. The head joins the numbers `parts` (any,) of the target's cached features (slots, capacity, any). `drafted`
+    (draft vocabulary,) holds ascending ids that it can draft; empty for all. `trees` (3, batch, any) are tokens,
+    parents and depths with the root; (3, 0, any) for none. `logits` (rows of the largest forward, draft vocabulary) is
+    overwritten.
+
+    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)
@@ -183,13 +174,9 @@ def draft_by_head(
 
 @compiled
 def along_text(features: Halves, places: Ints, contexts: Ints, count: int) -> Halves:
-    """Return what a target keeps at the tokens before each of the next `count` of texts, (batch * count, any).
+    """Return the target's cached features at the token before each of texts' next `count`, (batch * count, any).
 
-    Args:
-        features: (slots, capacity, any).
-        places: (any,), which numbers of each are wanted.
-        contexts: (batch,), tokens before these.
-        count: tokens of each row; those beyond the capacity are padding, and take any.
+    `places` (any,) selects numbers of each. Tokens beyond the capacity are padding, with any features.
     """
     given = np.empty((len(contexts) * count, len(places)), np.uint16)
     for row in range(len(contexts)):
@@ -202,12 +189,9 @@ def along_text(features: Halves, places: Ints, contexts: Ints, count: int) -> Ha
 
 @compiled
 def find_parents(visible: Bools, contexts: Ints, parents: Ints) -> None:
-    """Write the cache columns of the last tokens before drafted nodes that each of these sees; of texts any.
+    """Write the cache column of the last token before each drafted node that it sees; 0 for texts.
 
-    Args:
-        visible: (batch, n, nodes), which nodes behind the context each sees, itself and its neighbours the last ones.
-        contexts: (batch,), committed tokens in the cache.
-        parents: (batch, n), written.
+    `visible` (batch, n, nodes) opens nodes after the context (batch,), the new ones last.
     """
     before = visible.shape[2] - parents.shape[1]
     for row in range(len(visible)):
@@ -222,7 +206,7 @@ def find_parents(visible: Bools, contexts: Ints, parents: Ints) -> None:
 
 @compiled
 def are_known(tokens: Ints, wanted: Ints, count: int, vocabulary: int) -> bool:
-    """Whether all tokens (any,) are of a vocabulary, and those of each row's `count` that are wanted are there."""
+    """Return whether all tokens (any,) are in the vocabulary, and the wanted ones of each row's `count` are there."""
     if len(wanted) and (wanted.min() < 0 or wanted.max() >= count):
         return False
     return bool(tokens.min() >= 0 and tokens.max() < vocabulary)
@@ -230,21 +214,14 @@ def are_known(tokens: Ints, wanted: Ints, count: int, vocabulary: int) -> bool:
 
 @compiled
 def turn(positions: Ints, table: Halves, turns: Halves) -> None:
-    """Write how queries and keys are turned, (rows, 2 * size), in their places (rows,); see `run_forward`."""
+    """Write the turns of queries and keys, (rows, 2 * size), at positions (rows,); past the table its last."""
     for row in range(len(turns)):
         turns[row] = table[min(max(positions[row], 0), len(table) - 1)]
 
 
 @compiled
 def for_every_head(mask: Halves, batch: int, groups: int, first: int) -> Halves:
-    """Return a mask as attention takes it: its lines for each of the query heads of one key head, which see alike.
-
-    Args:
-        mask: as `run_forward` takes it.
-        batch: rows.
-        groups: query heads of one key head.
-        first: column in sight.
-    """
+    """Return a mask from column `first` on, its lines repeated for the `groups` query heads of a key head."""
     bias = np.empty((batch, max(mask.shape[1] * groups, 1), max(mask.shape[2] - first, 0)), np.uint16)
     for row in range(batch):
         for line in range(mask.shape[1] * groups):
