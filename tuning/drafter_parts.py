@@ -22,14 +22,12 @@ KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; f
 
 
 def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
-    """Return what a folder's drafter is made of; None where it is of a kind that is not counted.
+    """Return the parts of a folder's drafter; None for a kind that is not counted.
 
-    Args:
-        folder: of the drafter.
-        target: its target's.
+    `target` is the architecture of its target.
 
     Raises:
-        ModelError: the folder says what cannot be, or a file of it cannot be read.
+        ModelError: the folder contradicts itself, or a file of it cannot be read.
     """
     if is_exit(folder):
         sizes, stored = _tensors(folder)

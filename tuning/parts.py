@@ -31,9 +31,9 @@ class PartsUnder:
 
 
 class FinishedWith:
-    """A place for timed calls whose finished surfaces are kept together with others, all of them or none.
+    """A sink that stores its finished surfaces together with others, all or none.
 
-    What one profile timed is then of that profile alone, and never laid beside what an earlier one timed.
+    So a profile's timings are its own, and never mix with those of an earlier one.
     """
 
     def __init__(self, sink: MeasurementSink, others: Sequence[LatencySurface]) -> None:
@@ -60,16 +60,10 @@ def finished_surfaces(parts: Parts) -> tuple[LatencySurface, ...] | None:
 
 
 def kept_or_made(parts: Parts | None, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-    """Return the part of that name, made and kept now if there is none yet; it comes back bit for bit.
-
-    Args:
-        parts: where finished ones are kept; None keeps nothing.
-        name: of the part.
-        kind: the record's class.
-        make: returns the record.
+    """Return the stored part of that name, bit for bit, or make and store it; without `parts` nothing is stored.
 
     Raises:
-        StoreError: what is kept under the name is no such record.
+        StoreError: the stored part is no such record.
     """
     document = None if parts is None else parts.part(name)
     if document is not None:

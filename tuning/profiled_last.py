@@ -25,16 +25,9 @@ class Workloads:
 
 
 def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, store: Store) -> str:
-    """Return the number format in which whole rounds of a target were timed last on a device.
+    """Return the number format of a target's last whole rounds on a device; `AUTO_DTYPE` where none were timed.
 
-    Args:
-        target: of the rounds.
-        device: on which they ran.
-        regime: of the forwards; any where empty.
-        store: that holds the profiles.
-
-    Returns:
-        A format's name; `AUTO_DTYPE` where no round was timed.
+    An empty `regime` means any.
     """
     rows = timed_on(device.fingerprint, store).of(target.key, "verify")
     exact = [row for row in rows if row.regime == regime]
@@ -44,14 +37,7 @@ def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, stor
 
 
 def workload_profiled_last(target: ModelIdentity, temperature: float, store: Store, *, engine: str = "") -> Workloads:
-    """Return the workload along whose texts drafters of a target were recorded last, and the earlier ones.
-
-    Args:
-        target: that wrote the texts.
-        temperature: of the texts.
-        store: that holds the traces.
-        engine: whose workloads; those of our own decoder where empty.
-    """
+    """Return the workload of a target's last traces, and the earlier ones; of our own decoder without `engine`."""
     from .engines.record import own_workload
 
     rows = [
@@ -66,14 +52,9 @@ def workload_profiled_last(target: ModelIdentity, temperature: float, store: Sto
 def workload_planned_last(
     target: ModelIdentity, device: Device, temperature: float, store: Store, *, engine: str = ""
 ) -> Workloads:
-    """Return the workload that was profiled last, if it has a plan on a device; else the one that was planned last.
+    """Return the last profiled workload if it has a plan on the device, else the last planned one.
 
-    Args:
-        target: that is decoded.
-        device: on which.
-        temperature: of the requests.
-        store: that holds traces and plans.
-        engine: whose plans; those of our own decoder where empty.
+    Without `engine`, plans are those of our own decoder.
     """
     from ..db.plans import ENGINE_PLAN
     from .engines.record import own_workload

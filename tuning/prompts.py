@@ -28,9 +28,7 @@ def require_room(positions: int, requests: Sequence[Request], why: str = "") -> 
 
 
 def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
-    """Return how many prompts have more tokens than are read of one, and how many that are.
-
-    Prompts with images are refused, not cut.
+    """Return how many prompts are cut to the room for one, and that room; prompts with images are refused, not cut.
 
     Raises:
         ModelError: the target has no tokenizer.
@@ -42,7 +40,7 @@ def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
 
 
 def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
-    """Return how many prompts are conversations of which the model reads bare text: no chat template marks their turns.
+    """Return how many conversations the model reads as bare text, without a chat template.
 
     Raises:
         ModelError: the target has no tokenizer.
@@ -52,9 +50,9 @@ def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
 
 
 def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> None:
-    """Raise RequestError unless a token fits behind every context, in a model of so many positions; 0: not known.
+    """Raise RequestError unless a token fits behind every context in `longest` positions; 0: not known.
 
-    `why` says of the model what `why_shorter` does.
+    `why` is what `why_shorter` says of the model.
     """
     if longest and contexts and max(contexts) >= longest:
         raise RequestError(
@@ -64,13 +62,12 @@ def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> No
 
 
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
-    """Return one request per prompt, its end kept where it is too long; request i draws with seed + i.
+    """Return one request per prompt, long ones cut at the start; request i draws with seed + i.
 
     Of a prompt with later turns it is the first. Prompts with images are as `shown_to` takes them.
 
     Raises:
-        RequestError: a prompt has no tokens; or an image that cannot be read, or is too long with it, or the target
-            sees none.
+        RequestError: a prompt has no tokens; or its image cannot be read or is too long, or the target reads none.
     """
     stop = end_tokens(request.models.target, tokenizer)
     tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None
@@ -90,11 +87,7 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> Request:
-    """Return a greedy request for a prompt without images, as long as a profile's.
-
-    Raises:
-        RequestError: the prompt has no tokens.
-    """
+    """Return a greedy request for a prompt without images, as long as a profile's; RequestError without tokens."""
     return Request(
         prompt=_cut(prompt, tokenizer, prompt_room(request)),
         max_new_tokens=request.max_new_tokens,
@@ -103,7 +96,7 @@ def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrained
 
 
 def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
-    """Return requests whose images a loaded target keeps as long as it lives: the same ids for the same requests.
+    """Return requests whose images a loaded target holds as long as it lives; the same requests get the same ids.
 
     Raises:
         RequestError: there are more images than it has room for.

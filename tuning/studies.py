@@ -1,7 +1,6 @@
 """Where Optuna keeps the trials of a search: in memory, or in a storage that outlives it.
 
-A storage may serve several processes, and several searches one after the other: a study holds what was tried before,
-and a search goes on behind it.
+Several processes may share a storage, and a later search continues a study of an earlier one.
 """
 
 from __future__ import annotations
@@ -35,20 +34,17 @@ FAILURES = (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, OSError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStudies:
-    """Opens studies by name; may be sent to other processes, each of which opens the storage for itself.
+    """Open studies by name; each process that gets a copy opens the storage for itself.
 
-    Attributes:
-        storage_url: a database URL (sqlite:///trials.db, postgresql://...), or the path of a journal file; None keeps
-            every study in memory.
-        seed: of the samplers. A fresh study draws by its name and this seed, as one in memory does; one that goes on
-            draws anew, so that nothing is tried twice.
+    `storage_url` is a database URL, or the path of a journal file; None means memory. A fresh study draws by its name
+    and `seed`. A continued one draws by its length too, so that nothing is tried twice.
     """
 
     storage_url: str | None = None
     seed: int = 0
 
     def __call__(self, name: str) -> optuna.Study:
-        """Return the study of a name, which maximises; what it holds already is kept.
+        """Return the maximising study of a name, with its earlier trials.
 
         Raises:
             StoreError: the storage cannot be opened, or is of another version of Optuna.
@@ -71,11 +67,7 @@ def _stored(place: str, name: str) -> optuna.Study:
 
 @lru_cache(maxsize=4)
 def _storage(place: str) -> BaseStorage:
-    """Return a storage of this process; opening one takes far longer than a trial.
-
-    Raises:
-        StoreError: the place is no URL, or a file that cannot be used.
-    """
+    """Return this process's storage: opening one takes far longer than a trial. StoreError for an unusable place."""
     if "://" not in place:
         return _journal(Path(place))
     url = resolve_url(place)

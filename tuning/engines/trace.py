@@ -1,6 +1,6 @@
-"""A drafter's acceptance trace from the tokens it would draft along a text: chains replay from it as from our own.
+"""A drafter's acceptance trace from the tokens it would draft along a text; chains replay from it.
 
-Such a trace holds no confidences (-inf), and so nothing for policies that read them.
+It holds no confidences (-inf), so policies that read them cannot use it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from ...profiler.records.acceptance import MISS, PromptTrace
 
 
 def prompt_trace(text: Text, drafted: Sequence[int]) -> PromptTrace:
-    """Return a trace of one child per position, its confidence unknown.
-
-    Args:
-        text: the target's own.
-        drafted: the drafter's own token at every position, as `MeasuredEngine.next_tokens` returns them.
+    """Return a trace of one child per position, without confidence, from `MeasuredEngine.next_tokens`.
 
     Raises:
         MeasurementError: not one token per position.

@@ -76,12 +76,9 @@ class Row:
 
 
 def read_csv(text: str, beside: Path, given: Given) -> Records:
-    """Return what a table of measurements brings.
+    """Return the records of a table of measurements; its first line names the columns.
 
-    Args:
-        text: the table; its first line names the columns.
-        beside: the folder of the file, from which the model folders it names are found.
-        given: what no column says.
+    Model folders are looked up from `beside`, the file's folder; `given` fills in what no column says.
 
     Raises:
         RequestError: there is no measurement, or a column or a value is wrong; line and column are named.
@@ -101,8 +98,6 @@ def read_csv(text: str, beside: Path, given: Given) -> Records:
 
 
 class _Names:
-    """The devices and models of a table, each read once."""
-
     def __init__(self, beside: Path, given: Given) -> None:
         self._beside = beside
         self._given = given
@@ -111,16 +106,13 @@ class _Names:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Devices met so far, distinct."""
         return tuple({device.fingerprint: device for device in self._devices.values()}.values())
 
     @property
     def models(self) -> tuple[ModelIdentity, ...]:
-        """Models met so far, distinct."""
         return tuple({model.key: model for model in self._models.values()}.values())
 
     def surface_key(self, row: Row) -> SurfaceKey:
-        """Return which surface a line belongs to."""
         name = self._given.regime_name or row.texts.get("regime")
         if name is None:
             row.refuse("regime", "no name for how this was measured", "add the column or give --regime-name")
@@ -154,7 +146,7 @@ class _Names:
 
 @contextmanager
 def _said_of(place: str) -> Iterator[None]:
-    """Say of an error where in the table it is."""
+    """Add to an error where in the table it is."""
     try:
         yield
     except SpectuneError as error:

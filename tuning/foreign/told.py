@@ -51,10 +51,7 @@ class ForeignModel:
     folder: str = ""  # relative to the folder of the file that names it
 
     def identity(self, beside: Path) -> ModelIdentity:
-        """Return the model's identity, hashing its files where a folder is named.
-
-        Args:
-            beside: the folder of the file.
+        """Return the model's identity, hashing its files where a folder is named, relative to `beside`.
 
         Raises:
             ModelError: there is no model in the folder, or a fact is missing or malformed.
@@ -73,12 +70,9 @@ class ForeignModel:
 
 
 def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
-    """Return the device or model that either the file names or the person did.
+    """Return the device or model that exactly one of file and option names.
 
-    Args:
-        what: "device" or "model".
-        in_file: what the file says, None where it says nothing.
-        given: what the option of that name says.
+    `what` is "device" or "model".
 
     Raises:
         RequestError: neither names one, or both do.
@@ -108,7 +102,7 @@ def record_of_texts(kind: type[Record], texts: Mapping[str, str], prefix: str) -
     """Return a record of texts by field name; "8" becomes 8 where the field is a number.
 
     Raises:
-        RequestError: a text is missing, or not what its field takes, or refused by the record; the column is named.
+        RequestError: a text is missing, does not fit its field, or the record refuses it; the column is named.
     """
     from pydantic import TypeAdapter, ValidationError
 

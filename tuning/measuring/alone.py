@@ -33,13 +33,9 @@ class Alone:
     """Times the forwards of rounds one by one, each in the state of the caches in which the profiler meets it."""
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
-        """Take room for rounds of a batch.
+        """Take room for rounds of a batch with at most `room` positions per sequence, new ones included.
 
-        Args:
-            family: the models.
-            drafter: whose forwards are in the rounds, beside the target's; None for rounds without.
-            batch: sequences.
-            room: most positions of a sequence, new ones included.
+        `drafter` None is for rounds of the target alone.
         """
         self._batch, self._device = batch, family.target.device
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
@@ -63,10 +59,10 @@ class Alone:
         self._usual_ms: dict[_Fed, float] = {}
 
     def forwards(self, rounds: Sequence[Round]) -> list[Forwards]:
-        """Return what the forwards of each round take; each shape of theirs is timed once.
+        """Return the time of each round's forwards; each shape is timed once, after all have run.
 
-        All have run before any is timed. Each of a drafter's is then timed behind the target's forward of its round:
-        behind another of the drafter's it would find the weights in the caches, as no visit of the profiler does.
+        A drafter's forward is timed behind the target's of its round: behind another of its own it would find the
+        weights in the caches, as no visit of the profiler does.
         """
         fed = [_fed(done, self._is_block) for done in rounds]
         context = {part: done.context for done, parts in zip(rounds, fed, strict=True) for part in parts}
@@ -78,9 +74,9 @@ class Alone:
         ]
 
     def _call(self, part: _Fed, context: int) -> Call:
-        """Return a call that has run once: what a regime does once per shape is done.
+        """Return a call that has run once, so that a regime's work per shape is done.
 
-        Roles of one model share captured work and its inputs, so each has ended before another's are written.
+        Roles of one model share captured work and its inputs, so each must end before another's are written.
         """
         role, tokens = part
         shapes = self._shapes[role]
@@ -104,9 +100,9 @@ class Alone:
 
 
 def _fed(done: Round, is_block: bool) -> list[_Fed]:
-    """Return the forwards of a round, the target's first: in which role, and of how many tokens per sequence.
+    """Return the forwards of a round, the target's first: role, and tokens per sequence.
 
-    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
+    A stack's forwards are pieces of text, here all of one model. A block drafter runs one, whatever its layers.
     """
     verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
     if done.levels:

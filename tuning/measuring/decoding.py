@@ -35,10 +35,10 @@ class TimedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What decoding a list of requests did.
+    """What decoding a list of requests did, rounds in order.
 
-    Rounds are in order. What counts is each text's share of the rounds from its first to its last: those of sequences
-    that were decoded once more, to keep all slots busy, do not, and reading prompts never does.
+    Each text's share of its rounds counts, first to last. Sequences decoded again to fill the slots, and the reading of
+    prompts, do not count.
     """
 
     batch: int
@@ -75,16 +75,10 @@ def counted(done: Round, texts: int) -> list[int]:
 
 
 def throughput(rounds: Sequence[TimedRound], ms: Sequence[float], batch: int, texts: int) -> float:
-    """Return tokens/s of all slots together in an endless stream in which all texts are equally frequent.
+    """Return tokens/s of all slots together, in an endless stream of equally frequent texts.
 
-    The slots of a round share its time equally. A text's time is its share of its rounds; all texts' tokens over all
-    texts' times is the speed of one slot.
-
-    Args:
-        rounds: of a decoder that was kept full.
-        ms: of each, which may differ from what was timed.
-        batch: slots.
-        texts: how many there are.
+    The slots of a round share its time equally. The speed of one slot is all texts' tokens over all texts' shares. The
+    rounds are of a decoder that was kept full; `ms` of each may differ from what was timed.
 
     Raises:
         RequestError: there are fewer texts than slots, or no rounds.
@@ -146,22 +140,18 @@ def names_of(setup: RoundSetup) -> list[str]:
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
-    """Return the cache positions the longest request needs, draft nodes included, in the target and in drafters.
+    """Return the cache positions of the longest request, draft nodes included, in target and drafters.
 
-    Args:
-        requests: what will be decoded.
-        setups: how rounds may be run.
-        batch: most sequences at once; None where that is open, which may take much more.
+    `batch` None leaves the number of sequences open, which may take much more.
     """
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     return longest + draft_room(setups, batch)
 
 
 def refilled(feed: Feed, decoder: Decoder) -> bool:
-    """Let requests join, and wait until the device has read their prompts; return whether anything is to be decoded.
+    """Let requests join and wait until their prompts are read; return whether anything is to be decoded.
 
-    A round is timed behind it: what a GPU still reads would be its time, and a drafter reads what plain decoding does
-    not.
+    A round is timed behind it: it would include what a GPU still reads, and a drafter reads more than plain decoding.
     """
     before = feed.admitted
     is_on = feed.refill()
@@ -171,12 +161,7 @@ def refilled(feed: Feed, decoder: Decoder) -> bool:
 
 
 def timed_step(decoder: Decoder) -> TimedRound:
-    """Run one round and time it.
-
-    Raises:
-        NoRoomError: memory had no room for all of it.
-        ModelError: a drafter failed.
-    """
+    """Run one round and time it; raise as `require_faultless` does."""
     start = time.perf_counter_ns()
     done = decoder.step()
     ms = (time.perf_counter_ns() - start) / 1e6

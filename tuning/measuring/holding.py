@@ -17,16 +17,9 @@ from ..request import Identities
 def held(
     device: Device, identities: Identities, store: Store, *, wait_s: float
 ) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Hold a device for one block, and let the store know it and the models.
+    """Hold a device for one block, and store it and the models; yield a function that names disturbances.
 
-    Args:
-        device: what is measured.
-        identities: of the models measured on it.
-        store: where the measurements go.
-        wait_s: seconds to wait for another profile of the device.
-
-    Yields:
-        What says, in words, what has disturbed the device since.
+    `wait_s` is the time to wait for another profile of the device.
 
     Raises:
         DeviceError: another profile holds it, or it cannot be read.

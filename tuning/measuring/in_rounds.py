@@ -55,7 +55,7 @@ class Spent:
 
 @contextmanager
 def clocked(model: CausalModel | None) -> Iterator[Spent]:
-    """Count what a model's forwards take meanwhile; of a device that goes on by itself, what their calls take.
+    """Count the time of a model's forwards in the block; on an asynchronous device, that of their calls.
 
     The model stays the object that it is: decoders ask for its type.
     """

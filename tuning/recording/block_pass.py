@@ -19,8 +19,8 @@ PIECE_TOKENS = 64  # of a text, read and answered at once
 class BlockTextPass:
     """One block drafter reading one text after the other; a forest's `TreeDrafter`.
 
-    The trees of neighbouring positions are not joined: below the target's own token a block still says what it said a
-    token earlier.
+    Trees of neighbouring positions are not joined: below the target's token a block still says what it said one
+    earlier.
     """
 
     is_of_text_alone = False
@@ -36,14 +36,10 @@ class BlockTextPass:
         self._places: Ints = np.zeros(0, dtype=np.int64)  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
+        """Read prompt and emitted tokens; return the best children behind every emitted one.
 
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
+        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
+        them.
         """
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)

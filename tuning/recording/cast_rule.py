@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 class Cast:
     """CAST's widths and depth at batch 1, from the policy's own cost tables.
 
-    At larger batches the sequences share their widths, so what is expanded depends on who runs together; then only
-    the beams beside this rule help.
+    At larger batches the sequences share their widths, so expansion depends on who runs together; only beams help
+    there.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.growth.cast` for the open points of the paper.
     """

@@ -29,9 +29,8 @@ Texts = Sequence[tuple[Request, Sequence[int]]]
 class Effort:
     """The time that recording may take.
 
-    Attributes:
-        limit_s: seconds for texts and drafters of one workload; texts already begun are finished.
-        fewest_texts: that are recorded in any case.
+    `limit_s` is for texts and drafters of one workload; texts already begun are finished. `fewest_texts` are recorded
+    in any case.
     """
 
     limit_s: float
@@ -46,14 +45,9 @@ class Effort:
     def recipes(
         self, drafters: Mapping[str, CausalModel], texts: Texts, left_s: float, positions: int, parts: Parts
     ) -> dict[str, Recipe]:
-        """Return the richest recipe of each drafter whose trees fit into its share of the time that is left.
+        """Return the richest recipe of each drafter whose trees fit into its share of the time left (seconds).
 
-        Args:
-            drafters: the models by name.
-            texts: some of those that will be recorded.
-            left_s: seconds for all positions of all drafters; none may be left.
-            positions: of all texts that will be recorded.
-            parts: keeps the choices.
+        `texts` are some of those to record, `positions` are those of all. `parts` get the choices.
         """
         found = {}
         for name, model in drafters.items():

@@ -9,10 +9,7 @@ from dataclasses import dataclass
 class Portion:
     """What is read and recorded of a text at once: less takes less memory and more time, and records the same.
 
-    Attributes:
-        rows: positions whose trees grow side by side.
-        slots: of the cache, over which their nodes are spread.
-        piece_tokens: of the text, read at once.
+    `rows` are positions whose trees grow side by side, spread over `slots` of the cache.
     """
 
     rows: int = 48

@@ -18,7 +18,7 @@ from ...runtime.requests import Request, are_greedy
 class RecyclingTextPass:
     """One target's successors along one text after the other; a forest's `TreeDrafter`.
 
-    The trees of neighbouring positions are not joined: a token later one row more is known, and another may be newer.
+    Trees of neighbouring positions are not joined: a token later one row more is known, and another may be newer.
     """
 
     is_of_text_alone = False
@@ -33,14 +33,10 @@ class RecyclingTextPass:
         self._places: Ints = nothing  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
+        """Read prompt and emitted tokens; return the best children behind every emitted one.
 
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
+        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
+        them.
         """
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)[None]

@@ -1,7 +1,7 @@
 """A drafter along one text: its answers behind every prefix, and behind nodes of trees that hang off these.
 
-Slot 0 of the cache holds the text. The other slots hold it too, and behind it the nodes of many positions' trees, each
-seeing its own beginning of the text and its own ancestors: so trees of different sizes fill the slots evenly.
+Slot 0 of the cache holds the text. The others hold it too, and behind it the nodes of many positions' trees, each
+seeing its own beginning of the text and its ancestors: so trees of different sizes fill the slots evenly.
 """
 
 from __future__ import annotations
@@ -38,14 +38,10 @@ class TextPass:
         self._nodes = FedNodes(np.zeros(0, dtype=np.int64), self._slots)
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
+        """Read prompt and emitted tokens; return the best children behind every emitted one.
 
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
+        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
+        them.
         """
         self._request, first = request, len(request.prompt)
         if isinstance(self._model, EagleHead):
@@ -96,14 +92,13 @@ class TextPass:
         return self._model.forward(step, self._cache)
 
     def _make_room(self, tokens: int) -> None:
-        """Let the cache hold that many tokens per slot."""
         if tokens > self._cache.capacity:
             old = self._cache
             self._cache = self._model.new_cache(1 + self._slots, tokens + NODE_ROOM)
             self._cache.take_over(old)
 
     def _lay_out(self, new: NewNodes, tokens: Ints, among: range) -> ForwardInput:
-        """Return the forward of new nodes; short slots are padded with tokens that nobody sees."""
+        """Return the forward of new nodes; short slots are padded with tokens that nothing sees."""
         slots, shape = new.slots - among.start, (len(among), int(new.turns.max()) + 1)
         fed, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         fed[slots, new.turns], positions[slots, new.turns] = tokens, new.contexts + new.depths - 1
