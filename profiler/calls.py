@@ -12,10 +12,10 @@ from .tally import Cell
 
 
 class PreparedCalls:
-    """Prepared calls by cell, those used last kept longest, and whose weights lie in the caches.
+    """Prepared calls by cell, up to a limit, the least recently used dropped first; it also tracks cached weights.
 
-    A drafter's forwards are timed as they run behind one of the target (`repeats.py`). Where the drafter itself ran
-    last, the target's shortest call goes between.
+    A drafter's forward is timed as behind one of the target (`repeats.py`): where the drafter ran last, the target's
+    shortest call goes between.
     """
 
     def __init__(self, runners: Sequence[ShapeRunner], most: int) -> None:
@@ -31,11 +31,7 @@ class PreparedCalls:
         return cell in self._calls
 
     def use(self, cell: Cell) -> Call:
-        """Return the call of a cell, prepared where it is not; the caller runs it next.
-
-        Raises:
-            Exception: the shape cannot run.
-        """
+        """Return the call of a cell, prepared if it is not, to be run next; raises what `prepare` does."""
         runner, is_new = self._runners[cell.surface], cell not in self._calls
         call = runner.prepare(*cell.shape) if is_new else self._calls.pop(cell)
         self._calls[cell] = call  # the last one is the one used last
@@ -46,11 +42,7 @@ class PreparedCalls:
         return call
 
     def tried(self, cell: Cell, timed: Callable[[], float]) -> float:
-        """Return what timing a cell's call gives; where it fails, once more without the others, which hold memory.
-
-        Raises:
-            Exception: the shape cannot run alone either.
-        """
+        """Return a cell call's timing; a failed one is tried again without the others, which hold memory."""
         try:
             return timed()
         except MeasurementError:  # it fits in no memory
@@ -67,10 +59,7 @@ class PreparedCalls:
         self._calls.pop(cell, None)
 
     def cool(self) -> None:
-        """Run the target's shortest call where the cell used last would find its own weights in the caches.
-
-        It is run untimed; where the target has no call ready, nothing is.
-        """
+        """Run the target's shortest ready call, untimed, where the last cell would find its weights in the caches."""
         self._short_runs += 1
         target = self._shortest_of_target() if self._is_warm else None
         if target is None:

@@ -19,11 +19,7 @@ class CpuAllowance:
 
 
 def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
-    """Return what the control groups grant this process of the CPU.
-
-    Args:
-        root: where proc and sys lie.
-    """
+    """Return the CPU that control groups grant this process; proc and sys lie under `root`."""
     folders = list(_folders(root, "cpu"))
     quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]
     counts = [count for folder in folders if (count := _throttling(folder)) is not None]
@@ -35,12 +31,9 @@ def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
 
 
 def memory_left(root: Path = ROOT) -> int | None:
-    """Return the bytes that this process may still take by the tightest of its control groups; None without a limit.
+    """Return the bytes left by this process's tightest control group; None without a limit.
 
-    What a group holds of files counts as free: the kernel drops it where memory is short.
-
-    Args:
-        root: where proc and sys lie.
+    A group's file pages count as free: the kernel drops them where memory is short.
     """
     return min((left for folder in _folders(root, "memory") if (left := _left(folder)) is not None), default=None)
 

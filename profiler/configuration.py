@@ -17,7 +17,7 @@ def read_architecture(location: Path) -> Architecture:
     """Return the architecture of a model folder, of a GGUF file, or of a config.json by itself.
 
     Raises:
-        ModelError: there is no such file, it is not JSON, or it describes no architecture that is known.
+        ModelError: there is no such file, it is not JSON, or it describes no known architecture.
     """
     if is_gguf(location):
         return architecture_of(config_of(read_gguf(location)))

@@ -53,18 +53,15 @@ class AdaptiveDesign:
     ) -> None:
         """Take one domain per surface.
 
-        Args:
-            domains: what each surface is to answer.
-            held_out: random shapes timed to judge the surfaces, shared out evenly.
-            value: what a shape is worth to a decision; all the same where absent.
-            enough: relative error at which a point or a gap is left alone.
+        `held_out` random shapes, shared out evenly, judge the surfaces. `value` None makes all shapes worth the same. A
+        point or gap of at most the relative error `enough` is left alone.
         """
         self._domains, self._held_out, self._value, self._enough = tuple(domains), held_out, value, enough
 
     def begin(self, tally: Tally, rng: random.Random) -> None:
-        """Enter the first surface's sentinels, and held-out cells and the coarse points of each.
+        """Enter the first surface's sentinels, and each one's held-out cells and coarse points.
 
-        How slow the device is at a moment is told by whatever runs then: a few sentinels are enough for all surfaces.
+        One set of sentinels is enough: whatever runs at a moment tells how slow the device is.
         """
         for surface, domain in enumerate(self._domains):
             for shape in sentinels(domain) if surface == 0 else ():

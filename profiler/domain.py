@@ -17,8 +17,8 @@ EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind th
 class Domain:
     """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens.
 
-    Where a matrix unit takes `tile_rows` rows at once, whatever takes one more is slower by a step, which a straight
-    line between two measured points would hide.
+    A matrix unit takes `tile_rows` rows at once; one row more is slower by a step, which a straight line between two
+    points would hide.
     """
 
     batches: tuple[int, ...]  # ascending, distinct

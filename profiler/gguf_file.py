@@ -1,7 +1,7 @@
 """What a GGUF file says of its model, and where its tensors lie; no tensor is read.
 
-The package gguf has a reader of its own. It makes an array of every token's text, which takes some ten seconds for a
-vocabulary of 150,000, so this one steps over texts in arrays and only counts them.
+The package gguf makes an array of every token's text, some ten seconds for a vocabulary of 150,000. This reader steps
+over texts in arrays and only counts them.
 
 Source: ggml's docs/gguf.md, versions 2 and 3.
 """
@@ -146,8 +146,6 @@ def _bytes(tensor: GgufTensor) -> int:
 
 
 class _Cursor:
-    """Reads a file's values one behind the other."""
-
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self.place = data, 0
 

@@ -15,11 +15,8 @@ MIG_IN_NAME = re.compile(r"\bMIG (\S+)$")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
     """Return the GPUs that CUDA may use, in the order of `visible_handles`; none without a driver.
 
-    Args:
-        libraries: (name, version) of the software that computes on them.
-
     Raises:
-        DeviceError: the driver does not answer, or CUDA_VISIBLE_DEVICES names what is not there.
+        DeviceError: the driver does not answer, or CUDA_VISIBLE_DEVICES names a missing GPU.
     """
     with nvml_session() as is_there:
         if not is_there:

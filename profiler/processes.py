@@ -27,13 +27,9 @@ class ProcessTimes:
 
 
 def busy_processes(proc: Path, window_s: float = WINDOW_S) -> tuple[OtherProcess, ...]:
-    """Return the other processes that keep at least a tenth of a core busy, the busiest first, eight at most.
+    """Return other processes that keep a tenth of a core busy, the busiest first, at most eight; waits for the window.
 
-    This process and those it started are not among them. Waits for the window.
-
-    Args:
-        proc: where /proc lies; none are found where it does not exist.
-        window_s: how long they are watched.
+    This process and those it started do not count. There are none where `proc` does not exist.
     """
     start_s, first = time.monotonic(), process_times(proc)
     time.sleep(window_s)
@@ -46,11 +42,7 @@ def busiest(
 ) -> tuple[OtherProcess, ...]:
     """Return who was busy between two looks, the busiest first.
 
-    Args:
-        first: every process at the first look; one that began later counts with all its time.
-        last: every process at the last look.
-        ticks: of the wall clock between the two.
-        ours: processes that do not count.
+    A process that began later counts with all its time. `ticks` are of the wall clock; `ours` do not count.
     """
     earlier = {(each.pid, each.started): each.ticks for each in first}
     used = [(each, (each.ticks - earlier.get((each.pid, each.started), 0)) / ticks) for each in last]
@@ -79,7 +71,7 @@ def family_of(pid: int, processes: Sequence[ProcessTimes]) -> frozenset[int]:
 
 
 def _parsed(text: str) -> ProcessTimes:
-    """Read one line of /proc/PID/stat; the name stands in brackets and may itself hold brackets and spaces."""
+    """Read one line of /proc/PID/stat; the name in brackets may itself hold brackets and spaces."""
     head, _, tail = text.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()  # from the state on, the third field of the manual page

@@ -61,11 +61,7 @@ def is_data(path: Path) -> bool:
 
 
 def entries_of(path: Path, tell: Tell) -> Iterator[Entry]:
-    """Yield the entries of a file, or of all files of a folder in the order of their names.
-
-    Args:
-        path: a file or a folder.
-        tell: told what is left out.
+    """Yield the entries of a file, or of a folder's files in the order of names; `tell` gets what is left out.
 
     Raises:
         RequestError: it cannot be read, or is not what its name says; a place is named.
@@ -116,7 +112,6 @@ def _told(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a file as text, compressed or not."""
     with path.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -125,7 +120,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _text_lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
-    """Yield lines and their numbers, from 1."""
     number = 0
     while line := file.readline(LONGEST):
         number += 1
@@ -189,7 +183,6 @@ def _rows(path: Path, file: TextIO) -> Iterator[Entry]:
 
 
 def _require_known(path: Path, names: Sequence[str]) -> None:
-    """Raise RequestError unless some column is known."""
     if not any(map(is_known, names)):
         seen = ", ".join(repr(name[:40]) for name in names[:12]) or "none"
         raise RequestError(
@@ -255,7 +248,7 @@ class _JsonText:
         self._decoder = json.JSONDecoder()
 
     def more(self) -> bool:
-        """Return whether anything but spaces follows, and stand before it."""
+        """Step over spaces; return whether anything else follows."""
         while True:
             space = SPACE.match(self._text, self._place)
             assert space is not None, "no space at all matches, too"
@@ -272,11 +265,7 @@ class _JsonText:
         return is_there
 
     def value(self) -> Json:
-        """Return the value that stands here.
-
-        Raises:
-            RequestError: it is not JSON, or longer than a prompt may be.
-        """
+        """Return the next value; raise RequestError where it is not JSON, or longer than a prompt may be."""
         while True:
             try:
                 value, self._place = self._decoder.raw_decode(self._text, self._place)

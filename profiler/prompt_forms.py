@@ -37,14 +37,10 @@ READ = (
 
 
 def prompt_of(entry: object, folder: Path) -> Prompt | None:
-    """Return the prompt that an entry of a file holds; None where it is a conversation in which nobody asks.
-
-    Args:
-        entry: a JSON value; a text is a prompt by itself.
-        folder: in which images lie.
+    """Return the prompt of a file's entry, a JSON value; None for a conversation in which no human speaks.
 
     Raises:
-        RequestError: the form is unknown, or something in it is not as it should be.
+        RequestError: the form is unknown, or something in it is malformed.
     """
     if isinstance(entry, str):
         return Prompt(text=entry)
@@ -72,7 +68,7 @@ def _chat(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt:
 
 
 def _conversation(listed: Json, entry: Entry, common: dict[str, Json]) -> Prompt:
-    """Return a conversation without what the model said at its end: that is asked for."""
+    """Return a conversation without the model's last turns: these are to be generated."""
     messages = _messages(listed)
     while messages and messages[-1].role == "assistant":
         messages.pop()
@@ -201,7 +197,6 @@ def message_of(entry: object) -> Message:
 
 
 def _joined(parts: Json) -> str:
-    """Return the text of a message's parts."""
     if not isinstance(parts, Sequence):
         raise RequestError(f"the content of a message must be text, got {str(parts)[:40]!r}")
     kinds = [part.get("type", "") if isinstance(part, Mapping) else "" for part in parts]

@@ -68,15 +68,8 @@ class ShapeRunner(Protocol):
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
         """Return a call that runs one forward of this shape, again and again at the same cost.
 
-        The calls of all cells stay alive together, so they should share their large buffers.
-
-        Args:
-            batch: sequences.
-            context_tokens: tokens per sequence already in the cache.
-            tokens: tokens per sequence fed to the forward, root included.
-
-        Raises:
-            Exception: the shape cannot run; its message becomes the cell's failure. The call may raise likewise.
+        Calls of all cells live together, so they should share large buffers. Of each sequence, `context_tokens` are in
+        the cache and `tokens` are fed, root included. What this or the call raises becomes the cell's failure.
         """
         ...
 
@@ -85,10 +78,9 @@ class CellValue(Protocol):
     """What knowing a cell is worth to a decision; the floor above brings it."""
 
     def worths(self, cost: Callable[[int, Shape], float | None]) -> Callable[[int, Shape], float]:
-        """Return the worth of a shape of a surface, both by number: 0 none, 1 the decision hangs on it.
+        """Return the worth of a shape of a surface, both by number: 0 none, 1 the decision depends on it.
 
-        Args:
-            cost: milliseconds of a shape of a surface as far as they are known, None where they are not.
+        `cost` returns milliseconds of a shape of a surface, None where not known.
         """
         ...
 

@@ -36,11 +36,7 @@ class OnWire:
         return {"dtype": self.dtype.name, "shape": list(array.shape), "data": base64.b64encode(packed).decode()}
 
     def decode(self, text: object) -> NDArray[Any]:
-        """Return the array of a JSON form.
-
-        Raises:
-            ValueError: not such a form, another dtype, or data that does not fill the shape.
-        """
+        """Return the array of a JSON form; ValueError for another form, dtype or size of the data."""
         if not isinstance(text, dict) or set(text) != {"dtype", "shape", "data"} or text["dtype"] != self.dtype.name:
             raise ValueError(f'need an array as {{"dtype": "{self.dtype.name}", "shape": [...], "data": "..."}}')
         try:

@@ -56,10 +56,7 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivalCurve:
-    """Survival by path log-probability at one depth: through the points, straight between them, level beyond.
-
-    Neither coordinate decreases from point to point.
-    """
+    """Survival by path log-probability at one depth: never falling, straight between its points, level beyond."""
 
     log_probs: tuple[float, ...]
     survivals: tuple[float, ...]
@@ -82,8 +79,8 @@ class SurvivalCurve:
 class Calibration:
     """Calibrated survival of one drafter: the probability that a drafted node lies on the target's own path.
 
-    It was learnt on recorded nodes, so it holds for nodes such as a growth rule expands. A child may be given more
-    than its parent, by noise or because depths are fitted apart; who needs a prefix-closed tree takes the smaller.
+    It holds for nodes that a growth rule expands, as it learnt on these. By noise, or because depths are fitted apart,
+    a child may have more than its parent; a prefix-closed tree needs the smaller.
     """
 
     target: str  # ModelIdentity.key
@@ -98,11 +95,7 @@ class Calibration:
             raise MeasurementError("a calibration needs target, drafter, workload, prompts and at least one curve")
 
     def survival(self, depth: int, log_probs: Floats) -> Floats:
-        """Return the probability that nodes are on the target's own path; 0 where a log-probability is -inf.
-
-        Args:
-            depth: of the nodes, 1 for the root's children.
-            log_probs: (nodes,), the drafter's own path log-probabilities.
+        """Return the probability that (nodes,) at a depth are on the target's path; 0 for -inf.
 
         Raises:
             MeasurementError: the depth is below 1.

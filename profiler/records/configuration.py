@@ -90,14 +90,10 @@ GPT2_NAMES = {
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the architecture that a config.json describes.
-
-    Args:
-        config: the parsed file; of a model with several modalities its text_config counts.
+    """Return the architecture that a parsed config.json describes; of several modalities its text_config counts.
 
     Raises:
-        ModelError: the family is not known, its layers differ in a way it has not, or fields are missing, which are
-            named.
+        ModelError: the family is not known, its layers differ in an unknown way, or fields are missing (named).
     """
     text = config.get("text_config", config)
     family = FAMILIES.get(text.get("model_type", ""))
@@ -114,16 +110,11 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def longest_text(positions: int, ropes: Iterable[Config]) -> int:
-    """Return how many tokens a text may have.
+    """Return how many tokens a text may have, from max_position_embeddings and the RoPE settings, per kind of layer.
 
-    "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
-    before too. So its longest text is the original one. "yarn" stretches its original length by a factor, which files
-    that are told to use it leave out of max_position_embeddings; these are the original length where no other is told,
-    as transformers reads such files.
-
-    Args:
-        positions: max_position_embeddings.
-        ropes: what the configuration says of angles, once or for each kind of layer.
+    "longrope" turns every position, cached keys too, by other angles beyond its original length: that is the longest.
+    "yarn" stretches its original length by a factor, which max_position_embeddings leaves out. Without an original
+    length they are it, as transformers reads such files.
     """
     longest = positions
     for rope in ropes:
@@ -204,7 +195,6 @@ def _architecture(text: Config, family: Family, stored_dtype: str) -> Architectu
 
 
 def _biases(architecture: Architecture, text: Config, family: Family) -> int:
-    """Return the parameters of one layer's biases."""
     told = text if family.tells_bias else {}
     qkv = architecture.head_dim * (architecture.heads + 2 * architecture.kv_heads)
     mlp = architecture.hidden + (2 if family.is_gated else 1) * architecture.intermediate

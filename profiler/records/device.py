@@ -85,8 +85,8 @@ class Device:
     def native_dtype(self) -> str:
         """The narrowest number format of weights that this device multiplies at full speed.
 
-        bfloat16, but float32 on a CPU whose vector extensions are known and lack it, since many tokens at once are then
-        several times slower in bfloat16, and float16 on a GPU before compute capability 8.0.
+        bfloat16; float32 on a CPU whose known vector extensions lack it (many tokens at once are several times slower
+        in bfloat16), and float16 on a GPU before compute capability 8.0.
         """
         if self.kind == "cpu":
             return "float32" if self.isa and not BFLOAT16_ISA & set(self.isa) else "bfloat16"

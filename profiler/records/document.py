@@ -16,11 +16,7 @@ ADVICE = "the file was changed, or written by another version of spectune; write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceDocument:
-    """A latency surface and its identities; None where the writer did not know one.
-
-    Attributes:
-        overhead: beside a verify surface, what rounds of this target take beyond their forwards.
-    """
+    """A latency surface and its identities, None where unknown; a verify surface with its target's host times."""
 
     surface: LatencySurface
     device: Device | None = None

@@ -1,7 +1,7 @@
 """What quantization_config says of a checkpoint's weights, as bits per number of each part.
 
-Bits count what is stored beside a number: scales, and zero points where the method has them. Methods are those of
-transformers and vLLM; one that is not listed here is named, and its bits are not guessed.
+Bits include scales and zero points. Methods are those of transformers and vLLM; others are named, their bits not
+guessed.
 """
 
 from __future__ import annotations
@@ -68,12 +68,7 @@ class Matrix:
 
 
 def stored_weights(architecture: Architecture, config: Config) -> StoredWeights:
-    """Return how the weights of an architecture are stored; unquantised where the configuration says nothing.
-
-    Args:
-        architecture: without its stored weights.
-        config: the parsed config.json.
-    """
+    """Return how an architecture's weights are stored by its config.json; unquantised where it says nothing."""
     told = _quantization(config)
     if not told:
         return AS_MULTIPLIED

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Work:
     """Bytes and floating-point operations of one forward, a multiply-add counted as two.
 
-    `least_*` is what no way of computing the forward can go below; the other is what a straightforward one does.
+    `least_*` is below any way of computing the forward; the others are of a straightforward one.
     """
 
     weight_bytes: float  # every matrix and vector once; of experts as many as evenly spread routing would touch
