@@ -18,7 +18,7 @@ def back_up(database: Database, file: Path) -> None:
     """Copy an SQLite store to a new file, which is whole or not there; open it like any store.
 
     Raises:
-        StoreError: the file is there already or cannot be written, the copy is damaged, or the store lies on a server.
+        StoreError: the file exists or cannot be written, the copy is damaged, or the store is on a server.
     """
     if database.is_server:
         raise StoreError(

@@ -40,13 +40,10 @@ class Written:
 
 
 def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[Written]:
-    """Write each record to a file of its own and yield it; files of an earlier export are left alone.
+    """Write each record to its own file and yield it, or raise StoreError; an earlier export's files stay.
 
-    A file appears under its name when it is whole. A name that is taken gets the record's hash at its end, so that two
-    exports of one store into one folder write each file once.
-
-    Raises:
-        StoreError: the folder cannot be written.
+    Files appear whole. A name that is taken gets the record's hash at its end, so that two exports of one store into
+    one folder write each file once.
     """
     names = _Names()
     for item in items:
@@ -102,7 +99,7 @@ def _text(path: Path) -> str:
 
 
 def _kind_of(path: Path) -> tuple[str, str]:
-    """Return what a file holds, and the moment it was first kept."""
+    """Return what a file holds, and when it was first stored."""
     try:
         value = json.loads(_text(path))
     except (ValueError, RecursionError) as error:

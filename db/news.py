@@ -44,10 +44,8 @@ class Event:
 class News:
     """What a store holds beyond what was known, all of it seen at one moment.
 
-    Attributes:
-        known: the numbers of that moment.
-        plans, events: those with higher numbers, oldest first; or all of them, where that is said.
-        devices, models: all that can be read, where one is new; else None.
+    Plans and events are those with higher numbers, or all, oldest first; devices and models all readable ones, None
+    without a new one.
     """
 
     known: Known

@@ -48,15 +48,7 @@ class ProfileJournal:
     def __init__(
         self, profile_id: int, *, is_resumed: bool, place: str, read: Transactions, write: Transactions
     ) -> None:
-        """Describe an open profile; `Profiles.open_profile` finds it.
-
-        Args:
-            profile_id: its number in the store.
-            is_resumed: whether an earlier run began it.
-            place: how messages name the store.
-            read: does something in a transaction that reads.
-            write: does something in a transaction that writes.
-        """
+        """Describe an open profile, found by `Profiles.open_profile`; `place` is the store's name in messages."""
         self.profile_id = profile_id
         self.is_resumed = is_resumed
         self._name = f"profile {profile_id} in {place}"
@@ -64,11 +56,7 @@ class ProfileJournal:
         self._write = write
 
     def visits(self) -> list[Visit]:
-        """Return every timed call so far, by ordinal; none once the surfaces are finished.
-
-        Raises:
-            StoreError: a row is damaged; the message names it.
-        """
+        """Return every timed call by ordinal, none once surfaces are finished; StoreError names a damaged row."""
         columns = [getattr(VisitTable, field.name) for field in fields(Visit)]
         found = select(*columns).where(VisitTable.profile_id == self.profile_id).order_by(VisitTable.ordinal)
         rows = self._read(lambda session: session.execute(found).mappings().all())
@@ -78,11 +66,7 @@ class ProfileJournal:
             raise StoreError(f"a visit of {self._name} was damaged: {error}; start over with --fresh") from error
 
     def add_visit(self, visit: Visit) -> None:
-        """Keep one timed call.
-
-        Raises:
-            StoreError: the ordinal is taken, or the profile is no longer open.
-        """
+        """Store one timed call; raise StoreError where the ordinal is taken or the profile no longer open."""
         row = {"profile_id": self.profile_id, **asdict(visit)}
 
         def work(session: Session) -> None:
@@ -100,11 +84,7 @@ class ProfileJournal:
         return self._read(lambda session: session.scalar(found))
 
     def add_part(self, name: str, document: str) -> None:
-        """Keep a document under a new name.
-
-        Raises:
-            StoreError: the name is taken, or the profile is no longer open.
-        """
+        """Store a document under a new name; raise StoreError where it is taken or the profile no longer open."""
 
         def work(session: Session) -> None:
             self._require_open(session)
@@ -113,7 +93,7 @@ class ProfileJournal:
         self._write(work)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Keep the cells as measurements, drop the visits and keep the surfaces as a part: all of it or nothing.
+        """Store the cells, drop the visits and store the surfaces as a part: all of it or nothing.
 
         Raises:
             StoreError: the surfaces were finished before, or the profile is no longer open.
@@ -136,7 +116,7 @@ class ProfileJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
+        """Store what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
 
         Raises:
             StoreError: the profile is no longer open.
@@ -175,11 +155,9 @@ class Profiles(Database):
     """Profiles by key; one that was not finished is found again."""
 
     def open_profile(self, key: str, fresh: bool = False) -> ProfileJournal:
-        """Return the newest unfinished profile of a key, or a new one where there is none.
+        """Return the newest unfinished profile of a key, or a new one; `fresh` first abandons unfinished ones.
 
-        Args:
-            key: at most 64 characters; equal for what one command may resume of another.
-            fresh: abandon the unfinished ones first, with everything they hold.
+        Equal keys (at most 64 characters) may resume each other.
         """
         found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
 

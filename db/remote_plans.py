@@ -31,16 +31,10 @@ class RemotePlans(RemoteOutcomes):
         temperature: float,
         sources: Sequence[PlanSource] = (),
     ) -> int:
-        """Keep a plan's text with its hash and what it was computed from, and return its id.
+        """Store a plan's text, returned byte for byte, with its hash and sources, and return its id.
 
-        Args:
-            plan_json: the plan, returned byte for byte.
-            device: Device.fingerprint.
-            device_kind: Device.kind_key.
-            target: ModelIdentity.key.
-            workload: name of the prompts.
-            temperature: of the requests; within 1e-9 is the same setup.
-            sources: the records it was computed from.
+        `device` is a Device.fingerprint, `device_kind` a Device.kind_key, `target` a ModelIdentity.key. Temperatures
+        within 1e-9 are the same setup.
         """
         new = NewPlan(
             document=plan_json,
@@ -62,7 +56,7 @@ class RemotePlans(RemoteOutcomes):
         workload: str,
         temperature: float,
     ) -> PlanRow:
-        """Return the plan of a setup that counts, made on exactly this device or on any device of this kind.
+        """Return the plan that counts for a setup, made on exactly this device or on any of this kind.
 
         Raises:
             NoPlanError: the store holds none.
@@ -81,27 +75,15 @@ class RemotePlans(RemoteOutcomes):
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
 
     def plan(self, plan_id: int) -> str:
-        """Return the text of one plan, byte for byte as it was added.
-
-        Raises:
-            StoreError: there is no such plan, or its text no longer has its hash.
-        """
+        """Return a plan's text, byte for byte; raise StoreError where it is missing or no longer has its hash."""
         return self._reader.text(f"/v1/plans/{plan_id:d}")
 
     def plan_row(self, plan_id: int) -> PlanRow:
-        """Return what the store says about one plan.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return the store's row of one plan; raise StoreError where there is none."""
         return self._reader.get(PlanRow, f"/v1/plans/{plan_id:d}/row")
 
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
-        """Return what a plan was computed from; nothing is known of plans that an older version kept.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return a plan's sources, none for an older version's plan; raise StoreError where there is no such plan."""
         return self._service.all(PlanSource, f"/v1/plans/{plan_id:d}/sources")
 
     def plan_events(self, plan_id: int) -> list[PlanEvent]:
@@ -120,18 +102,7 @@ class RemotePlans(RemoteOutcomes):
         temperature: float | None = None,
         state: str | None = None,
     ) -> list[PlanRow]:
-        """Return what the store says about plans, oldest first.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only plans whose id is greater than this.
-            device: only this Device.fingerprint.
-            device_kind: only this Device.kind_key.
-            target: only this ModelIdentity.key.
-            workload: only for these prompts.
-            temperature: only within 1e-9 of this.
-            state: only "kept", "promoted", "retired" or "restored".
-        """
+        """Return the store's rows of plans, oldest first, filtered as by `Plans.plans`."""
         wanted: Params = {
             "device": device,
             "device_kind": device_kind,
@@ -147,12 +118,7 @@ class RemotePlans(RemoteOutcomes):
     ) -> Resolved:
         """Return the plan that the service finds best for a device, and how well it fits.
 
-        Args:
-            device: what it is to run on.
-            target: ModelIdentity.key.
-            workload: name of the prompts; any where None.
-            temperature: of the requests.
-            dtype: number format of the weights: plans made for it go first on each rung; any does where None.
+        `workload` None means any. On each rung plans for the number format `dtype` come first; None takes any.
 
         Raises:
             NoPlanError: the store holds none.
@@ -169,12 +135,7 @@ class RemotePlans(RemoteOutcomes):
             raise PlanError(str(error)) if error.status == CONFLICT else error from error
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on.
-
-        Args:
-            plan_id: the plan.
-            by: who says so, at most 120 characters.
-            reason: why, for people.
+        """Let a plan count for its setup from now on, by someone (120 characters) for a reason.
 
         Raises:
             StoreError: there is no such plan, or it is retired.
@@ -182,25 +143,17 @@ class RemotePlans(RemoteOutcomes):
         self._decide("promote", plan_id, by, reason)
 
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count no more.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count no more; raise StoreError where there is none or it is retired."""
         self._decide("retire", plan_id, by, reason)
 
     def restore_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a retired plan be one of its setup's again; it counts where it is the newest or is promoted.
-
-        Raises:
-            StoreError: there is no such plan, or it is not retired.
-        """
+        """Let a retired plan, else StoreError, be one of its setup's again; it counts where newest or promoted."""
         self._decide("restore", plan_id, by, reason)
 
     def roll_back_plan(
         self, *, device: str, target: str, workload: str, temperature: float, by: str, reason: str
     ) -> PlanRow:
-        """Retire the plan of a setup that counts, and return the one that counts now: the one that did before.
+        """Retire the plan of a setup that counts, and return the one that did before and counts now.
 
         Raises:
             StoreError: no plan of the setup counts, or there is none to go back to; nothing was changed.

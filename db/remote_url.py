@@ -50,11 +50,10 @@ def is_service(place: str) -> bool:
 
 
 def service_url(place: str) -> ServiceUrl:
-    """Return where a service is, and the token for it: of the URL, else of SPECTUNE_TOKEN.
+    """Return where a service is, and its token: the URL's, else SPECTUNE_TOKEN.
 
     Raises:
-        StoreError: it is no such URL, the token cannot be one, or would travel in clear over a network. The message
-            never repeats the URL's secrets.
+        StoreError: it is no such URL, or its token is none or would travel in clear; no secret is in the message.
     """
     parts = _split(place)
     token = unquote(parts.password) if parts.password else os.environ.get(TOKEN_VARIABLE) or None

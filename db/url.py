@@ -28,9 +28,7 @@ def named_place(url: str | None = None) -> str:
 
 
 def settled_place(url: str | None = None) -> str:
-    """Return what names the store from now on: neither another working folder nor another SPECTUNE_STORE changes it.
-
-    It may hold a password.
+    """Return the store's place, which may hold a password, independent of working folder and SPECTUNE_STORE.
 
     Raises:
         StoreError: as `resolve_url` does.
@@ -40,13 +38,12 @@ def settled_place(url: str | None = None) -> str:
 
 
 def resolve_url(url: str | None = None) -> URL:
-    """Return where a store lies, as SQLAlchemy understands it; its `str` hides the password.
+    """Return where a store lies for SQLAlchemy; its `str` hides the password.
 
-    Args:
-        url: a database URL or the path of an SQLite file; None means SPECTUNE_STORE, else the default path.
+    None means SPECTUNE_STORE, else the default path of the SQLite file.
 
     Raises:
-        StoreError: the text is neither a path nor a URL. The message never repeats it: it may hold a password.
+        StoreError: the text is neither a path nor a URL; it may hold a password, so the message does not repeat it.
     """
     place = named_place(url)
     if place == ":memory:":

@@ -67,7 +67,6 @@ def _create_visits() -> None:
 
 
 def _join_surfaces() -> None:
-    """Hand the measurements of equal surfaces to the first of them, and drop the others."""
     connection = op.get_bind()
     first: dict[tuple[str, ...], int] = {}
     for number, *key in connection.execute(sa.select(SURFACE).order_by(SURFACE.c.id)).all():
