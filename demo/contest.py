@@ -74,12 +74,7 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """What a race gave, by name.
-
-    Attributes:
-        tokens_per_s: `transformers.generate` among them.
-        tokens_per_round: of a sequence, of those that decode in rounds.
-    """
+    """What a race gave, by name: tokens/s, with `transformers.generate`, and a sequence's tokens per round."""
 
     tokens_per_s: dict[str, float]
     tokens_per_round: dict[str, float]
@@ -129,9 +124,8 @@ class Count:
 class Counter:
     """Decodes contestants in fp32, and replays a recording of the very same prompts.
 
-    Sequences of an uncoupled policy do not influence each other, so one decoding at many slots, over
-    all rounds, tells for every batch. A coupled one is decoded in the batch's own slots, which are kept
-    full, as in its replay.
+    Sequences of an uncoupled policy do not influence each other: one decoding at many slots tells for every batch. A
+    coupled one is decoded in the batch's own slots, always full, as in its replay.
     """
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:

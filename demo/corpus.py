@@ -1,9 +1,7 @@
 """The demo's text: Python's own standard library, which every machine has.
 
-A file is held out when a hash of its path says so, so the split is the same for every
-Python version and nobody's prompts come from a file the models were trained on.
-
-    python -m spectune.demo.corpus texts.jsonl      the training texts as `spectune train` reads them
+A hash of a file's path holds it out, so the split is the same for every Python version, and no prompt comes from a
+training file. `python -m spectune.demo.corpus texts.jsonl` writes the training texts for `spectune train`.
 """
 
 from __future__ import annotations

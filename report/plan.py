@@ -75,7 +75,6 @@ def _all(plan: Plan) -> Iterator[Said]:
 
 
 def _speedup_panels(plan: Plan) -> Iterator[Panel]:
-    """Yield a panel per context, all with the same axes."""
     every = list(_all(plan))
     heights = [said.speedup for said in every] + [cell.prediction.speedup_high for cell in plan.cells] + [1.0]
     x = axis_of_doublings("batch", [cell.batch for cell in plan.cells])

@@ -192,7 +192,7 @@ def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
 
 
 def _place(index: int) -> float:
-    """Return where the index-th dot of a column stands: 0, 1, -1, 2, -2, ..."""
+    """Return the place of the index-th dot of a column: 0, 1, -1, 2, -2, ..."""
     return (index + 1) // 2 * (1.0 if index % 2 else -1.0)
 
 

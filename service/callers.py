@@ -75,11 +75,7 @@ class Callers:
         return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
     def refresh(self, asked: float) -> None:
-        """Read the tokens, unless another thread has begun to after this moment of `monotonic`.
-
-        Raises:
-            StoreError: the store is away.
-        """
+        """Read the tokens unless a thread began to after this `monotonic` time; StoreError while the store is away."""
         with self._lock, self._setback:
             if self._read_at < asked:
                 began = monotonic()
@@ -90,7 +86,7 @@ class Callers:
         """Return who asks.
 
         Raises:
-            ProblemError: 401 without a token that holds, 403 with one that is not enough.
+            ProblemError: 401 without a valid token, 403 with one of too small a scope.
         """
         if not self.needs_token:
             return Caller(name=ANYBODY, scope="admin")

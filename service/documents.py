@@ -44,7 +44,6 @@ class _WithArrays(GenerateJsonSchema):
     """Arrays travel as their dtype, shape and packed bytes; see `profiler.records.arrays`."""
 
     def function_plain_schema(self, schema: Any) -> Json:  # Any: pydantic's core schema
-        """Return the schema of an array, which is read by a function of ours."""
         del schema
         shape = {"type": "array", "items": {"type": "integer", "minimum": 0}}
         parts = {"dtype": {"type": "string"}, "shape": shape, "data": {"type": "string", "contentEncoding": "base64"}}

@@ -179,7 +179,7 @@ def _start(service: Service, caller: str, body: bytes) -> Work:
 def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
     """Return a request with the device and target themselves in the place of their names.
 
-    The target's record is the store's own: where its weights lie may have changed since the index read it.
+    The target's record is the store's own: its weights may have moved since the index read it.
     """
     service.index.refresh()
     device = service.index.device(wanted.device) if isinstance(wanted.device, str) else wanted.device

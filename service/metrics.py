@@ -35,11 +35,7 @@ class Metrics:
         counts[place] += 1
 
     def text(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> str:
-        """Return all metrics.
-
-        Args:
-            gauges: what is measured now, by name.
-        """
+        """Return all metrics, and gauges of the moment by name."""
         return exposition(self._families(gauges)) + "".join(f"{line}\n" for line in self._histogram())
 
     def _families(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> list[Family]:

@@ -134,11 +134,7 @@ async def get_jobs(request: Request) -> Response:
 def page_response(request: Request, page: Page, status: int = 200, *, is_open: bool = False) -> HTMLResponse:
     """Return a page as an answer that may run its own style and scripts, and nothing else.
 
-    Args:
-        request: what is answered.
-        page: what to show.
-        status: of HTTP.
-        is_open: whether anybody may see the page: it then says nothing of the store, not even where it lies.
+    An `is_open` page is for anybody: it says nothing of the store, not even where it lies.
     """
     service, nonce = service_of(request), secrets.token_urlsafe(18)
     frame = Frame(

@@ -28,14 +28,7 @@ class ProblemError(Exception):
     """A request that is refused, with everything its answer says."""
 
     def __init__(self, status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        """Take the answer.
-
-        Args:
-            status: of HTTP.
-            kind: what the answer's type ends with.
-            detail: what is wrong, what was seen, what to do; no secret.
-            headers: besides those every problem has.
-        """
+        """Take the answer; `kind` ends its type, `detail` is what is wrong, seen and to do, without secrets."""
         super().__init__(detail)
         self.status, self.kind, self.detail = status, kind, " ".join(detail.split())
         self.headers = dict(headers or {})
@@ -69,7 +62,7 @@ def conflict(why: str) -> ProblemError:
 
 
 def required(read: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Return what is read by its number; where the store has no such thing, that is what is told.
+    """Return what is read by its number; a missing thing is the problem.
 
     Raises:
         ProblemError: 404, there is none.

@@ -16,7 +16,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """Return a socket that listens for each address of a host.
 
     Raises:
-        RequestError: another program listens there, it may not be listened there, or the host is not this machine.
+        RequestError: another program listens there, it is not allowed, or the host is not this machine.
     """
     opened: list[socket.socket] = []
     try:
@@ -40,11 +40,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def require_certificate(certificate: Path, key: Path) -> None:
-    """Check that TLS can be had with two files.
-
-    Raises:
-        RequestError: they are no PEM files, do not belong together, or the key has a passphrase.
-    """
+    """Raise RequestError where two files give no TLS: no PEM, not belonging together, or with a passphrase."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_passphrase)
     except (ssl.SSLError, OSError) as error:
@@ -55,5 +51,5 @@ def require_certificate(certificate: Path, key: Path) -> None:
 
 
 def _no_passphrase() -> str:
-    """Stand in for OpenSSL's question at the terminal, which a service has nobody to answer."""
+    """Answer OpenSSL's question at the terminal, which no person of a service could."""
     raise RequestError("the key of --tls-key is encrypted; give one without a passphrase")

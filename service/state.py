@@ -104,11 +104,7 @@ class Service:
 
 
 async def _in_turn(limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
-    """Do something in a thread, unless too many wait for one already.
-
-    Raises:
-        ProblemError: 503.
-    """
+    """Do something in a thread; raise ProblemError (503) where too many wait for one already."""
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
         raise ProblemError(
             503, "busy", f"{MOST_WAITING} requests are waiting; send this one again", {"Retry-After": "1"}

@@ -52,7 +52,6 @@ def _lede(found: Sequence[CellChange]) -> str:
 
 
 def _of_shared(found: Sequence[CellChange], changed: int) -> str:
-    """Return what became of the cells that both plans have."""
     shared = [each for each in found if each.kind not in MOVED]
     clear = [each for each in shared if each.is_clear]
     if not shared:

@@ -39,15 +39,7 @@ def table(
     id: str | None = None,
     is_titled: bool = False,
 ) -> Html:
-    """Return a table whose rows are headed by their first value.
-
-    Args:
-        caption: what it lists.
-        columns: their headings.
-        rows: as many values each as there are columns.
-        id: of the element, for what refers to it.
-        is_titled: whether the caption is to be seen, and not only heard: where no heading says the same.
-    """
+    """Return a table whose rows begin with their heading; the caption is seen if `is_titled`, else only heard."""
     kinds = ["words" if column.is_words else None for column in columns]
     head = tag("tr", [tag("th", c.title, scope="col", class_=kind) for c, kind in zip(columns, kinds, strict=True)])
     body = [tag("tr", [_cell(place, value, kind) for place, (value, kind) in _placed(row, kinds)]) for row in rows]

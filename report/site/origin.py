@@ -52,7 +52,6 @@ def events_part(contents: Contents, links: Links, row: PlanRow) -> Html:
 
 
 def _others(contents: Contents, links: Links, row: PlanRow) -> Iterator[Html]:
-    """Yield links to the differences from the plan before and to the plan after."""
     own = contents.versions(setup_of(row))
     place = [each.id for each in own].index(row.id)
     for older, newer in ((place - 1, place), (place, place + 1)):

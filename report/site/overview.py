@@ -110,7 +110,6 @@ def _outcome(each: Standing) -> Child:
 
 
 def _span(factors: Sequence[float]) -> str:
-    """Return the least and the greatest of some speed-ups, or the only one."""
     least, greatest = times(min(factors)), times(max(factors))
     return least if least == greatest else f"{least} to {greatest}"
 

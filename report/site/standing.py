@@ -13,12 +13,9 @@ from .kept import DRIFTED, KeptCell, kept_cells
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One setup, the plan that counts for it, and whether it keeps its promises.
+    """One setup, the plan that counts for it (None where all are retired), and whether it keeps its promises.
 
-    Attributes:
-        row: of the plan that counts; None where all are retired.
-        plan: None where it cannot be read; `fault` says why then.
-        cells: of the plan.
+    `plan` is None where it cannot be read; `fault` then says why.
     """
 
     setup: Setup
@@ -39,12 +36,7 @@ class Standing:
 
 
 def standings(contents: Contents, most: int) -> list[Standing]:
-    """Return how the plans stand, the setup with the newest plan first.
-
-    Args:
-        contents: of the store.
-        most: setups to look at; a store may have thousands.
-    """
+    """Return the standing of at most so many setups, that of the newest plan first; a store may have thousands."""
     return [_standing(contents, setup) for setup in list(contents.setups)[:most]]
 
 

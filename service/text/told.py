@@ -19,13 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """How the answers to one request are told.
-
-    Attributes:
-        form: of the API.
-        model: its name.
-        choices: answers to each prompt, which stand behind one another.
-    """
+    """How a request's answers are told: the API's form, the model's name, and the number of answers to a prompt."""
 
     form: Form
     model: str

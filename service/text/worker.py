@@ -40,10 +40,7 @@ class Order:
 class Answer:
     """What becomes known of one request; one task of an event loop reads it.
 
-    Attributes:
-        request: whose.
-        is_streamed: whether it is read piece by piece, and not only at its end.
-        completion: the whole, once it has ended.
+    `is_streamed` is read piece by piece, not only at its end; `completion` is the whole, once ended.
     """
 
     def __init__(self, request: Request, *, is_streamed: bool) -> None:
@@ -71,11 +68,7 @@ class Answer:
         self._news.set()
 
     async def pieces(self) -> AsyncIterator[tuple[str, Completion | None]]:
-        """Yield the text as it comes, as much at once as there is; with the last piece, which may be empty, the whole.
-
-        Raises:
-            SpectuneError: it was not decoded to its end.
-        """
+        """Yield the text as it comes, with the last piece, maybe empty, the whole; SpectuneError if it broke off."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -89,11 +82,7 @@ class Answer:
                 return
 
     async def whole(self) -> Completion:
-        """Return what it is when it has ended.
-
-        Raises:
-            SpectuneError: it was not decoded to its end.
-        """
+        """Return the whole at its end; raise SpectuneError where it was not decoded to its end."""
         async for _, done in self.pieces():
             if done is not None:
                 return done
@@ -118,11 +107,7 @@ class Served:
 
 
 class TextWorker:
-    """Decodes in a thread of its own, in one session after another should one fail.
-
-    Attributes:
-        served: counts; changed by the thread alone.
-    """
+    """Decodes in its own thread, which alone counts `served`; after a failed session it begins another."""
 
     def __init__(self, make: Callable[[], Session], *, most: int) -> None:
         """Take what makes a session, and how many requests may run or wait."""
@@ -140,11 +125,7 @@ class TextWorker:
         self._begun: SimpleQueue[Exception | None] = SimpleQueue()
 
     def start(self) -> None:
-        """Make the session, and decode from now on.
-
-        Raises:
-            SpectuneError: there is no memory for it.
-        """
+        """Make the session and begin to decode; raise SpectuneError where memory has no room."""
         self._thread.start()
         failure = self._begun.get()
         if failure is not None:
@@ -270,7 +251,7 @@ class TextWorker:
         return True
 
     def _told(self, event: Event) -> bool:
-        """Take an event; return whether somebody waits for it."""
+        """Take an event; return whether anything waits for it."""
         answer = self._answers.get(event.handle)
         if answer is None:  # of one that was taken back
             return False
