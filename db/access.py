@@ -49,7 +49,6 @@ class Tokens:
     """The tokens of one store; they are made and revoked here, and never shown a second time."""
 
     def __init__(self, database: Database) -> None:
-        """Take the store that keeps them."""
         self._database = database
 
     def create(self, name: str, scope: Scope, expires: datetime | None = None) -> str:

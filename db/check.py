@@ -117,7 +117,6 @@ def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembi
 
 
 def _locks(session: Session) -> Iterator[Fault]:
-    """Yield tables that may be changed though they should not be."""
     dialect = session.connection().dialect.name
     if dialect not in TRIGGERS:
         return
@@ -196,7 +195,6 @@ def _versions(session: Session) -> Iterator[Fault]:
 
 
 def _sources(session: Session) -> Iterator[Fault]:
-    """Yield plans whose sources were here when they were stored, and are not."""
     for kind, table in SOURCE_TABLES.items():
         there = select(table.content_hash)
         gone = select(PlanSourceTable).where(

@@ -161,7 +161,6 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
-        """Open a transaction that reads; everything in it is seen at one moment."""
         with self._session(self._reader) as session:
             yield session
 

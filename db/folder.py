@@ -99,7 +99,6 @@ def _text(path: Path) -> str:
 
 
 def _kind_of(path: Path) -> tuple[str, str]:
-    """Return what a file holds, and when it was first stored."""
     try:
         value = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
@@ -123,8 +122,6 @@ def _record(path: Path) -> Shared:
 
 
 class _Names:
-    """Names of files; devices and models that were seen before are called what people call them."""
-
     def __init__(self) -> None:
         self._devices: dict[str, str] = {}
         self._models: dict[str, str] = {}

@@ -203,18 +203,15 @@ class JobDone:
     __slots__ = ("plan_id",)
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.plan_id: int | None = None
 
 
 def _looked_at() -> Select[Any]:
-    """Return the query of jobs without most of their arguments."""
     begun = func.substr(JobTable.request, 1, LOOKED_AT).label("request")
     return select(*(begun if each.name == "request" else getattr(JobTable, each.name) for each in fields(JobRow)))
 
 
 def _existing(session: Session, key: str) -> JobTable:
-    """Return a row, locked until the transaction ends."""
     row = session.scalar(select(JobTable).filter_by(key=key).with_for_update())
     if row is None:
         raise _no_job(key)

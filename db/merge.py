@@ -252,7 +252,6 @@ def _said_since(record: object, newer: Sequence[tuple[str, str]]) -> str:
 
 
 def _read(kind: type[Record], rows: Sequence[tuple[str, str]]) -> list[tuple[str, Record]]:
-    """Return the moments and records of those rows that can be read."""
     return [(created, record) for created, document in rows for record in readable(kind, [document])]
 
 

@@ -83,7 +83,6 @@ def schema_of(database: Database) -> str:
 
 
 def _now(session: Session) -> Known:
-    """Return the highest numbers and counts, by looks into indexes."""
     columns = [
         select(summary).scalar_subquery()
         for summary in (

@@ -121,7 +121,6 @@ def _older_observations(session: Session, kept: int) -> list[int]:
 
 
 def _forgotten_profiles(session: Session) -> list[int]:
-    """Return the open profiles to which nothing was added for long."""
     long_ago = utc_ago(PROFILES_LAST_S)
     lively = (select(table.profile_id).where(table.created > long_ago) for table in (VisitTable, PartTable))
     idle = select(ProfileTable.id).where(ProfileTable.state == "open", ProfileTable.created < long_ago)
@@ -143,7 +142,6 @@ def _newest_traces(session: Session, old: Collection[int]) -> set[int]:
 
 
 def _newest_agreements(session: Session) -> set[int]:
-    """Return how models of the same names agree: the newest of every target, workload and temperature."""
     newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(PairwiseTable).order_by(PairwiseTable.id)):
         agreement = _read(PairwiseAcceptance, row.document)
@@ -152,7 +150,6 @@ def _newest_agreements(session: Session) -> set[int]:
 
 
 def _newest_times(session: Session) -> set[int]:
-    """Return the newest host times of every batch size and kind of policy, of each setup and regime."""
     newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.created, OverheadTable.id)):
         times = _read(RoundOverhead, row.document)

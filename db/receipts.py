@@ -31,7 +31,6 @@ class Receipts:
     """Does every named write of a store at most once."""
 
     def __init__(self, database: Database) -> None:
-        """Take the store that is written to."""
         self._database = database
 
     def once(self, key: str, token_name: str, digest: str, work: Callable[[], Receipt]) -> Receipt:

@@ -37,7 +37,6 @@ class AnswerCache:
     """Answers of one service on disk; damaged ones are as good as absent, and the oldest make room."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep answers in a folder, made with the first of them."""
         self._folder = folder
 
     def recalled(self, asked: str) -> Kept | None:

@@ -217,7 +217,6 @@ def _headers(ask: Ask) -> dict[str, str]:
 
 
 def _trusted() -> ssl.SSLContext | bool:
-    """Return whom to trust: the usual authorities, and that of SPECTUNE_CA_FILE."""
     file = os.environ.get(CA_VARIABLE)
     if not file:
         return True
@@ -230,7 +229,6 @@ def _trusted() -> ssl.SSLContext | bool:
 
 
 def _tls_fault(error: BaseException) -> str | None:
-    """Return what is wrong with the other side's certificate or TLS; None where something else is."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             advice = f"set {CA_VARIABLE} to the file of its authority, or mend the certificate"

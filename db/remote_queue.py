@@ -40,7 +40,6 @@ class ObservationQueue:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Keep documents in a folder, made with the first of them."""
         self._folder = folder
 
     def waiting(self) -> list[Path]:

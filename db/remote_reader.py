@@ -33,7 +33,6 @@ class CachedReader:
     """Reads cached on disk once understood, for any thread; `note` is "" while every answer was the service's own."""
 
     def __init__(self, service: Service, cache: AnswerCache, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read from a service, and keep what it says in a cache."""
         self.note = ""
         self._service, self._cache, self._clock = service, cache, clock
         self._away_until_s = clock()
@@ -103,7 +102,6 @@ class CachedReader:
         return record
 
     def _kept(self, asked: str, understand: Understand[Record]) -> tuple[Kept, Record] | None:
-        """Return the cached answer and its record, None without one that is understood."""
         kept = self._cache.recalled(asked)
         if kept is None:
             return None

@@ -27,7 +27,6 @@ class Service:
     """What one service can be asked; safe to share between threads."""
 
     def __init__(self, transport: Transport) -> None:
-        """Speak through a transport."""
         self._transport = transport
         self.url = transport.url.shown
 
@@ -159,7 +158,6 @@ class Service:
             raise
 
     def _drop(self, place: str) -> None:
-        """End an upload, which would only take room until it is too old."""
         with suppress(StoreError):
             self._transport.send(Ask(method="DELETE", path=place), ONCE)
 
@@ -198,7 +196,6 @@ def _piece(place: str, piece: bytes, received: int) -> Ask:
 
 
 def _params(params: Params | None) -> tuple[tuple[str, str], ...]:
-    """Return what is behind the question mark, without None."""
     pairs: list[tuple[str, str]] = []
     for name, value in (params or {}).items():
         if isinstance(value, tuple):

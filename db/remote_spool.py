@@ -94,7 +94,6 @@ class VisitSpool:
 
     @contextmanager
     def _held(self, flags: int = 0) -> Iterator[int]:
-        """Open the file, alone among threads and processes, for one block."""
         with self._lock:
             try:
                 descriptor = os.open(self.file, os.O_RDWR | os.O_APPEND | flags, 0o600)

@@ -149,14 +149,12 @@ class Uploads:
 
 
 def _is_left() -> ColumnElement[bool]:
-    """Return the condition of abandoned uploads."""
     is_partial = UploadTable.received < UploadTable.size
     is_idle = UploadTable.touched < utc_ago(IDLE_MINUTES * 60)
     return (is_partial & is_idle) | (UploadTable.touched < utc_ago(WAITING_MINUTES * 60))
 
 
 def _existing(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:
-    """Return a row, locked until the transaction ends."""
     found = select(UploadTable).filter_by(key=key, token_name=token_name)
     row = session.scalar(found.with_for_update() if is_held else found)
     if row is None:

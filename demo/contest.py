@@ -129,7 +129,6 @@ class Counter:
     """
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:
-        """Take the fp32 models."""
         self._family, self._judge, self._requests = family, judge_model, requests
         self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}

@@ -84,8 +84,6 @@ def grown(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Growth:
-    """How the parts of a model are placed in those of a larger one."""
-
     old: GrownShape
     new: GrownShape
     eps: float  # of the larger model's norms
@@ -109,7 +107,6 @@ class _Growth:
         return config
 
     def fill(self, larger: LlamaForCausalLM, model: LlamaForCausalLM) -> None:
-        """Write the model into a larger one that is random all over."""
         hidden, words = self.old.hidden_size, self.old.vocab_size
         base: Any = larger.model  # Any: transformers types its modules as Tensor | Module
         small: Any = model.model
@@ -170,7 +167,6 @@ def _put(weight: Tensor, place: Any, values: Tensor) -> None:  # Any: what a ten
 
 
 def _only(linear: nn.Module, rows: slice, columns: Any, values: Tensor) -> None:  # Any: a slice, or a tensor of columns
-    """Let a layer, or a table, be 0 but for these values."""
     weight: Any = linear.weight
     weight.zero_()
     _put(weight, (rows, columns), values)
@@ -220,7 +216,6 @@ def _require_room(old: GrownShape, new: GrownShape, turning: str) -> None:
 
 
 def _require_quiet(old: GrownShape, new: GrownShape, eps: float, dtype: torch.dtype) -> None:
-    """Raise ModelError unless new ids of the vocabulary can be kept from being drawn."""
     if new.hidden_size == old.hidden_size:
         raise ModelError(
             f"a larger vocabulary needs a hidden_size above {old.hidden_size}, to keep new ids from being drawn; "

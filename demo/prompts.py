@@ -71,7 +71,6 @@ def _long_enough() -> list[str]:
 
 
 def _piece(text: str, tokenizer: PreTrainedTokenizerBase, rng: np.random.Generator) -> str:
-    """Return PROMPT_TOKENS tokens of a source from the start of a random line."""
     lines = text.splitlines(keepends=True)
     start = int(rng.integers(0, len(lines) - 30))
     ids = tokenizer("".join(lines[start : start + 60]))["input_ids"]

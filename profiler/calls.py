@@ -19,7 +19,6 @@ class PreparedCalls:
     """
 
     def __init__(self, runners: Sequence[ShapeRunner], most: int) -> None:
-        """Take what can be run, and how many calls are kept."""
         self._runners, self._most = runners, most
         self._calls: dict[Cell, Call] = {}
         self._last_model = ""  # ModelIdentity.key of the cell used last
@@ -27,7 +26,6 @@ class PreparedCalls:
         self._short_runs, self._cooling_ms = 0, 0.0
 
     def __contains__(self, cell: Cell) -> bool:
-        """Whether a cell's call is ready."""
         return cell in self._calls
 
     def use(self, cell: Cell) -> Call:

@@ -32,7 +32,6 @@ def read_architecture(location: Path) -> Architecture:
 
 
 def _quantised_beside(folder: Path) -> dict[str, Any]:
-    """Return what ModelOpt writes into a file of its own."""
     try:
         told = json.loads((folder / "hf_quant_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

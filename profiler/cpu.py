@@ -109,7 +109,6 @@ def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> i
 
 
 def _told(file: Path) -> str | None:
-    """Return what a file of the kernel says, None where it hides it."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -121,7 +121,6 @@ def _fit(
 
 
 def _costs(logs: Floats, cells: Ints, pool: Pool | None) -> Floats:
-    """Return (cells,) the logarithms of costs."""
     medians = group_medians(logs, cells)
     return medians if pool is None else pool(medians)
 

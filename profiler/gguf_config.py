@@ -43,8 +43,6 @@ def config_of(file: GgufFile, frequencies: tuple[float, ...] = ()) -> dict[str, 
 
 
 class _Said:
-    """A file's values, by their names behind the family's."""
-
     def __init__(self, file: GgufFile) -> None:
         self.file, self.family = file, file.family
 

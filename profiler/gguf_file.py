@@ -150,7 +150,6 @@ class _Cursor:
         self._data, self.place = data, 0
 
     def numbers(self, codes: str) -> tuple[Any, ...]:  # Any: of the codes' types
-        """Return the next numbers, by `struct`'s codes."""
         found: tuple[Any, ...] = struct.unpack_from(f"<{codes}", self._data, self.place)
         self.place += struct.calcsize(f"<{codes}")
         return found
@@ -192,7 +191,6 @@ class _Cursor:
         return name, tuple(reversed(sizes)), kind, offset
 
     def _step_over_text(self) -> int:
-        """Go behind the next text; return where it starts."""
         (size,) = self.numbers("Q")
         start = self.place
         self.place += size

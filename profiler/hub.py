@@ -107,7 +107,6 @@ def _fetched(asked: HubId) -> Path:
 
 
 def _snapshot(asked: HubId, *, is_local: bool = False) -> Path:
-    """Return the path of a model's snapshot, or of the requested file of it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import tqdm
 
@@ -127,7 +126,6 @@ def _snapshot(asked: HubId, *, is_local: bool = False) -> Path:
 
 
 def _contents(asked: HubId) -> str:
-    """Return why a repository holds nothing of what was requested, by the names of its files."""
     from huggingface_hub import HfApi
 
     files = HfApi().list_repo_files(asked.repo, revision=asked.revision)

@@ -126,7 +126,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _instead(path: Path) -> str:
-    """Return what to give instead of a path where no model folder lies."""
     snapshot = snapshot_at(path)
     if snapshot is not None:
         return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"

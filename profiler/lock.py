@@ -39,7 +39,6 @@ def device_lock(device: Device, folder: Path, wait_s: float = 0.0) -> Iterator[P
 
 
 def _is_acquired(file: IO[str], wait_s: float) -> bool:
-    """Take the lock as soon as it is free; False where it was not in time."""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:

@@ -113,7 +113,6 @@ def _named(entry: str) -> Handle:
 
 
 def _slices(handle: Handle) -> list[Handle]:
-    """Return a GPU's MIG slices where MIG is on, else the handle itself."""
     if is_slice(handle):
         return [handle]
     current, _ = optional(pynvml.nvmlDeviceGetMigMode, handle) or (pynvml.NVML_DEVICE_MIG_DISABLE, None)

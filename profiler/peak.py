@@ -56,7 +56,6 @@ def read_speeds(device: Device, clock: Clock | None = None) -> tuple[ReadTiming,
 
 
 def _products(device: Device, dtype: str, clock: Clock) -> dict[int, Call]:
-    """Return a product per size, ascending, as far as one call is not too long."""
     calls: dict[int, Call] = {}
     for size in PRODUCT_SIZES:
         calls[size] = _product(device, dtype, size)

@@ -95,7 +95,6 @@ def _entries(path: Path, tell: Tell) -> Iterator[Entry]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Let what goes wrong with a file be told in words."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -164,7 +163,6 @@ def _blocks(path: Path, file: TextIO) -> Iterator[Entry]:
 
 
 def _rows(path: Path, file: TextIO) -> Iterator[Entry]:
-    """Yield the rows of a .csv file by the names of its columns, without its empty cells."""
     before = csv.field_size_limit(LONGEST)
     try:
         header = file.readline(LONGEST)
@@ -211,7 +209,6 @@ def _rows_of_parquet(path: Path) -> Iterator[Entry]:
 
 
 def _values(path: Path, file: TextIO, tell: Tell) -> Iterator[Entry]:
-    """Yield the elements of an array; of a file of objects, what they hold."""
     text, number = _JsonText(path, file), 0
     is_array = text.skip("[")
     while text.more() and not (is_array and text.skip("]")):
@@ -259,7 +256,6 @@ class _JsonText:
                 return False
 
     def skip(self, mark: str) -> bool:
-        """Step over a mark, and spaces before it; return whether it was there."""
         is_there = self.more() and self._text[self._place] == mark
         self._place += is_there
         return is_there
@@ -282,7 +278,6 @@ class _JsonText:
                 return value
 
     def _read(self) -> bool:
-        """Read some more, and forget what is decoded; return whether there was more."""
         left = self._text[self._place :]
         if len(left) > LONGEST:
             raise RequestError(f"{self._path}: an entry has more than {LONGEST:,} characters, too many for a prompt")

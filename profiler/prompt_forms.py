@@ -98,7 +98,6 @@ def _turns(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt:
 
 
 def _shared(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt | None:
-    """Return the first turn of a human; None where there is none."""
     turns = entry["conversations"] if "conversations" in entry else entry["conversation"]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise RequestError('conversations must be a list of {"from": "human", "value": text}')

@@ -187,7 +187,6 @@ class Run:
         return clock_in(self.clock, self.runners[surface].regime)
 
     def _visit_ms(self, surface: int, call_ms: float) -> float:
-        """Return what timing one call of a surface takes altogether."""
         repeats = self._repeats(surface)
         cooling_ms = self.calls.cooling_ms if repeats.is_cooled(call_ms) else 0.0
         return cooling_ms + repeats.visit_ms(call_ms) + self.settings.own_ms

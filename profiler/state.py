@@ -112,7 +112,6 @@ def _cpu_time(before: DeviceState, after: DeviceState) -> Iterator[str]:
 
 
 def _guests(before: DeviceState, after: DeviceState) -> Iterator[str]:
-    """Yield the other processes that were there at either end, as they were last seen."""
     seen = {each.pid: each for state in (before, after) for each in state.processes}
     for process in seen.values():
         yield f"another process used the device: {process}"

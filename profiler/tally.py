@@ -141,7 +141,6 @@ class Tally:
         return WINDOWS, EXPONENTS
 
     def _pool(self, numbers: Ints) -> Pool | None:
-        """Return what betters the costs of cells of long calls by each other; None where calls are short."""
         count = int(numbers.max()) + 1
         calls = np.bincount(numbers, minlength=count)
         timed = [cell for cell in self.cells[:count] if cell.visits]

@@ -111,7 +111,6 @@ class _Group:
 
 
 def _published(here: Sequence[Said]) -> Iterator[_Group]:
-    """Yield the published defaults of one context, the slowest at its largest batch first."""
     named: dict[str, list[Said]] = {}
     for said in here:
         if said.what not in (PLAN, RUNNER_UP):
@@ -170,7 +169,6 @@ def _row(said: Said) -> tuple[str, ...]:
 
 
 def _arranged(speeds: list[Panel], trees: list[Panel]) -> tuple[Panel, ...]:
-    """Return all panels, the trees below the speeds, or beside them where there is one panel of these."""
     if len(speeds) > 1 and trees:
         trees[0] = replace(trees[0], starts_row=True)
     return (*speeds, *trees)

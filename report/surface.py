@@ -105,7 +105,6 @@ def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, flo
 
 
 def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:
-    """Yield what the surface says along one context; a stroke ends where it says nothing."""
     counts = [cell.tokens for cell in surface.measurements if cell.batch == batch]
     between = np.geomspace(min(counts), max(counts), MOST_POINTS).astype(int).tolist()
     stroke: list[tuple[float, float]] = []

@@ -174,7 +174,6 @@ def _mean_panel(tree: DrawnTree) -> Panel:
 
 
 def _levels(verified: Sequence[float], reached: Sequence[float]) -> Iterator[tuple[float, float]]:
-    """Yield verified and reached of every depth down to the last that matters."""
     every = list(zip(verified, reached, strict=True))
     kept = [nodes >= LEAST_VERIFIED or share >= LEAST_REACHED for nodes, share in every]
     yield from every[: max(len(kept) - kept[::-1].index(True), 1) if True in kept else 1]
@@ -192,7 +191,6 @@ def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
 
 
 def _place(index: int) -> float:
-    """Return the place of the index-th dot of a column: 0, 1, -1, 2, -2, ..."""
     return (index + 1) // 2 * (1.0 if index % 2 else -1.0)
 
 

@@ -54,7 +54,6 @@ class Schemas:
     """The JSON Schemas of all records that travel, by name."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.definitions: Json = {}
 
     def of(self, kind: Any) -> Json:
@@ -130,7 +129,6 @@ def document_of(app: FastAPI) -> Json:
 
 
 def _plain(example: object, kind: Any) -> Any:  # Any: JSON
-    """Return an example as JSON values; one that is plain already stays as it is."""
     if isinstance(example, Mapping | list | str) or example is None:
         return example
     return json.loads(to_json(example, kind))

@@ -216,8 +216,6 @@ def _require_bounded(wanted: PlanWanted) -> None:
 
 
 class _Followed(StreamingResponse):
-    """The events of a job, sent to as many at once as the service allows."""
-
     def __init__(self, service: Service, events: AsyncIterator[str]) -> None:
         super().__init__(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
         self._service = service

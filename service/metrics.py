@@ -16,7 +16,6 @@ class Metrics:
     """Counts since the service began; written by the event loop alone."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.events = Counter(dict.fromkeys(EVENTS, 0))
         self._answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self._seconds: Counter[str] = Counter()  # by route; floats

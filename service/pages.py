@@ -153,7 +153,6 @@ def page_response(request: Request, page: Page, status: int = 200, *, is_open: b
 
 
 async def _shown(request: Request, make: Maker) -> Response:
-    """Answer with a page made in a thread; what the store refuses is said on a page too."""
     service = service_of(request)
     try:
         page = await service.show(lambda: make(Contents(service.store)))

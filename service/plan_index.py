@@ -26,7 +26,6 @@ class PlanIndex:
     """The plans of a store by target and place, and its devices and models; refreshed by whoever reads it."""
 
     def __init__(self, store: SqlStore) -> None:
-        """Take the store; nothing is read yet."""
         self._store, self._lock, self._setback = store, Lock(), Setback()
         self._known = Known()
         self._read_at = float("-inf")
@@ -118,5 +117,4 @@ class PlanIndex:
 
 
 def _places(row: PlanRow) -> tuple[Place, ...]:
-    """Return where a plan is looked for: on its own device, on those of its kind, and on any."""
     return ("device", row.device), ("kind", row.device_kind), ANY

@@ -19,7 +19,6 @@ class ParsedPlans:
     """Plans with one cell each, by the hash of their text; as many as are wanted; safe to share between threads."""
 
     def __init__(self, most: int) -> None:
-        """Take how many plans are kept."""
         self._most = most
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._lock = Lock()

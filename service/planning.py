@@ -43,7 +43,6 @@ class Planning:
     """The workers of one service, and its housekeeping; runs in a thread of its own."""
 
     def __init__(self, store: SqlStore, workers: int, politeness: int = POLITENESS) -> None:
-        """Take the store with the jobs, the number of processes, and how far others go before them."""
         self._politeness = politeness
         self._store, self._count = store, workers if store.is_shared else 0
         self._jobs = Jobs(store)
@@ -124,7 +123,6 @@ class Planning:
             tell("jobs not released", level=logging.WARNING, worker=worker.name, error=str(error))
 
     def _clean(self) -> None:
-        """Drop old receipts, abandoned uploads, and jobs that ended long ago."""
         receipts, uploads = Receipts(self._store).drop_old(), Uploads(self._store).drop_old()
         tell("cleaned", receipts=receipts, uploads=uploads, jobs=self._jobs.drop_ended())
 

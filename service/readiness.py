@@ -15,7 +15,6 @@ class Readiness:
     """What is wrong with the database, kept in memory for a moment."""
 
     def __init__(self, store: SqlStore) -> None:
-        """Take the store; nothing is asked yet."""
         self._store, self._lock = store, Lock()
         self._seen_at = float("-inf")
         self.wrong: str | None = None  # in words; None where nothing is

@@ -66,7 +66,6 @@ class Resolver:
     """Answers from memory as long as the plans that decide stay as they are."""
 
     def __init__(self, store: SqlStore, index: PlanIndex, most_bytes: int) -> None:
-        """Take the store, what is known of its plans, and how many bytes of answers may be cached."""
         self._store, self._index, self._most_bytes = store, index, most_bytes
         self._answers: OrderedDict[Key, Ready] = OrderedDict()
         self._queries: dict[bytes, Key] = {}
@@ -175,8 +174,6 @@ class Resolver:
 
 
 class _Plans:
-    """The plans that count, as the ladder reads them: those that count most last."""
-
     def __init__(self, store: SqlStore, rows: Sequence[PlanRow]) -> None:
         self.url = store.url
         self._store, self._rows = store, rows

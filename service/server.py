@@ -83,7 +83,6 @@ class Server(uvicorn.Server):
     """Tells whoever follows a job that the service ends, before it waits for answers to end."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        """Take how to listen, and the service that answers."""
         super().__init__(config)
         self._service = service
 

@@ -14,7 +14,6 @@ class Setback:
     """Remembers for a moment that the store failed; its block is then refused with the same words."""
 
     def __init__(self) -> None:
-        """Begin without a failure."""
         self._told = ""
         self._failed_at = float("-inf")
 

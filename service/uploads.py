@@ -174,7 +174,6 @@ def _number(found: re.Match[str]) -> int:
 
 
 def _name(found: re.Match[str]) -> str:
-    """Return the name of a part, percent-encoded in a path."""
     name = unquote(found["name"])
     if len(name) > LONGEST_WORD:
         raise invalid(f"a part's name has at most {LONGEST_WORD} characters, got {len(name)}")

@@ -53,7 +53,6 @@ class Worker:
     """One process; what its signal handler may do depends on what it is at."""
 
     def __init__(self, name: str) -> None:
-        """Take the name under which it leases jobs."""
         self._name = name
         self._is_ending = threading.Event()
         self._is_busy = False

@@ -163,7 +163,6 @@ def _exported(plan: Plan, request: ExportRequest, drafters: Mapping[str, EngineD
 
 
 def _cached(found: Exported, places: Sequence[str]) -> Iterator[str]:
-    """Yield the hub's names of paths that lie in this machine's cache of the hub."""
     written = "\n".join((found.command, *(text for _, text in found.files)))
     for place in places:
         if (snapshot := snapshot_at(place)) is not None and place in written:

@@ -42,7 +42,6 @@ def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead)
 
 
 def _tells_of(drafter: DrafterInputs, overhead: RoundOverhead, batch: int) -> bool:
-    """Return whether rounds of a batch were timed beside a drafter, or beside one like it."""
     surface = drafter.surface
     return overhead.role_beside(batch, surface.role, surface.model) in (
         surface.role,

@@ -150,7 +150,6 @@ def follow_rank(request: LatencyRequest) -> int:
 
 
 def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelIdentity, str]]:
-    """Return every model with every role it is timed in, the target first."""
     of_target = [role for role in request.roles if role.partition(":")[0] not in OF_DRAFTERS]
     of_drafters = [role for role in request.roles if role.partition(":")[0] in OF_DRAFTERS]
     timed = [(identities.target, role) for role in of_target]

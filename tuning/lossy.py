@@ -153,7 +153,6 @@ class Judge:
         own: Texts,
         answers: Sequence[str] = (),
     ) -> None:
-        """Take the target's own texts of all requests, and the end that each must have."""
         self._target, self._tokenizer, self._requests, self._answers = target, tokenizer, requests, answers
         self._own = [tuple(text) for text in own]
         self._own_scores = self._scores(self._own)

@@ -73,7 +73,6 @@ def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
 
 
 def _plain_paces(cells: Iterable[CellObservation], plan: Plan) -> list[float]:
-    """Return the speeds of blocks of plain rounds over those promised."""
     code, promised = PlainPolicy().code, {(cell.batch, cell.context): cell.plain.tokens_per_s for cell in plan.cells}
     return [
         speed / promised[cell.batch, cell.context]

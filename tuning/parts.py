@@ -18,7 +18,6 @@ class PartsUnder:
     """The parts of one step of a job: names are told apart by the step's own."""
 
     def __init__(self, parts: Parts, step: str) -> None:
-        """Put `step` before every name."""
         self._parts, self._step = parts, step
 
     def part(self, name: str) -> str | None:
@@ -37,7 +36,6 @@ class FinishedWith:
     """
 
     def __init__(self, sink: MeasurementSink, others: Sequence[LatencySurface]) -> None:
-        """Take where everything goes, and the surfaces that were timed before."""
         self._sink, self._others = sink, others
 
     def visits(self) -> Sequence[Visit]:

@@ -200,7 +200,6 @@ def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:
 
 
 def _require_room(inputs: PlanInputs, request: PlanRequest, cells: Sequence[Cell]) -> None:
-    """Raise RequestError where even the target alone exceeds the memory limit."""
     for cell in cells:
         alone = memory_bytes(cell, PlainPolicy(), None, inputs)
         if request.max_memory_bytes is not None and alone is not None and alone > request.max_memory_bytes:

@@ -166,7 +166,6 @@ def _give(worker: _Worker, groups: Sequence[Group], waiting: Iterator[int]) -> N
 
 
 def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for processes that are done or gone."""
     ready = wait([worker.connection for worker in workers if worker.doing is not None])
     return [worker for worker in workers if worker.connection in ready]
 

@@ -171,7 +171,6 @@ def _text(path: Path) -> str:
 
 
 def _places(plan: Plan, request: ValidateRequest) -> dict[str, Path]:
-    """Return the paths of drafters and classifiers: the request's, else where they were profiled."""
     recorded = {name: Path(model.location) for name, model in (*plan.drafters, *plan.classifiers)}
     if unknown := sorted(request.drafters.keys() - recorded):
         raise RequestError(

@@ -68,7 +68,6 @@ class PromptTrace:
         return len(self.prompt) + np.arange(self.positions)
 
     def __eq__(self, other: object) -> bool:
-        """Compare every field, arrays bit for bit."""
         if not isinstance(other, PromptTrace):
             return NotImplemented
         return all(_is_same(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))

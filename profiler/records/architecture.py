@@ -191,7 +191,6 @@ class Architecture:
 
     @property
     def _dense(self) -> int:
-        """Parameters of all MLPs that are no experts."""
         if self.experts:
             return self.dense_layers * self._mlp(self.dense_intermediate)
         return self.layers * self._mlp(self.intermediate)
@@ -202,7 +201,6 @@ class Architecture:
 
     @property
     def _expert(self) -> int:
-        """Parameters of one expert of every layer that has some."""
         return self.expert_layers * self._mlp(self.intermediate)
 
     @property
@@ -234,7 +232,6 @@ class Architecture:
         )
 
     def _expert_bytes(self, size: int) -> float:
-        """Return the bytes of one expert of every layer that has some."""
         return self._expert * self.stored.experts.bytes_per_number(size) + size * self._expert_vectors
 
     def _head_bytes(self, size: int) -> float:
@@ -260,7 +257,6 @@ class Architecture:
         return self.experts * (1.0 - (1.0 - self.experts_per_token / max(self.experts, 1)) ** rows)
 
     def _seen(self, context: int) -> int:
-        """Return the context tokens that one row attends to, summed over layers."""
         return (self.layers - self.windowed_layers) * context + self.windowed_layers * min(context, self.window)
 
 

@@ -23,7 +23,6 @@ class OnWire:
         self.dtype = np.dtype(dtype).newbyteorder("<")
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
-        """Return how pydantic reads and writes the field."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(

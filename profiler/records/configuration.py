@@ -135,7 +135,6 @@ def _ropes(text: Config) -> list[Config]:
 
 
 def _from_gpt2(text: Config) -> Config:
-    """Return a GPT-2 configuration under the names the other families use."""
     renamed = {name: text[old] for name, old in GPT2_NAMES.items() if text.get(old) is not None}
     inner = {"intermediate_size": 4 * text["n_embd"]} if "n_embd" in text else {}
     return {**text, **inner, **renamed}
@@ -245,7 +244,6 @@ def _shared_inner(text: Config) -> int:
 
 
 def _dense_layers(text: Config, family: Family) -> int:
-    """Return how many layers have one MLP instead of experts."""
     if not family.has_dense_layers or not _experts(text):
         return 0
     layers, named = text["num_hidden_layers"], set(text.get("mlp_only_layers") or ())

@@ -120,7 +120,6 @@ class Device:
 
 
 def _known(**fields: object) -> list[object]:
-    """Return the fields that say something, each with its name."""
     return [[name, value] for name, value in fields.items() if value is not None]
 
 

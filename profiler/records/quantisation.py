@@ -322,7 +322,6 @@ def _bitsandbytes(told: Config) -> list[Rule]:
 
 
 def _mxfp4(told: Config) -> list[Rule]:
-    """Return the rules of gpt-oss, whose experts alone are quantised."""
     return [_unquantised(told), Rule(names=("mlp.experts",), scheme=Scheme(bits=4 + 8 / 32))]
 
 
@@ -371,7 +370,6 @@ def _hqq(told: Config) -> list[Rule]:
 
 
 def _named_weights(told: Config) -> list[Rule]:
-    """Return the rules of quanto and EETQ, which name the format of weights."""
     name = str(told.get("weights", "int8"))
     found = re.fullmatch(r"q?u?(int|float)(\d)\w*", name)
     if found is None:

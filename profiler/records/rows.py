@@ -66,7 +66,6 @@ class BatchRows:
         return max(straight(self._base, tokens) + offset, apart / MOST_BELOW)
 
     def _offset_line(self, row: Row) -> Line:
-        """Return how a row differs from the reference at its own points; beyond the reference it is not known."""
         low, high = self._base[0][0], self._base[-1][0]
         points = [(tokens, ms - straight(self._base, tokens)) for tokens, ms in row.items() if low <= tokens <= high]
         return sorted(points) or [(low, 0.0)]

@@ -78,7 +78,6 @@ class Contents:
     """A store as its pages see it; every reader goes to the store once and keeps what it found."""
 
     def __init__(self, store: Store) -> None:
-        """Take the store."""
         self.store = store
 
     @cached_property

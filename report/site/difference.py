@@ -140,7 +140,6 @@ def _clearly(each: CellChange) -> Child:
 
 
 def _beside(contents: Contents, name: str, rows: tuple[PlanRow, PlanRow], plans: tuple[Plan, Plan]) -> Html:
-    """Return the facts of both plans side by side, those that differ in bold."""
     sides = [_facts(contents, row, plan) for row, plan in zip(rows, plans, strict=True)]
     body = []
     for what, old in sides[0].items():

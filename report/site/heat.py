@@ -70,7 +70,6 @@ def _cell(kept: KeptCell | None, links: Links, page: str, most: float) -> Html:
 
 
 def _measured(kept: KeptCell) -> Html | None:
-    """Return what was measured over plain decoding, else what became of the promise; drift is said in words too."""
     if kept.measured_speedup is None:
         return None if kept.verdict == "unseen" else verdict(kept.verdict)
     said = f"measured {times(kept.measured_speedup)}{', drifted' if kept.verdict in DRIFTED else ''}"

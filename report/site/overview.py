@@ -146,7 +146,6 @@ def _drift(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
 
 
 def _among(contents: Contents, found: Sequence[Standing]) -> str:
-    """Return which setups were looked into, where not all of them were."""
     return f" among the newest {len(found)} setups" if len(found) < len(contents.setups) else ""
 
 

@@ -159,7 +159,6 @@ def _outcome(cells: list[KeptCell], links: Links, name: str, left_out: str) -> H
 
 
 def _left_out(plan: Plan, observed: Observed, validated: Validated) -> str:
-    """Return what was stored beside a plan and says nothing of its promises, as sentences behind a space each."""
     elsewhere = len(observed.readable) - len(own_observations(plan, observed.readable))
     found = (
         (elsewhere, f"{count(elsewhere, 'report')} of decoders left out: of another device or number format."),

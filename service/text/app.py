@@ -77,7 +77,6 @@ class Endpoint:
     """One target, its session, and the requests of everybody."""
 
     def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
-        """Take a generator that nothing else uses."""
         self._generator, self._settings, self._bounds = generator, settings, Settings()
         self._longest = 0
         self.worker = TextWorker(self._session, most=settings.most)
@@ -169,8 +168,6 @@ class Endpoint:
             await asyncio.to_thread(self.worker.stop)
 
     def _guarded(self, path: str, handler: Handler) -> Handler:
-        """Return a handler that lets in who may ask, and words every refusal as clients read it."""
-
         async def guarded(request: HttpRequest) -> Response:
             try:
                 self._require_host(request)
@@ -207,7 +204,6 @@ class Endpoint:
             raise ProblemError(401, "invalid_api_key", told)
 
     async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[Prepare], form: Form) -> Response:
-        """Decode every prompt as often as wanted, and answer at once or as it comes."""
         own = self._settings
         if asked.model != own.name:
             told = f"there is no model {asked.model!r:.80} here; this is {own.name}"

@@ -46,7 +46,6 @@ class TextServer(uvicorn.Server):
     """Tells every open request that the endpoint ends, before it waits for answers to end."""
 
     def __init__(self, config: uvicorn.Config, endpoint: Endpoint) -> None:
-        """Take how to listen, and what answers."""
         super().__init__(config)
         self._endpoint = endpoint
 

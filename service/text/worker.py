@@ -44,7 +44,6 @@ class Answer:
     """
 
     def __init__(self, request: Request, *, is_streamed: bool) -> None:
-        """Belong to the event loop that runs."""
         self.request, self.is_streamed = request, is_streamed
         self.completion: Completion | None = None
         self._news, self._lock = asyncio.Event(), Lock()
@@ -110,7 +109,6 @@ class TextWorker:
     """Decodes in its own thread, which alone counts `served`; after a failed session it begins another."""
 
     def __init__(self, make: Callable[[], Session], *, most: int) -> None:
-        """Take what makes a session, and how many requests may run or wait."""
         self.served = Served()
         self._make, self._most = make, most
         self._orders: SimpleQueue[Order | None] = SimpleQueue()

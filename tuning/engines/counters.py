@@ -178,7 +178,6 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
 
 
 def _answers(text: str, prefix: str) -> float | None:
-    """Return how many answers a page counts, None where it counts none."""
     pages = ([value for _, value in _samples(text, prefix + name)] for name in ANSWERS[prefix])
     return next((sum(values) for values in pages if values), None)
 
@@ -194,7 +193,6 @@ def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
 
 
 def _summed(text: str, name: str) -> float:
-    """Return a counter over all engines of one server."""
     found = _samples(text, name)
     if not found:
         raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")

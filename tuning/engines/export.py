@@ -75,7 +75,6 @@ def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
 
 
 def _is_between(way: Way, offers: Mapping[Way, Sequence[Offer]]) -> bool:
-    """Return whether a policy is a chain between two lengths of its drafter that were timed."""
     policy, drafter = way
     timed = [
         other.length
@@ -97,7 +96,6 @@ def _require_same_drafters(plan: Plan, held: dict[str, ModelIdentity]) -> None:
 
 
 def _require_own_ways(plan: Plan, known: dict[Staged, dict[Place, float]]) -> None:
-    """Raise PlanError where a policy that the plan chose has no price any more."""
     for cell in plan.cells:
         if (cell.batch, cell.context) not in known.get((cell.policy, cell.drafter), {}):
             raise PlanError(f"{cell.policy.label} has no price at {cell.batch} sequences; profile and plan again")

@@ -61,5 +61,4 @@ def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
 
 
 def _fewest(sample: Sample, length: int) -> int:
-    """Return the least number of rounds in which the texts of a sample drafted."""
     return sum(math.ceil(text.drafted / length) for text in sample.texts)

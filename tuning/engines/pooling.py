@@ -108,7 +108,6 @@ def _searches(policies: Mapping[LookupPolicy, TimedSetting]) -> list[LookupPolic
 
 
 def _line_ms(costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
-    """Return a drafting round's cost on the line through all sources."""
     return costs.rest_ms(shape_of(inputs, way, walks[way]))
 
 

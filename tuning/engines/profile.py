@@ -201,7 +201,6 @@ def _copying(stall: Stable, maker: SurfaceMaker, concurrency: int, ways: Sequenc
 
 
 def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineRequest) -> list[Way]:
-    """Return the untimed lengths of drafters that may win at some length."""
     others = [ChainPolicy(length=length) for length in sorted(set(request.lengths))[:-1]]
     near = [offer.way for offer in _offers(stall, maker, NEAR)[concurrency]]
     names = dict.fromkeys(drafter for policy, drafter in near if isinstance(policy, ChainPolicy))
@@ -209,7 +208,6 @@ def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineR
 
 
 def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
-    """Return the settings whose promise is near the best of their concurrency, best first, and its rival."""
     found: list[Key] = []
     for concurrency, offers in _offers(stall, maker, CLOSE).items():
         by_source: dict[Source, list[Offer]] = {}
@@ -222,7 +220,6 @@ def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
 
 
 def _rivals(way: Way, offers: Sequence[Offer]) -> list[Way]:
-    """Return the best policy of the same source at another timed length; none where no such one is near."""
     length = way[0].max_verify_tokens
     return [one.way for one in offers if one.is_timed and one.way[0].max_verify_tokens != length][:1]
 

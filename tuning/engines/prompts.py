@@ -81,8 +81,6 @@ class _Answers:
 def _cut(
     engine: MeasuredEngine, prompts: Sequence[Prompt], template: PreTrainedTokenizerBase | None, most: int
 ) -> list[tuple[int, ...]]:
-    """Return prompts in tokens; conversations in the template, where there is one."""
-
     def encode(texts: Sequence[str]) -> list[tuple[int, ...]]:
         encoded = engine.encode(texts)
         for place, prompt in enumerate(prompts):

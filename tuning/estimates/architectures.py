@@ -65,7 +65,6 @@ def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) ->
 
 
 def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Footprint:
-    """Return the footprint of a language model with its vision part."""
     if dtype in QUANTISED and is_gguf(place):
         packed = packed_bytes(place)
         own = footprint_of(architecture, dtype)

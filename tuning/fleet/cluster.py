@@ -119,7 +119,6 @@ def first_sentence(error: BaseException) -> str:
 
 
 def _join(address: str) -> bool:
-    """Return whether this call made the process part of a cluster."""
     try:
         import ray
     except ModuleNotFoundError as error:

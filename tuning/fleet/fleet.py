@@ -64,7 +64,7 @@ class Quarters:
     last: tuple[str, int] = field(default=("", 0), init=False)
 
     def __call__(self, what: str, share: float) -> None:
-        """Tell it, or not."""
+        """Tell the progress at each quarter or change of step."""
         now = (what, int(share / STEP))
         if now != self.last:
             self.last = now

@@ -112,5 +112,4 @@ def _node(entry: Mapping[str, Any]) -> Node:
 
 
 def _named(resources: Mapping[str, float], prefix: str) -> str | None:
-    """Return what follows a prefix in the names of resources, None where none has it."""
     return "+".join(sorted(name.removeprefix(prefix) for name in resources if name.startswith(prefix))) or None

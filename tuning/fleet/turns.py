@@ -80,7 +80,6 @@ class _Tasks:
     running: dict[Task, Turn] = field(default_factory=dict)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Start, watch and collect until nothing is left; whatever still runs at the end is stopped."""
         try:
             while self.waiting or self.running:
                 self._start()
@@ -159,7 +158,6 @@ def _lost(error: NodeLostError) -> NodeLostError:
 
 
 def _from_anywhere(request: ProfileRequest) -> ProfileRequest:
-    """Return the request with paths that do not depend on the working folder."""
     models = request.models
     drafters = {name: path.absolute() for name, path in models.drafters.items()}
     prompts = [replace(each, images=tuple(path.absolute() for path in each.images)) for each in request.prompts]

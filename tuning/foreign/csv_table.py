@@ -146,7 +146,6 @@ class _Names:
 
 @contextmanager
 def _said_of(place: str) -> Iterator[None]:
-    """Add to an error where in the table it is."""
     try:
         yield
     except SpectuneError as error:
@@ -166,7 +165,6 @@ def _model_of(facts: Facts, beside: Path) -> ModelIdentity | None:
 
 
 def _rows(text: str) -> Iterator[Row]:
-    """Yield every line that holds anything."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(lines, [])]

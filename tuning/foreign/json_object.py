@@ -122,7 +122,6 @@ def _foreign_records(document: ForeignDocument, beside: Path, given: Given) -> R
 
 @contextmanager
 def _place(name: str) -> Iterator[None]:
-    """Add to an error where in the document it is."""
     try:
         yield
     except SpectuneError as error:

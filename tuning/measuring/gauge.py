@@ -78,6 +78,5 @@ class Gauge:
 
     @property
     def _mean_ms(self) -> float:
-        """The mean visit, stalls cut."""
         longest = STALL * statistics.median(self._ms)
         return statistics.fmean(min(ms, longest) for ms in self._ms)

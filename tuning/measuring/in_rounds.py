@@ -33,7 +33,6 @@ class Spent:
     """Milliseconds that forwards have taken so far, by the host's clock."""
 
     def __init__(self) -> None:
-        """Begin at none."""
         self.ms = 0.0
         self._is_inside = False  # of one: what it asks of its own model is part of it
 
@@ -74,7 +73,6 @@ class Losses:
     """What forwards lose in rounds, told by all rounds that are alike, and what stalls add, told by all."""
 
     def __init__(self) -> None:
-        """Know none."""
         self._verified: defaultdict[Like, list[Timed]] = defaultdict(list)
         self._drafted: defaultdict[bool, list[Timed]] = defaultdict(list)
 

@@ -140,7 +140,6 @@ def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
 
 
 def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:
-    """Return the probes by the size of their trees, groups and their members in random order."""
     sizes = sorted({probe.tokens for probe in found})
     groups = [[probe for probe in found if probe.tokens == size] for size in sizes]
     for group in groups:
@@ -160,7 +159,6 @@ class _Step:
 
     @property
     def forwards(self) -> Forwards:
-        """What its forwards took in it, where they are told."""
         return Forwards(verify_ms=self.done.verify_ms, draft_ms=self.draft_ms)
 
     @property
@@ -258,8 +256,6 @@ class _Running:
 
 
 class _Probe:
-    """What the rounds of one policy took beyond their forwards."""
-
     def __init__(
         self, setup: RoundSetup, batch: int, *, is_sampled: bool, role: str = MODEL, drafter: str = ""
     ) -> None:

@@ -73,7 +73,6 @@ def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSet
 
 
 def _bush(width: int, depth: int) -> TokenTree:
-    """Return a tree whose first child at every depth has `width` children."""
     parents, ranks, trunk = [-1], [0], 0
     for _ in range(depth):
         first = len(parents)

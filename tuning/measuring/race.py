@@ -45,7 +45,6 @@ class DecoderEntrant:
     """Our decoder with one schedule."""
 
     def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
-        """Take an empty decoder."""
         self.name = name
         self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests, keeps_full=True), batch
         self._rounds: list[TimedRound] = []
@@ -70,7 +69,6 @@ class DecoderEntrant:
         )
 
     def _step(self) -> bool:
-        """Refill, run one timed round; return whether there was anything to do."""
         if not refilled(self._feed, self._decoder):
             return False
         self._rounds.append(timed_step(self._decoder))

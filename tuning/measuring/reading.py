@@ -63,8 +63,6 @@ def measure_reading(
 
 
 class _Reader:
-    """A model that reads prompts, and the times; its cache is made by its first turn."""
-
     def __init__(self, key: str, model: CausalModel, make: Callable[[], Read]) -> None:
         self._key, self._model, self._make = key, model, make
         self._read: Read | None = None
@@ -72,7 +70,6 @@ class _Reader:
         self._failed: dict[int, str] = {}
 
     def may_read(self, tokens: int, allowed_ms: float) -> bool:
-        """Return whether prompts of a length fit, and probably keep to the time for all repeats."""
         if tokens > self._model.longest_context or self._failed:
             return False
         if not self._timed:
@@ -82,7 +79,6 @@ class _Reader:
         return expected_ms <= allowed_ms
 
     def take_turn(self, prompt: list[int], allowed_ms: float) -> None:
-        """Read a prompt once more, unless its repeats have used up the time."""
         taken = self._timed.get(len(prompt), [])
         if len(prompt) in self._failed or (taken and sum(taken) > allowed_ms):
             return

@@ -26,7 +26,6 @@ class BlockTextPass:
     is_of_text_alone = False
 
     def __init__(self, drafter: BlockHead, *, longest: int, children: int) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._longest = longest
         self._cache = drafter.new_cache(1, longest)
@@ -81,6 +80,5 @@ class BlockTextPass:
 
 
 def _pieces(prompt: int, length: int) -> list[tuple[int, int]]:
-    """Return pieces of a text that lie within its prompt or behind it."""
     starts = [*range(0, prompt, PIECE_TOKENS), *range(prompt, length, PIECE_TOKENS)]
     return [(start, min(start + PIECE_TOKENS, prompt if start < prompt else length)) for start in starts]

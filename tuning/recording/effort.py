@@ -79,7 +79,6 @@ def _tokens_per_round(is_right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> f
 
 
 def _richest(drafter: CausalModel, texts: Texts, left_s: float, positions: int) -> Chosen:
-    """Return the first level, from the richest on, that is likely to fit."""
     read_s = _seconds(partial(record_prompts, drafter, texts, Recipe(rules=()), [()]))
     for level in LEVELS[:-1]:
         tried = min(TRIED_POSITIONS, len(texts[0][1]) - 1)

@@ -24,7 +24,6 @@ class RecyclingTextPass:
     is_of_text_alone = False
 
     def __init__(self, drafter: RecyclingHead, *, longest: int, children: int) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._cache = drafter.new_cache(1, longest)
         self._request = Request(prompt=(0,), max_new_tokens=1)

@@ -27,7 +27,6 @@ class TextPass:
     """One drafter model reading one text after the other; a forest's `TreeDrafter`."""
 
     def __init__(self, drafter: CausalModel, *, longest: int, children: int, portion: Portion = WHOLE) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._slots, self._piece_tokens = portion.slots, portion.piece_tokens
         self._cache = drafter.new_cache(1 + self._slots, longest + NODE_ROOM)
@@ -121,5 +120,4 @@ class TextPass:
 
 
 def _bias(sight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 where a token is seen and -inf elsewhere."""
     return torch.zeros(sight.shape, dtype=dtype, device=sight.device).masked_fill_(~sight, -torch.inf)

@@ -98,8 +98,6 @@ class _Running:
 
 
 class _Trees:
-    """Number the expanded nodes of every row and follow the target's own path down."""
-
     def __init__(self, forest: Forest, continuation: Ints, positions: Ints) -> None:
         self._forest, self._continuation, self._positions = forest, continuation, positions
         self._depth = 0
