@@ -61,8 +61,8 @@ class Arrivals:
     def settle(self, session: Session) -> list[str]:
         """Write the events that may decide here, in the order in which they happened, and return what is left out.
 
-        These are all events of setups that are new here. In another setup a plan may only come in retired: it was
-        retired there, or it is older than what was here.
+        These are all of new setups. In others a plan may only come in retired: it was so there, or is older than those
+        here.
         """
         events: list[_Happened] = []
         left_out = []

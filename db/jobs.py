@@ -1,8 +1,7 @@
 """Jobs: who works on what, how far it is, and that each is done by exactly one worker.
 
-A worker leases the oldest waiting job in one transaction, sends heartbeats, and stores its result in the transaction
-that ends the job. A silent job goes to whoever leases it next; the old worker's writes are then refused: none is stored
-twice.
+A worker leases the oldest waiting job in one transaction, sends heartbeats, and stores its result with the job's end. A
+silent job goes to whoever leases it next; the old worker's writes are then refused: none is stored twice.
 """
 
 from __future__ import annotations

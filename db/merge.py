@@ -179,8 +179,7 @@ class _Merging:
     def _profile(self, file: int, number: int | None) -> int | None:
         """Return the profile of this store for one of the other's.
 
-        Files of one surface may come from different stores, where one number means different profiles. So each file of
-        a surface has its own profiles.
+        Files of one surface may come from stores that number differently, so each of its files has its own profiles.
         """
         if number is None:
             return None

@@ -44,8 +44,7 @@ class Event:
 class News:
     """What a store holds beyond what was known, all of it seen at one moment.
 
-    Plans and events are those with higher numbers, or all, oldest first; devices and models all readable ones, None
-    without a new one.
+    Plans and events are new or all, oldest first; devices and models are all readable ones, None without a new one.
     """
 
     known: Known

@@ -41,8 +41,8 @@ class Transactions(Protocol):
 class ProfileJournal:
     """What one open profile has done so far; a `profiler.protocols.Journal`.
 
-    Every write is one short transaction: it outlives a killed process once the call returns, and no lock is held
-    between calls. After `finish`, or once another process has abandoned the profile, every write is refused.
+    Every write is one short transaction, without a lock between calls; it outlives a killed process once the call
+    returns. After `finish`, or once another process has abandoned the profile, every write is refused.
     """
 
     def __init__(
@@ -93,11 +93,7 @@ class ProfileJournal:
         self._write(work)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Store the cells, drop the visits and store the surfaces as a part: all of it or nothing.
-
-        Raises:
-            StoreError: the surfaces were finished before, or the profile is no longer open.
-        """
+        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         document = to_json(tuple(surfaces), tuple[LatencySurface, ...])
 
         def work(session: Session) -> None:
@@ -116,11 +112,7 @@ class ProfileJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Store what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
-
-        Raises:
-            StoreError: the profile is no longer open.
-        """
+        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
 
         def work(session: Session) -> None:
             self._require_open(session)

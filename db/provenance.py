@@ -40,10 +40,7 @@ PLACES: dict[str, tuple[type[object], SourceTable, tuple[str, ...]]] = {  # reco
 
 
 def keep_sources(session: Session, plan: PlanTable, sources: Sequence[PlanSource]) -> None:
-    """Write what a plan was computed from, as part of the transaction that writes the plan.
-
-    A record of an older version of spectune has another text than now, so another hash; the source takes the row's.
-    """
+    """Write a plan's sources in the plan's transaction; an older version's record has another hash, that of its row."""
     if sources:
         wait_for_turn(session, PRUNING, is_shared=True)
     for source in sources:

@@ -19,9 +19,8 @@ from .wire import OpenedProfile, ProfileOpening
 class RemoteStore(RemoteRecords, RemotePlans):
     """Everything a service stores; open it with `open_store`, use it as a context manager.
 
-    Each write is stored once, and when its call returns, whatever the network does. This machine keeps plans and lists
-    of plans that were read, for when the service is away; undelivered observations; and visits of open profiles.
-    Threads may share it.
+    Each write is stored once, and when its call returns. This machine keeps plans and their lists, for when the service
+    is away, undelivered observations, and visits of open profiles. Threads may share it.
     """
 
     def __init__(
@@ -30,19 +29,12 @@ class RemoteStore(RemoteRecords, RemotePlans):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the service; `sleep` waits seconds before another attempt, `clock` tells them.
-
-        Raises:
-            StoreError: it is away and was never read before, refuses, or speaks another language.
-        """
+        """Open the service, or raise StoreError; `sleep` waits seconds before another attempt, `clock` tells them."""
         super().__init__(url, sleep, clock)
         self._journals: WeakSet[RemoteJournal] = WeakSet()
 
     def open_profile(self, key: str, fresh: bool = False) -> RemoteJournal:
-        """Return the newest unfinished profile of a key, or a new one; `fresh` first abandons unfinished ones.
-
-        Equal keys (at most 64 characters) may resume each other.
-        """
+        """Return a key's newest unfinished profile, or a new one, as `Profiles.open_profile`."""
         opened = self._service.ask(OpenedProfile, "/v1/profiles", ProfileOpening(key=key, fresh=fresh))
         spool = begun_spool(self._folder / "profiles", key, opened)
         abandon_others(spool)

@@ -52,11 +52,7 @@ class RemoteJournal:
         self._due_s = clock() + BATCH_S
 
     def visits(self) -> list[Visit]:
-        """Return every timed call so far, by ordinal, sent or not.
-
-        Raises:
-            StoreError: a visit is damaged, or another machine went on with the profile.
-        """
+        """Return every timed call by ordinal, sent or not; StoreError if damaged, or resumed on another machine."""
         self._spool.learn()
         self._reconcile()
         together = {**self._delivered, **self._spool.visits}
@@ -84,11 +80,7 @@ class RemoteJournal:
         self._service.write_text(self._part(name), document)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Store the cells, drop the visits and store the surfaces as a part: all of it or nothing.
-
-        Raises:
-            StoreError: the surfaces were finished before, or the profile is no longer open.
-        """
+        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         self._service.write("POST", f"{self._place}/surfaces", Surfaces(surfaces=tuple(surfaces)))
         self._spool.mark_surfaces()
         self._delivered, self._batch = {}, None
@@ -100,11 +92,7 @@ class RemoteJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Store what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
-
-        Raises:
-            StoreError: the profile is no longer open.
-        """
+        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
         last = Finish(overhead=overhead, traces=tuple(traces), pairwise=tuple(pairwise))
         self._service.write("POST", f"{self._place}/finish", last)
         self._spool.close("finished")

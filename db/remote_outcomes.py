@@ -47,10 +47,7 @@ class RemoteOutcomes(RemoteClient):
         return self._documents("observations", plan_id)
 
     def newest_observations(self, plan_id: int, limit: int) -> list[str]:
-        """Return the newest observations of a plan, at most so many, oldest first.
-
-        An older service ignores the request's order and answers with the first page; then all are read.
-        """
+        """Return a plan's newest observations, at most so many, oldest first; an older service sends all."""
         if limit <= MOST_ITEMS:
             asked: Params = {"newest": True, "limit": limit}
             page = self._service.get(Page[Document], f"/v1/plans/{plan_id:d}/observations", asked)

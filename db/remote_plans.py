@@ -31,11 +31,7 @@ class RemotePlans(RemoteOutcomes):
         temperature: float,
         sources: Sequence[PlanSource] = (),
     ) -> int:
-        """Store a plan's text, returned byte for byte, with its hash and sources, and return its id.
-
-        `device` is a Device.fingerprint, `device_kind` a Device.kind_key, `target` a ModelIdentity.key. Temperatures
-        within 1e-9 are the same setup.
-        """
+        """Store a plan's text, byte for byte, with hash and sources, and return its id, as `Plans.add_plan`."""
         new = NewPlan(
             document=plan_json,
             device=device,
@@ -56,12 +52,7 @@ class RemotePlans(RemoteOutcomes):
         workload: str,
         temperature: float,
     ) -> PlanRow:
-        """Return the plan that counts for a setup, made on exactly this device or on any of this kind.
-
-        Raises:
-            NoPlanError: the store holds none.
-            StoreError: not exactly one of device and device_kind is given.
-        """
+        """Return the plan that counts for a setup, as `Plans.find_plan`, with its errors."""
         if (device is None) == (device_kind is None):
             raise StoreError(f"give device or device_kind, one of them, got {device!r} and {device_kind!r}")
         setup: Params = {"target": target, "workload": workload, "temperature": float(temperature)}
@@ -135,11 +126,7 @@ class RemotePlans(RemoteOutcomes):
             raise PlanError(str(error)) if error.status == CONFLICT else error from error
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on, by someone (120 characters) for a reason.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count from now on, by someone for a reason; StoreError where missing or retired."""
         self._decide("promote", plan_id, by, reason)
 
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
@@ -153,11 +140,7 @@ class RemotePlans(RemoteOutcomes):
     def roll_back_plan(
         self, *, device: str, target: str, workload: str, temperature: float, by: str, reason: str
     ) -> PlanRow:
-        """Retire the plan of a setup that counts, and return the one that did before and counts now.
-
-        Raises:
-            StoreError: no plan of the setup counts, or there is none to go back to; nothing was changed.
-        """
+        """Retire the plan that counts and return the one before, which counts now; StoreError changes nothing."""
         back = Rollback(
             device=device, target=target, workload=workload, temperature=float(temperature), reason=reason, by=by
         )

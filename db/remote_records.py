@@ -132,10 +132,7 @@ class RemoteRecords(RemoteClient):
         workload: str | None = None,
         temperature: float | None = None,
     ) -> PairwiseAcceptance | None:
-        """Return the newest agreement of exactly these models, in its own order; None where there is none.
-
-        Only along texts of this target, workload or exact temperature.
-        """
+        """Return the newest agreement of exactly these models along such texts, in its own order, or None."""
         asked: Params = {
             "model": tuple(models),
             "target": target,

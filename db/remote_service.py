@@ -31,12 +31,7 @@ class Service:
         self.url = transport.url.shown
 
     def get(self, kind: type[Record], path: str, params: Params | None = None) -> Record:
-        """Return one record.
-
-        Raises:
-            AwayError: the service does not answer.
-            StoreError: it refuses, or answers something else.
-        """
+        """Return one record; raise AwayError without an answer, StoreError for a refusal or another record."""
         return self.read(kind, self.fetch(path, params).body)
 
     def find(self, kind: type[Record], path: str, params: Params | None = None) -> Record | None:

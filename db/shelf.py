@@ -62,11 +62,7 @@ class Shelf(Outcomes):
     """The states of plans, told by events that are only ever added."""
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on, by someone (120 characters) for a reason.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count from now on, by someone for a reason; StoreError where missing or retired."""
         self._write(lambda session: self._add_event(session, plan_id, "promoted", by, reason))
 
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
@@ -80,11 +76,7 @@ class Shelf(Outcomes):
     def roll_back_plan(
         self, *, device: str, target: str, workload: str, temperature: float, by: str, reason: str
     ) -> PlanRow:
-        """Retire the plan of a setup that counts, and return the one that did before and counts now.
-
-        Raises:
-            StoreError: no plan of the setup counts, or there is none to go back to; nothing was changed.
-        """
+        """Retire the plan that counts and return the one before, which counts now; StoreError changes nothing."""
         setup = setup_of(PlanTable.device == device, target, workload, temperature)
 
         def work(session: Session) -> PlanRow:

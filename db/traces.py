@@ -78,10 +78,7 @@ class Traces(Database):
         workload: str | None = None,
         temperature: float | None = None,
     ) -> PairwiseAcceptance | None:
-        """Return the newest agreement of exactly these models, in its own order; None where there is none.
-
-        Only along texts of this target, workload or exact temperature.
-        """
+        """Return the newest agreement of exactly these models along such texts, in its own order, or None."""
         found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
 
         def work(session: Session) -> PairwiseAcceptance | None:

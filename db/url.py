@@ -28,11 +28,7 @@ def named_place(url: str | None = None) -> str:
 
 
 def settled_place(url: str | None = None) -> str:
-    """Return the store's place, which may hold a password, independent of working folder and SPECTUNE_STORE.
-
-    Raises:
-        StoreError: as `resolve_url` does.
-    """
+    """Return the store's place, maybe with password, fixed for any folder; StoreError as `resolve_url`."""
     place = named_place(url)
     return place if is_service(place) else resolve_url(place).render_as_string(hide_password=False)
 

@@ -1,8 +1,7 @@
 """The demo's prompts: pieces of standard-library sources that no demo model was trained on.
 
-They lie with the models, so that every Python version decodes the same text. Calibration prompts choose a plan,
-evaluation prompts judge it; they share no source file. One calibration piece is also in a training file, word for word;
-no evaluation piece is.
+They lie with the models, so that every Python decodes the same text. Calibration prompts choose a plan, evaluation
+prompts judge it, from other files. One calibration piece is in a training file word for word; no evaluation piece is.
 """
 
 from __future__ import annotations

@@ -27,11 +27,7 @@ MOST_PASSES = 200
 
 
 def memory_bandwidth(device: Device, clock: Clock | None = None) -> Bandwidth:
-    """Return the bandwidth of a device's memory, with what disturbed it; takes about a second.
-
-    Raises:
-        DeviceError: the arrays do not fit, or torch cannot use the device.
-    """
+    """Return a device's memory bandwidth and disturbances, in about a second; DeviceError if arrays do not fit."""
     timer = clock or clock_in(clock_of(device), CAPTURED)  # one launch, as a captured forward
     before = read_state(device)
     try:

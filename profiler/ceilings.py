@@ -15,11 +15,7 @@ from .remembered import cache_folder, recalled, remember
 
 
 def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
-    """Return the speeds a device reaches now, in a few seconds; the caller holds its lock.
-
-    Raises:
-        DeviceError: torch cannot use the device, or not in this format.
-    """
+    """Return the speeds a device, whose lock the caller holds, reaches now, in a few seconds, or raise DeviceError."""
     reads, products = read_speeds(device, clock), peak_flops(device, dtype, clock)
     return Ceilings(device=device.fingerprint, reads=reads, products=products)
 

@@ -31,10 +31,7 @@ def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
 
 
 def memory_left(root: Path = ROOT) -> int | None:
-    """Return the bytes left by this process's tightest control group; None without a limit.
-
-    A group's file pages count as free: the kernel drops them where memory is short.
-    """
+    """Return the bytes left by the tightest control group, with file pages as free; None without a limit."""
     return min((left for folder in _folders(root, "memory") if (left := _left(folder)) is not None), default=None)
 
 

@@ -42,8 +42,7 @@ class HostClock:
 class CudaClock(HostClock):
     """Times calls that queue work on one GPU, between two events on its current stream.
 
-    On an idle GPU the host's launches are part of the time, and of many launches most of it. Behind work that keeps the
-    GPU busy meanwhile, one launch is not.
+    On an idle GPU the host's launches are part of the time. Behind work that keeps it busy, one launch is not.
     """
 
     def __init__(self, index: int, *, is_busy: bool = False) -> None:
@@ -75,8 +74,7 @@ def clock_of(device: Device) -> Clock:
 def clock_in(clock: Clock, regime: str) -> Clock:
     """Return the clock for calls in a regime, on the device of another clock.
 
-    A captured forward is one launch, for which nothing waits in a longer graph (as in a drafted chain) or ahead of the
-    host; elsewhere it is host time, which `RoundOverhead` tells.
+    Nothing waits for the one launch of a captured forward; other launches are host time, which `RoundOverhead` tells.
     """
     return CudaClock(clock.index, is_busy=True) if isinstance(clock, CudaClock) and regime == CAPTURED else clock
 

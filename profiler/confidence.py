@@ -22,11 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliability:
-    """Return the reliability curve of (nodes,) confidences in bins of equal width, without empty bins.
-
-    Raises:
-        MeasurementError: no nodes, or a confidence outside [0, 1].
-    """
+    """Return the reliability of (nodes,) confidences in equal, filled bins; MeasurementError without any."""
     if not len(confidences) or not ((confidences >= 0.0) & (confidences <= 1.0)).all():
         raise MeasurementError("a reliability curve needs confidences in [0, 1], at least one")
     places = np.minimum((confidences * bins).astype(np.int64), bins - 1)

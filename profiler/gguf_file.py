@@ -79,11 +79,7 @@ def is_gguf(location: str | Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Return what a GGUF file says; read once as long as it is not written to.
-
-    Raises:
-        ModelError: there is no such file, it is another kind, a part, damaged, or cut off.
-    """
+    """Return what a GGUF file says, read once until it changes; ModelError where it is damaged, cut off or a part."""
     try:
         place = path.resolve()
         seen = place.stat()

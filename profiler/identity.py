@@ -47,11 +47,7 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a GGUF file; its vocabulary is inside, so one hash names all of it.
-
-    Raises:
-        ModelError: it is no GGUF file, or not a whole one.
-    """
+    """Return the identity of a whole GGUF file, else ModelError; one hash names all, as its vocabulary is inside."""
     tensors = read_gguf(path).tensors.values()
     return ModelIdentity(
         name=name or path.stem,

@@ -55,8 +55,7 @@ def optional(read: Callable[..., Answer], *arguments: object) -> Answer | None:
 def visible_handles() -> list[Handle]:
     """Return the handles of what CUDA may use, in PCI order or as CUDA_VISIBLE_DEVICES names them.
 
-    MIG slices replace their GPU, because CUDA runs on nothing else of it. CUDA may show only the first: name the slice
-    to use in CUDA_VISIBLE_DEVICES.
+    MIG slices replace their GPU. CUDA may show only the first: name the slice to use in CUDA_VISIBLE_DEVICES.
     """
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:

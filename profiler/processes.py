@@ -27,10 +27,7 @@ class ProcessTimes:
 
 
 def busy_processes(proc: Path, window_s: float = WINDOW_S) -> tuple[OtherProcess, ...]:
-    """Return other processes that keep a tenth of a core busy, the busiest first, at most eight; waits for the window.
-
-    This process and those it started do not count. There are none where `proc` does not exist.
-    """
+    """Watch for a window, and return the (at most eight) other processes with a tenth of a core, busiest first."""
     start_s, first = time.monotonic(), process_times(proc)
     time.sleep(window_s)
     last, seconds = process_times(proc), time.monotonic() - start_s
@@ -40,10 +37,7 @@ def busy_processes(proc: Path, window_s: float = WINDOW_S) -> tuple[OtherProcess
 def busiest(
     first: Sequence[ProcessTimes], last: Sequence[ProcessTimes], ticks: float, ours: frozenset[int]
 ) -> tuple[OtherProcess, ...]:
-    """Return who was busy between two looks, the busiest first.
-
-    A process that began later counts with all its time. `ticks` are of the wall clock; `ours` do not count.
-    """
+    """Return who but us was busy between two looks, busiest first; a later process counts with all its time."""
     earlier = {(each.pid, each.started): each.ticks for each in first}
     used = [(each, (each.ticks - earlier.get((each.pid, each.started), 0)) / ticks) for each in last]
     busy = [pair for pair in used if pair[0].pid not in ours and pair[1] >= BUSY_CORES]

@@ -61,11 +61,7 @@ def is_data(path: Path) -> bool:
 
 
 def entries_of(path: Path, tell: Tell) -> Iterator[Entry]:
-    """Yield the entries of a file, or of a folder's files in the order of names; `tell` gets what is left out.
-
-    Raises:
-        RequestError: it cannot be read, or is not what its name says; a place is named.
-    """
+    """Yield the entries of a file, or of a folder's files by name; RequestError names a place that cannot be read."""
     if not path.is_dir():
         yield from _entries(path, tell)
         return

@@ -68,8 +68,8 @@ class ShapeRunner(Protocol):
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
         """Return a call that runs one forward of this shape, again and again at the same cost.
 
-        Calls of all cells live together, so they should share large buffers. Of each sequence, `context_tokens` are in
-        the cache and `tokens` are fed, root included. What this or the call raises becomes the cell's failure.
+        Calls of all cells live together, so they should share large buffers. `tokens` include the root. What this or
+        the call raises becomes the cell's failure.
         """
         ...
 
@@ -78,10 +78,7 @@ class CellValue(Protocol):
     """What knowing a cell is worth to a decision; the floor above brings it."""
 
     def worths(self, cost: Callable[[int, Shape], float | None]) -> Callable[[int, Shape], float]:
-        """Return the worth of a shape of a surface, both by number: 0 none, 1 the decision depends on it.
-
-        `cost` returns milliseconds of a shape of a surface, None where not known.
-        """
+        """Return the worth of a shape of a surface: 0 none, 1 the decision depends on it; `cost` is in ms, or None."""
         ...
 
 

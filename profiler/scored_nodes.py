@@ -20,9 +20,8 @@ UNKNOWN = -1  # behind a node that was not recorded
 class ScoredNodes:
     """Recorded nodes, (nodes,) each; those beyond the end of the target's text are left out.
 
-    Depths begin with 1 for the root's children. `log_probs` are given the parent, `path_log_probs` given the committed
-    text: float32 sums from the root down, as growth takes them. A hit lies on the target's own path; below one, its
-    parent does.
+    Depths begin with 1. `log_probs` are given the parent, `path_log_probs` float32 sums from the root down, as growth
+    takes them. A hit lies on the target's own path; below one, its parent does.
     """
 
     depths: Ints

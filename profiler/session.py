@@ -1,7 +1,4 @@
-"""One session of timing: rounds over a few cells each, between sentinels, until the budget is spent.
-
-It may be held in several sittings: each goes on where the one before left off.
-"""
+"""One session of timing: rounds over a few cells each, between sentinels, in sittings, until the budget is spent."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ class EndLabel:
 def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
     """Yield the label of every line that has one, at its right end, moved where it would cover another.
 
-    Short labels stay near their lines' ends; long ones share a column behind the last. `gap` is a label's share of the
-    height.
+    Short labels stay near their ends; long ones share a column behind the last. `gap` is a share of the height.
     """
     reach = 1.0 if panel.has_long_labels else SAME_COLUMN
     column: list[tuple[float, float, Line]] = []

@@ -1,7 +1,6 @@
 """Colours for lines that have an order: from warm to deep on paper, from violet to yellow on a dark screen.
 
-Lightness runs one way, so the order survives colour blindness and a grey print. The contrast is 3:1, too little for
-text.
+Lightness runs one way, for colour blindness and grey prints. The contrast is 3:1, too little for text.
 """
 
 from __future__ import annotations

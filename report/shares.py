@@ -1,8 +1,8 @@
 """How often the target's token is among the drafter's first choices, by depth and by rank, with intervals over prompts.
 
-Notation: H is (prompts, depths, ranks), the positions where the drafter's tree holds the target's text down to a depth
-(0 is the root) and the next token has that rank among the recorded children; N is (prompts, depths), those positions in
-all. Positions whose truth lies beyond the recorded text do not count.
+Notation: H is (prompts, depths, ranks), the positions where the drafter's tree holds the target's text to a depth (0 is
+the root) and the next token has that rank among the children; N is (prompts, depths), those positions in all. Positions
+whose truth lies beyond the recorded text do not count.
 """
 
 from __future__ import annotations

@@ -18,11 +18,7 @@ Record = TypeVar("Record")
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """Return the whole body, unpacked.
-
-    Raises:
-        ProblemError: 413 too large, 415 packed in an unknown way, 408 too slow, 422 damaged.
-    """
+    """Return the whole body, unpacked; ProblemError: 413 too large, 415 unknown packing, 408 too slow, 422 damaged."""
     packing = request.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
         raise ProblemError(415, "unsupported", f"a body may be packed by gzip or not at all, got {packing[:40]!r}")

@@ -83,11 +83,7 @@ class Callers:
                 self._rows, self._read_at = rows, began
 
     def caller(self, token: str | None, needed: Scope) -> Caller:
-        """Return who asks.
-
-        Raises:
-            ProblemError: 401 without a valid token, 403 with one of too small a scope.
-        """
+        """Return who asks; raise ProblemError: 401 without a valid token, 403 with one of too small a scope."""
         if not self.needs_token:
             return Caller(name=ANYBODY, scope="admin")
         row = self.row(token)

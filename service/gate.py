@@ -1,6 +1,6 @@
 """What every request passes: a request id, who asks, how often, what it needs; and last a line in the log.
 
-Known answers to `GET /v1/resolve` go out from here, since thousands of decoders send it.
+Known answers to `GET /v1/resolve` go out here, since thousands of decoders send it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """How the C library hands out memory, so that a service that runs for months does not grow.
 
-Many threads make answers and plans of tens of KiB, which live minutes to hours. By default glibc gives each thread its
-own heap; what stays between such pieces cannot be returned, and the process grows. With two heaps, and pieces from 32
-KiB on mapped each by itself, it does not.
+Many threads make answers and plans of tens of KiB that live minutes to hours. glibc's heap per thread cannot return
+what stays between them. With two heaps, and pieces from 32 KiB on mapped each by itself, nothing grows.
 """
 
 from __future__ import annotations

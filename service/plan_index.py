@@ -46,11 +46,7 @@ class PlanIndex:
         return monotonic() - self._read_at <= fresh_s
 
     def refresh(self, asked: float | None = None) -> None:
-        """Read what is new in the store, unless a thread began to after the `monotonic` time `asked`, by default now.
-
-        Raises:
-            StoreError: the store is away.
-        """
+        """Read what is new, unless a thread began to after the `monotonic` time `asked`; StoreError if away."""
         asked = monotonic() if asked is None else asked
         with self._lock, self._setback:
             if self._read_at >= asked:

@@ -62,12 +62,7 @@ def conflict(why: str) -> ProblemError:
 
 
 def required(read: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Return what is read by its number; a missing thing is the problem.
-
-    Raises:
-        ProblemError: 404, there is none.
-        StoreError: the store is away.
-    """
+    """Return what is read by its number; ProblemError (404) where it is missing, StoreError while the store is away."""
     try:
         return read(*args, **kwargs)
     except StoreAwayError:

@@ -21,10 +21,7 @@ Answering = Callable[[Sequence[Prompt]], Sequence[str]]
 
 
 def turn_by_turn(prompts: Sequence[Prompt], answered: Answering) -> tuple[Prompt, ...]:
-    """Return every turn of every prompt as a prompt that holds the answers to the turns before it.
-
-    `answered` returns the answers to some prompts; it is called once per round of turns.
-    """
+    """Return each turn of each prompt behind the answers before it; `answered` is called once per round of turns."""
     asked = [[prompt] for prompt in prompts]
     while waiting := [turns for turns in asked if turns[-1].later]:
         for turns, answer in zip(waiting, answered([own[-1] for own in waiting]), strict=True):

@@ -57,8 +57,8 @@ class EdgePlanner:
     ) -> None:
         """Take the server's measurements.
 
-        `context` is as in `EdgeRequest`. `rule` says when the server verifies; None searches for it. `most_drafted`
-        limits the tokens of a draft; None allows as many as were measured.
+        `rule` says when the server verifies; None searches for it. `most_drafted` limits the tokens of a draft, if not
+        None.
         """
         self._inputs, self._rule, self._most_drafted = inputs, rule, most_drafted
         middles = (len(text.prompt) + len(text.continuation) // 2 for text in inputs.texts)
@@ -82,21 +82,14 @@ class EdgePlanner:
         raise PlanError("this drafter was not recorded with the target; profile both on the server")
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
-        """Return a device that drafts as fast as the profiled one, with its host time per forward.
-
-        What a whole draft in one call saves does not count: an edge device goes on drafting forward by forward.
-        """
+        """Return a device as fast as the profiled one, with its host time per forward: it drafts forward by forward."""
         surface, chain = drafter.surface, self._inputs.overhead.lines(1, drafter.surface.role).get(CHAIN)
         median_ms = surface.latency(1, nearest_context(surface, 1, self._context), 1).ms
         mean_ms = median_ms * mean_over_median(surface, mean_over_median(self._inputs.verify))
         return EdgeDevice(draft_ms=mean_ms + (max(chain.forward_ms, 0.0) if chain else 0.0), rtt_ms=rtt_ms)
 
     def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
-        """Return the plan for so many equal devices.
-
-        Raises:
-            PlanError: rounds of so many sequences were not timed, or the drafter reads the target's features.
-        """
+        """Return the plan for so many equal devices; PlanError if untimed, or the drafter reads features."""
         return self.search(drafter, devices).plan([device] * devices)
 
     def search(self, drafter: DrafterInputs, devices: int) -> EdgeSearch:
@@ -179,8 +172,7 @@ def adviser_from_store(
 ) -> Adviser:
     """Return the adviser of a server's devices from the store's profile; one without a planner says why it has none.
 
-    The server has `slots` texts. `devices` are expected at once; None means as many as slots, or the most that rounds
-    were timed for.
+    `devices` None means as many as the server's `slots`, or the most that rounds were timed for.
     """
     try:
         planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)

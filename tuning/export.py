@@ -37,8 +37,7 @@ GUESS = "plan {number} is a what-if: no measurements of its device stand behind 
 class ExportRequest:
     """What is to be exported, and where its models are now.
 
-    `version` None takes the engine version in which the plan was measured, else the newest recorded one. `target` None
-    is where it was profiled; `drafters` are paths by name.
+    `version` None is the measured engine version, else the newest recorded one; `target` None is where it was profiled.
     """
 
     engine: str

@@ -24,7 +24,7 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
     """Return a note where drafters are priced by rounds that another one drafted, as in older profiles.
 
-    Drafters that run eagerly beside a captured target do not count, see `planner.pricing.cost.cell_costs`.
+    Not on those that run eagerly beside a captured target, see `planner.pricing.cost.cell_costs`.
     """
     if overhead.regime == CAPTURED:
         drafters = [d for d in drafters if running_of(d.surface.regime) != EAGER]

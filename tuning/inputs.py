@@ -107,9 +107,9 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
 
 
 def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[AcceptanceTrace], tuple[str, ...]]:
-    """Return the traces recorded along the same texts as the last one, and a note on each of the others.
+    """Return the traces along the same texts as the last one, and a note on each of the others; oldest come first.
 
-    Of drafters with one name only the newest counts. The traces come oldest first, at least one.
+    Of drafters with one name only the newest counts.
     """
     newest = {trace.drafter_name: trace.drafter for trace in traces}
     current = [trace for trace in traces if trace.drafter == newest[trace.drafter_name]]
@@ -145,8 +145,7 @@ def agreement(
 ) -> PairwiseAcceptance | None:
     """Return how target and drafters agree along the request's texts; None where the store does not say.
 
-    The record is of all models that a profile compared: `together` are the traces of all drafters along the same texts,
-    `competing` those in question.
+    The record is of all models of a profile: those of `together`, or of those in question, `competing`.
     """
     for traces in (with_weights(together), competing) if competing else ():
         names = [TARGET, *(trace.drafter_name for trace in traces)]
@@ -180,10 +179,7 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
 
 
 def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[RoundOverhead]]:
-    """Return the target's newest verify surface in a wanted regime, and its round times, newest first.
-
-    A surface timed alone, without whole rounds, makes no plan.
-    """
+    """Return the target's newest verify surface with whole rounds in a wanted regime, and their times, newest first."""
     rows = timed.of(request.target.key, "verify", request.dtype)
     if request.regime:
         exact = [row for row in rows if row.regime == request.regime]

@@ -1,7 +1,6 @@
 """The pace of a device when its plans were used, over its pace when it was profiled, from the store.
 
-Validations gauge it. So do decoders that watch themselves: a plain round yields one token on any text, so the speed of
-plain decoding over the promised one is the pace.
+Validations gauge it. Self-watching decoders do too: a plain round yields one token, so plain speed over promise is it.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ NEWEST_OBSERVATIONS = 1_000  # of a plan, among which they are
 
 
 def paces_of(store: Store, device: str, target: str) -> tuple[float, ...]:
-    """Return a device's paces with a target's plans, over its pace when it was profiled.
+    """Return a device's paces with a target's plans (by key), over its pace when it was profiled.
 
     One per newest validation (median over its cells), then one per newest hour of decoding (median); each newest first.
-    `device` files the plans; `target` is a ModelIdentity.key.
     """
     rows = store.plans(device=device, target=target)[::-1]
     return (*_gauged(store, rows[:PLANS]), *_decoded(store, rows[:OBSERVED_PLANS]))

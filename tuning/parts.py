@@ -30,10 +30,7 @@ class PartsUnder:
 
 
 class FinishedWith:
-    """A sink that stores its finished surfaces together with others, all or none.
-
-    So a profile's timings are its own, and never mix with those of an earlier one.
-    """
+    """A sink that stores its finished surfaces with others, all or none, so that no two profiles mix."""
 
     def __init__(self, sink: MeasurementSink, others: Sequence[LatencySurface]) -> None:
         self._sink, self._others = sink, others
@@ -58,11 +55,7 @@ def finished_surfaces(parts: Parts) -> tuple[LatencySurface, ...] | None:
 
 
 def kept_or_made(parts: Parts | None, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-    """Return the stored part of that name, bit for bit, or make and store it; without `parts` nothing is stored.
-
-    Raises:
-        StoreError: the stored part is no such record.
-    """
+    """Return the stored part of that name, bit for bit, or make and store it; StoreError where it is no such record."""
     document = None if parts is None else parts.part(name)
     if document is not None:
         found: Any = from_json(kind, document)  # Any: from_json's own word for what is not a class

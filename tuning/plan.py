@@ -38,7 +38,7 @@ from .studies import StoredStudies
 class Effort:
     """What solving may use; none of it changes the plan, except that trials of an earlier search are reused.
 
-    `jobs` None takes as many processes as pay. `optuna_storage` is as in `StoredStudies`.
+    `jobs` None takes as many processes as pay.
     """
 
     jobs: int | None = None
@@ -112,8 +112,7 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
 def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
     """Store a plan and return its number.
 
-    A plan that rests on anything but measurements is filed apart from its device's plans: a decoder uses it only where
-    no measured plan is at hand.
+    Apart from its device's plans, if it rests on estimates: decoders use it only where no measured plan is at hand.
     """
     surfaces = (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces))
     is_measured = all(surface.origin == "measured" for surface in surfaces) and is_known(inputs.overhead)
@@ -154,7 +153,7 @@ def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
 def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
     """Return the cells to plan; an empty context, which imports may hold, becomes one of a single token.
 
-    Batches that share no timed context, as after one was timed again alone, use their own contexts.
+    Batches that share no timed context use their own.
     """
     verify = inputs.verify
     verify.require_ran()

@@ -25,10 +25,7 @@ class Workloads:
 
 
 def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, store: Store) -> str:
-    """Return the number format of a target's last whole rounds on a device; `AUTO_DTYPE` where none were timed.
-
-    An empty `regime` means any.
-    """
+    """Return the dtype of a target's last whole rounds in a regime ("": any) on a device, or `AUTO_DTYPE`."""
     rows = timed_on(device.fingerprint, store).of(target.key, "verify")
     exact = [row for row in rows if row.regime == regime]
     wanted = exact or [row for row in rows if regime in ("", running_of(row.regime))]
@@ -52,10 +49,7 @@ def workload_profiled_last(target: ModelIdentity, temperature: float, store: Sto
 def workload_planned_last(
     target: ModelIdentity, device: Device, temperature: float, store: Store, *, engine: str = ""
 ) -> Workloads:
-    """Return the last profiled workload if it has a plan on the device, else the last planned one.
-
-    Without `engine`, plans are those of our own decoder.
-    """
+    """Return the last profiled workload if it has a plan on the device, else the last planned one."""
     from ..db.plans import ENGINE_PLAN
     from .engines.record import own_workload
 

@@ -64,8 +64,7 @@ def _positions(target: Path) -> int:
 def _room_in_memory(request: ProfileRequest) -> int | None:
     """Return the tokens of a text that memory holds in the largest batch; None where that is not known.
 
-    A power of two, so that the free memory of the moment seldom changes it: a resumed profile must read the same
-    prompts.
+    A power of two: the free memory of the moment seldom changes it, and a resumed profile must read the same prompts.
     """
     if request.device == "all":
         return None

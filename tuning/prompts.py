@@ -40,20 +40,13 @@ def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
 
 
 def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
-    """Return how many conversations the model reads as bare text, without a chat template.
-
-    Raises:
-        ModelError: the target has no tokenizer.
-    """
+    """Return how many conversations the model reads as bare text, without a chat template, or raise ModelError."""
     conversations = sum(bool(prompt.messages) for prompt in prompts)
     return conversations if conversations and not load_tokenizer(str(target)).chat_template else 0
 
 
 def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> None:
-    """Raise RequestError unless a token fits behind every context in `longest` positions; 0: not known.
-
-    `why` is what `why_shorter` says of the model.
-    """
+    """Raise RequestError unless a token fits behind every context in `longest` positions; 0: not known."""
     if longest and contexts and max(contexts) >= longest:
         raise RequestError(
             f"no token fits behind a context of {max(contexts)}, the model has {longest} positions{why}; "
@@ -96,11 +89,7 @@ def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrained
 
 
 def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
-    """Return requests whose images a loaded target holds as long as it lives; the same requests get the same ids.
-
-    Raises:
-        RequestError: there are more images than it has room for.
-    """
+    """Return requests whose images a loaded target holds for life, with equal ids; RequestError for too many."""
     gallery = target.gallery
     if gallery is None:
         return list(requests)

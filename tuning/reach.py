@@ -16,7 +16,7 @@ DRAFT = "draft"  # the role of drafters that are language models
 def notes_of_reach(target: Path, drafters: Mapping[str, Path]) -> tuple[str, ...]:
     """Return a note for every draft model with fewer positions than its target; none where positions are not known.
 
-    Behind its last position a draft model reads every token at that one place, and its drafts are seldom right.
+    Behind its last position it reads every token at that one place, and its drafts are seldom right.
     """
     longest = longest_context(target)
     found = {name: longest_context(path) for name, path in drafters.items()}

@@ -39,10 +39,7 @@ def cores_available() -> int:
 
 
 def jobs_that_pay(cells: int, positions: int) -> int:
-    """Return the number of processes to solve in: the cores available, or 1 where starting others takes longer.
-
-    `positions` are those recorded in all traces.
-    """
+    """Return the number of processes to solve in: the cores available, or 1 where starting others takes longer."""
     return cores_available() if cells * positions >= FEWEST_CELL_POSITIONS else 1
 
 

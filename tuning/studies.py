@@ -34,21 +34,16 @@ FAILURES = (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, OSError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStudies:
-    """Open studies by name; each process that gets a copy opens the storage for itself.
+    """Open studies by name; each process opens the storage, a database URL or a journal file, for itself.
 
-    `storage_url` is a database URL, or the path of a journal file; None means memory. A fresh study draws by its name
-    and `seed`. A continued one draws by its length too, so that nothing is tried twice.
+    A fresh study draws by its name and `seed`; a continued one also by its length, so that nothing is tried twice.
     """
 
     storage_url: str | None = None
     seed: int = 0
 
     def __call__(self, name: str) -> optuna.Study:
-        """Return the maximising study of a name, with its earlier trials.
-
-        Raises:
-            StoreError: the storage cannot be opened, or is of another version of Optuna.
-        """
+        """Return the maximising study of a name, with its earlier trials; StoreError for an unusable storage."""
         if self.storage_url is None:
             return studies_in_memory(self.seed)(name)
         optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -1,7 +1,7 @@
 """What a transformer is made of, and the work that one forward of it takes; `configuration.py` reads it.
 
-Parameters are matrices that rows are multiplied with, tables that rows are looked up in (token embeddings, learned
-positions), and vectors (norms and biases). A tied output head is the token table again: stored once, multiplied too.
+Parameters are matrices that rows are multiplied with, tables for look-up (embeddings, learned positions), and vectors
+(norms and biases). A tied output head is the token table again: stored once, multiplied too.
 """
 
 from __future__ import annotations

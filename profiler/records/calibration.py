@@ -79,8 +79,8 @@ class SurvivalCurve:
 class Calibration:
     """Calibrated survival of one drafter: the probability that a drafted node lies on the target's own path.
 
-    It holds for nodes that a growth rule expands, as it learnt on these. By noise, or because depths are fitted apart,
-    a child may have more than its parent; a prefix-closed tree needs the smaller.
+    It holds for nodes that growth rules expand. A child may have more than its parent, by noise or as depths are fitted
+    apart; a prefix-closed tree needs the smaller.
     """
 
     target: str  # ModelIdentity.key
@@ -95,11 +95,7 @@ class Calibration:
             raise MeasurementError("a calibration needs target, drafter, workload, prompts and at least one curve")
 
     def survival(self, depth: int, log_probs: Floats) -> Floats:
-        """Return the probability that (nodes,) at a depth are on the target's path; 0 for -inf.
-
-        Raises:
-            MeasurementError: the depth is below 1.
-        """
+        """Return the probability that (nodes,) at a depth from 1 (MeasurementError) are on the path; 0 for -inf."""
         if depth < 1:
             raise MeasurementError(f"drafted nodes lie at depth 1 or more, got {depth}")
         curve = self.curves[min(depth, len(self.curves)) - 1]

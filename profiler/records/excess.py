@@ -1,8 +1,7 @@
 """By how much a mean forward is longer than the median one that a surface tells.
 
-Decoding sums rounds, so its time is a mean. One stall would lead a cell's few repeats; all repeats of a session, each
-over its cell's median, tell it. A repeat is a visit's time per call (`profiler/repeats.py`): a stall of one of several
-short calls is in the host time of rounds, from which visits are taken off.
+Decoding sums rounds, so its time is a mean. One stall would lead a cell's few repeats, so all repeats of a session tell
+it. A repeat is a visit's time per call (`profiler/repeats.py`); host times hold stalls of single calls in visits.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ STALL = 5.0  # a repeat this many times longer than its like is a stall of the m
 
 
 def mean_over_median(surface: LatencySurface, otherwise: float = 1.0) -> float:
-    """Return the mean of a surface's repeats over their cells' medians, at least 1.
+    """Return the mean of a surface's repeats, as timed but cut to STALL, over their cells' medians, at least 1.
 
-    Repeats count as timed, with drift and disturbed moments, cut to STALL. Too few return `otherwise`: what a model
-    that was timed more often tells of the same machine.
+    Too few return `otherwise`: what a model that was timed more often tells of the same machine.
     """
     often = [cell for cell in surface.measurements if cell.failure is None and len(cell.repeats_ms) >= FEWEST_REPEATS]
     ratios = [min(ms / middle, STALL) for cell in often for middle in [cell.median_ms] for ms in cell.repeats_ms]

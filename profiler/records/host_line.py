@@ -17,10 +17,9 @@ TEXT_TREE, OVER_TREES = "suffix-tree", "{} over suffix trees"  # and any whose t
 
 
 class HostLine(NamedTuple):
-    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, and where its drafter runs.
+    """Milliseconds of a round of one kind: without nodes, per drafter forward, per node, and of a drafter's run.
 
-    `round_ms` is without the root, which is a node. `forward_ms` is negative where forwards take less in a draft than
-    alone.
+    `forward_ms` is negative where forwards take less in a draft than alone.
     """
 
     round_ms: float

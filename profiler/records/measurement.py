@@ -65,11 +65,7 @@ class Measurement:
 
     @property
     def spread_ms(self) -> float:
-        """Standard error of the median in milliseconds, by the median absolute deviation; inf for one repeat.
-
-        Raises:
-            MeasurementError: the cell failed.
-        """
+        """Standard error of the median in ms, by deviations, inf for one repeat; MeasurementError if failed."""
         middle = self.median_ms
         steady = self.steady_ms
         if len(steady) == 1:

@@ -134,11 +134,7 @@ class RoundOverhead:
         return self if len(kept) == len(self.samples) else replace(self, samples=tuple(kept))
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of one round; beyond the samples they follow the line.
-
-        Raises:
-            MeasurementError: no sample of this kind at this batch.
-        """
+        """Return the host milliseconds of one round, on the line beyond samples; MeasurementError without a sample."""
         lines = self.lines(batch)
         if kind not in lines:
             known = sorted({(sample.kind, sample.batch) for sample in self.samples})

@@ -48,10 +48,9 @@ class Shapes:
 
 
 def pooled(shapes: Shapes, ms: Floats, errors: Floats) -> Floats:
-    """Return (cells,): each cell's own milliseconds and the fit's, weighed by their precisions.
+    """Return (cells,): each distinct cell's milliseconds and the fit's, weighed by their precisions.
 
-    Shapes are distinct, of one surface; `errors` (cells,) are relative standard errors of `ms`. An infinite one leaves
-    a cell to the others.
+    `errors` (cells,) are relative standard errors of `ms`; an infinite one leaves a cell to the others.
     """
     known = np.isfinite(errors)
     if known.sum() < 2 or not np.isfinite(ms).all():

@@ -1,7 +1,6 @@
-"""What quantization_config says of a checkpoint's weights, as bits per number of each part.
+"""What quantization_config says of weights, as bits per number of each part, scales and zero points included.
 
-Bits include scales and zero points. Methods are those of transformers and vLLM; others are named, their bits not
-guessed.
+Methods are those of transformers and vLLM; another one is named, and its bits are not guessed.
 """
 
 from __future__ import annotations

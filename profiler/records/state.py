@@ -48,9 +48,9 @@ class CpuTimes:
 class DeviceState:
     """What changes on a device by itself and moves timings; None or empty where it cannot be read.
 
-    A clock is a GPU's SM clock or the mean of a CPU's allowed cores. Throttle reasons have nvidia-smi's names
-    (`clocks_event_reasons.*`). Held-back times count from the loading of the driver: only differences mean something. A
-    MIG slice shows its board's clocks, power and temperature.
+    A clock is a GPU's SM clock or the mean of a CPU's allowed cores. Throttle reasons have nvidia-smi's names.
+    Held-back times count from the driver's loading: only differences mean something. A MIG slice shows its board's
+    values.
     """
 
     device: str  # Device.fingerprint

@@ -9,9 +9,9 @@ from ...errors import ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
-    """One part of a model, all layers together: the share of numbers that are quantised, and their mean bits.
+    """One part of a model, all layers: the share of quantised numbers, their mean bits with scales and zero points.
 
-    Bits include scales and zero points. `narrow_share` is of the numbers whose activations are quantised too.
+    `narrow_share` is of the numbers whose activations are quantised too.
     """
 
     share: float = 0.0

@@ -159,11 +159,7 @@ class LatencySurface:
         return Latency(ms=ms, source=source if self.origin == "measured" else self.origin)
 
     def table(self, batch: int, context: int, up_to: int) -> Floats:
-        """Return the cost of n = 0..up_to tokens per sequence, unpadded: (up_to + 1,) milliseconds, entry 0 is 0.0.
-
-        Raises:
-            MeasurementError: some n in 1..up_to lies outside the measured range.
-        """
+        """Return (up_to + 1,) ms of n = 0..up_to tokens, unpadded, entry 0 is 0.0; MeasurementError out of range."""
         _check_up_to(up_to)
         return np.array([0.0] + [self.latency(batch, context, tokens).ms for tokens in range(1, up_to + 1)])
 
@@ -218,10 +214,7 @@ class LatencySurface:
         return tuple(sorted(abs(ms / cell.median_ms - 1.0) for cell in sentinels for ms in cell.steady_ms))
 
     def drift(self) -> float:
-        """Return the relative standard deviation of the device's speed over the session, 0 where it is not known.
-
-        It comes from the median distance of the calls' factors to 1, so that a stalled part does not count.
-        """
+        """Return the relative standard deviation of the device's speed, robust to stalled parts; 0 where not known."""
         apart = [abs(factor - 1.0) for cell in self._ran() for factor in cell.drift]
         return NORMAL_FROM_MAD * statistics.median(apart) if apart else 0.0
 

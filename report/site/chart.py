@@ -26,10 +26,9 @@ LEFT_NOTE = (-6.0, -4.0, "end")
 
 
 def charts(panels: Sequence[Panel], name: str, table: str, *, has_strip: bool) -> list[Html]:
-    """Return panels as a page's figures of one width.
+    """Return panels as a page's figures of one width, with ids of the prefix `name`, beside the table of that id.
 
-    `name` is a distinct prefix of their ids, `table` the id of the table of their values. `has_strip` leaves room above
-    the plots for marks without a height.
+    `has_strip` leaves room above the plots for marks without a height.
     """
     room = max((_label_room(panel) for panel in panels), default=0.0)
     return [

@@ -30,9 +30,8 @@ SIGN = Html(
 class Frame:
     """What is the same around every page.
 
-    `place` names the store without secrets. `written` is "" for pages made at each look. `nonce` lets a service's own
-    style and scripts run; in a file, `policy` says what a browser may do. `is_bare` leaves out the way to pages a
-    reader may not see.
+    `place` has no secrets. `written` is "" for live pages. `nonce` lets a service's own style and scripts run; in a
+    file, `policy` says what a browser may do. `is_bare` leaves out ways to pages that the reader may not see.
     """
 
     links: Links

@@ -13,10 +13,7 @@ from .kept import DRIFTED, KeptCell, kept_cells
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One setup, the plan that counts for it (None where all are retired), and whether it keeps its promises.
-
-    `plan` is None where it cannot be read; `fault` then says why.
-    """
+    """One setup, the plan that counts for it, if any, and how it does; `fault` says why it cannot be read."""
 
     setup: Setup
     row: PlanRow | None

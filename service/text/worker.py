@@ -38,10 +38,7 @@ class Order:
 
 
 class Answer:
-    """What becomes known of one request; one task of an event loop reads it.
-
-    `is_streamed` is read piece by piece, not only at its end; `completion` is the whole, once ended.
-    """
+    """What becomes known of one request, read by one task: in pieces if `is_streamed`, and as the whole once ended."""
 
     def __init__(self, request: Request, *, is_streamed: bool) -> None:
         self.request, self.is_streamed = request, is_streamed

@@ -98,11 +98,7 @@ class Counted:
 
 
 def read_counters(path: Path, file_format: CounterFormat) -> Counted:
-    """Return what a file of counters says.
-
-    Raises:
-        RequestError: it cannot be read, is not of the format, or its counts contradict each other.
-    """
+    """Return what a file of counters says; RequestError for another format, or counts that contradict each other."""
     text = _read(path, f"a file of the format {file_format}")
     try:
         return READERS[file_format](text)
@@ -121,11 +117,7 @@ def _read(path: Path, wanted: str) -> str:
 
 
 def page_of(path: Path) -> CounterFormat:
-    """Return which engine's metrics page a file is.
-
-    Raises:
-        RequestError: it cannot be read, or is no page with acceptance by position.
-    """
+    """Return the engine of a metrics page; RequestError where it cannot be read or lacks acceptance by position."""
     text = _read(path, "a metrics page")
     for prefix, file_format in PAGES.items():
         if re.search(rf"^{prefix}", text, re.MULTILINE):

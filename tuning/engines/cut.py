@@ -20,10 +20,7 @@ def cut_prompts(encode: Encode, texts: Sequence[str], most: int) -> list[tuple[i
 
 
 def require_room(facts: EngineFacts, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> None:
-    """Raise RequestError where a prompt and its text exceed the known positions of the engine's target.
-
-    Some engines end such a text early, others go on and write nonsense.
-    """
+    """Raise RequestError for texts beyond the target's known positions: engines end them early, or write nonsense."""
     if facts.positions is not None:
         asked = [Request(prompt=prompt, max_new_tokens=new_tokens) for prompt in prompts]
         require_positions(asked, facts.positions, "lower --max-new-tokens or --max-prompt-tokens")

@@ -1,7 +1,6 @@
 """What exports a plan that was measured in an engine: every policy, priced on the engine's own records.
 
-A plan lists the fastest policy of each other source, at one length. But a server has one line for all concurrencies,
-and the best one may be in no cell.
+A plan lists one length of each source, but a server's one line for all concurrencies may be best with one in no cell.
 """
 
 from __future__ import annotations
@@ -59,10 +58,9 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
 
 
 def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
-    """Return the policies fit for one line over all concurrencies: timed, or surely better over all together.
+    """Return the policies fit for one line over all concurrencies: timed, or surely (`sure_of`) better in all.
 
-    Surely means by more than the error of an untimed length, as `sure_of` has it. A chain between two timed lengths of
-    its drafter counts as well: their forwards tell most of its cost.
+    A chain between two timed lengths of its drafter counts as well: their forwards tell most of its cost.
     """
     by_way: dict[Way, list[Offer]] = {}
     for offer in (one for own in offers for one in own):

@@ -21,10 +21,7 @@ from .turns import Key, Turn
 def heavier_than_recorded(
     turns: Mapping[Key, Sequence[Turn]], ways: Mapping[Key, Way], inputs: EngineInputs, walks: Mapping[Way, Walk]
 ) -> dict[Key, float]:
-    """Return the cost of the mix of rounds in turns over that of the recorded texts, per setting.
-
-    Only settings whose text drafts in both are in it. `walks` are those of every candidate (`walks_of`).
-    """
+    """Return the cost of the rounds in turns over that of the recorded texts, per setting whose text drafts in both."""
     if inputs.pads_ngrams:  # such an engine's rounds cost the same whatever was found
         return {}
     factors: dict[Key, float] = {}
@@ -44,7 +41,7 @@ def heavier_than_recorded(
 def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
     """Return the mean shape of the rounds in turns; None where no text drafted.
 
-    Where an engine counts drafted tokens alone, assume the fewest rounds that could draft them: copies are mostly full.
+    Without a count of drafting rounds, assume the fewest that could draft the tokens: copies are mostly full.
     """
     policy, _ = way
     samples = [turn.sample for turn in turns]

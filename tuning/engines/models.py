@@ -70,10 +70,7 @@ def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def _constants(graph: Path) -> int:
-    """Return how many numbers a graph's weights hold, each place of its .bin counted once.
-
-    It includes scales and zero points of quantised weights, about one number per group.
-    """
+    """Return how many numbers a graph's weights hold, scales and zero points too, each place of its .bin once."""
     held: dict[str, int] = {}
     try:
         for _, layer in ElementTree.iterparse(graph):

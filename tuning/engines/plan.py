@@ -57,7 +57,7 @@ class EnginePlanRequest:
 class EngineRecords:
     """The store's records of an engine with a target: surfaces of one regime, traces along the same texts.
 
-    `paces` are the device's in earlier validations of the engine's plans, over its pace when it was profiled.
+    `paces` are the device's in earlier validations, over its pace when it was profiled.
     """
 
     surfaces: tuple[LatencySurface, ...]

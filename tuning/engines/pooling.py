@@ -43,10 +43,7 @@ class Pooled:
 
 
 def pooled(inputs: EngineInputs, walks: Mapping[Way, Walk]) -> EngineInputs:
-    """Return inputs in which every search for n-grams has a price at each length at which any of them was timed.
-
-    `walks` are those of every candidate (`walks_of`); a search that finds nothing on the texts has none.
-    """
+    """Return inputs with a price for every search that finds n-grams, at each length at which any was timed."""
     return replace(inputs, timed={concurrency: _pooled_at(inputs, walks, concurrency) for concurrency in inputs.timed})
 
 

@@ -94,11 +94,7 @@ class EngineProfile:
 def profile_engine(
     request: EngineRequest, engine: MeasuredEngine, store: Store, *, progress: Progress
 ) -> EngineProfile:
-    """Measure an engine and store the result; a stopped or failed profile stores nothing.
-
-    Raises:
-        SpectuneError: a model, prompt or the engine is not fit.
-    """
+    """Measure an engine and store the result; what is stopped or fails (SpectuneError) stores nothing."""
     start = time.monotonic()
     device, identities = detect("cpu"), identify_engine_models(request.models)
     facts = engine.facts

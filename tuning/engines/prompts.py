@@ -32,8 +32,7 @@ def engine_prompts(
 ) -> EnginePrompts:
     """Return prompts in tokens, each later turn behind the engine's own answers to the turns before it.
 
-    The chat template is read from the target's path. `new_tokens` is the length of an answer and of a measured text;
-    `most` None allows as many prompt tokens as the target has positions for.
+    The chat template is at the target's path. `new_tokens` counts for answers too; `most` None is what positions allow.
     """
     notes = []
     template = _template_of(target) if any(prompt.messages for prompt in prompts) else None

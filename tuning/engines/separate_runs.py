@@ -26,11 +26,7 @@ def joined(rows: Sequence[Json]) -> list[Json]:
 
 
 def differences(chains: Mapping[int, float], batch: int) -> list[float]:
-    """Return the tokens that each further step adds to a round, up to the first step that was not tried.
-
-    Raises:
-        RequestError: a round yielded more than all its drafts and its own token.
-    """
+    """Return the tokens that each further tried step adds to a round; RequestError for more than all drafts and one."""
     for steps, length in chains.items():
         if length > steps + 1 + SLACK:
             raise RequestError(f"batch {batch}: {steps} steps yield {steps + 1} tokens a round at most, not {length:g}")
@@ -43,11 +39,7 @@ def differences(chains: Mapping[int, float], batch: int) -> list[float]:
 
 
 def falling(measured: Sequence[float], batch: int) -> list[float]:
-    """Return the nearest rates that acceptance by position can have: falling, and in [0, 1].
-
-    Raises:
-        RequestError: one would move by more than `MOST_MOVED` of the tokens of its chain's rounds.
-    """
+    """Return the nearest falling rates in [0, 1]; RequestError for moves over `MOST_MOVED` of a round's tokens."""
     fitted, length = nearest_falling(measured), 1.0
     for steps, (before, after) in enumerate(zip(measured, fitted, strict=True), start=1):
         length += before

@@ -1,7 +1,6 @@
 """SGLang's SPS table: steps per second by the tokens that all sequences verify together.
 
-SGLang cuts the drafts of DSPARK drafters by it (`--speculative-dspark-sps-table-path`). No policy of a plan drafts with
-these, but the costs are the target's own, and were measured.
+It cuts DSPARK's drafts (`--speculative-dspark-sps-table-path`). No plan drafts so, but the costs are the target's own.
 """
 
 from __future__ import annotations

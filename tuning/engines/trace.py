@@ -15,11 +15,7 @@ from ...profiler.records.acceptance import MISS, PromptTrace
 
 
 def prompt_trace(text: Text, drafted: Sequence[int]) -> PromptTrace:
-    """Return a trace of one child per position, without confidence, from `MeasuredEngine.next_tokens`.
-
-    Raises:
-        MeasurementError: not one token per position.
-    """
+    """Return a trace of one child per position, from `next_tokens`; MeasurementError unless each has a token."""
     if len(drafted) != text.positions:
         raise MeasurementError(f"{len(drafted)} drafted tokens do not fill the {text.positions} positions of a text")
     is_right = np.array(drafted) == np.array(text.continuation[1:])

@@ -55,8 +55,8 @@ class Turn:
 class Stable:
     """Engines started with different settings, and every turn they took.
 
-    `capacity` counts a sequence's tokens with prompt and drafts; `new_tokens` are decoded per prompt and turn. `most`
-    is the largest concurrency: an engine that also takes fewer sequences is started once for all.
+    `capacity` is a sequence's tokens with drafts. Up to `most` sequences, an engine that takes fewer is started once
+    for all.
     """
 
     engine: MeasuredEngine

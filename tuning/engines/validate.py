@@ -149,10 +149,7 @@ def neighbour_of(cell: PlanCell) -> Way:
 
 
 def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: float, new_tokens: int) -> None:
-    """Raise MeasurementError where the engine's counters contradict the cell's policy.
-
-    `counted` is since the setting's first turn; `tokens_per_round` was measured per sequence.
-    """
+    """Raise MeasurementError where counters, since the setting's first turn, contradict the cell's policy."""
     policy, where = cell.policy, f"at {cell.batch} sequences"
     if isinstance(policy, PlainPolicy):
         if counted.drafted:

@@ -23,10 +23,7 @@ from ..drafter_parts import drafter_parts
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
-    """Return a model's architecture; None where its configuration is missing, changed, or of no known kind.
-
-    Of a vision model it is that of its language model.
-    """
+    """Return a model's (language) architecture; None where its configuration is missing, changed or unknown."""
     place = _place_of(model)
     if place is None or draft_role(place) != "draft":  # its configuration is its own; the rest is its target's
         return None

@@ -103,11 +103,7 @@ def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
 
 
 def limits_of(device: Device, dtype: str) -> Limits:
-    """Return a device's limits: measured if it is here (some seconds, once per dtype), else published.
-
-    Raises:
-        DeviceError: it is neither here nor in the catalogue, or another process measures it.
-    """
+    """Return a device's limits: measured if here (seconds, once per dtype), else published; or DeviceError."""
     ceilings = known_ceilings(device)
     is_known = ceilings is not None and any(product.dtype == dtype for product in ceilings.products)
     if not is_known and device.fingerprint in {here.fingerprint for here in detect_all()}:

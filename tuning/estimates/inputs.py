@@ -98,10 +98,7 @@ def _measured_alone(name: str) -> str:
 
 
 def _knots(texts: Sequence[Text]) -> tuple[int, ...]:
-    """Return the contexts between which rounds are priced: powers of two, and the ends of the texts.
-
-    They do not depend on the requested cells, so that a cell's price does not either.
-    """
+    """Return contexts to price rounds between: powers of two and ends of texts, whatever cells are requested."""
     first, last = ends_of(texts)
     return tuple(sorted({first, last} | {1 << power for power in range(last.bit_length())}))
 
@@ -135,10 +132,7 @@ def _wanted(
 def _host_time(
     request: PlanRequest, verify: LatencySurface, store: Store
 ) -> tuple[RoundOverhead, tuple[RoundOverhead, ...], str]:
-    """Return the host times of the nearest device that has some for the target in its regime.
-
-    With them come its records at the request's temperature, and a note.
-    """
+    """Return the nearest device's host times for the target, their records at the request's temperature, and a note."""
     known = {}
     for device in store.devices():
         times = store.host_times(device.fingerprint, request.target.key, request.dtype, verify.regime)

@@ -54,11 +54,7 @@ class Cluster:
         return ended
 
     def result(self, task: Task, timeout_s: float | None = None) -> Any:
-        """Wait for a task and return its result, or raise its exception.
-
-        Raises:
-            NodeLostError: the node or the process is lost, or did not answer in time.
-        """
+        """Wait for a task and return its result or raise its exception; NodeLostError where it is lost, or late."""
         from ray.exceptions import RayError, RayTaskError
 
         try:

@@ -116,10 +116,9 @@ def facts_of(
     progress: Progress,
     lock_wait_s: float = 0.0,
 ) -> Facts:
-    """Return the facts of a device's profile: from an earlier, stopped run of the fleet, or made now.
+    """Return the facts of a device's profile, from an earlier, stopped run of the fleet (`finished`) or made now.
 
-    An earlier run's say in "done_before" when it measured the device, in UTC. `finished` holds them by device and
-    models.
+    An earlier run's say in "done_before" when it measured the device, in UTC.
     """
     identities = identify_all(request.models)
     models = [identities.target.key, *(model.key for model in identities.drafters.values())]

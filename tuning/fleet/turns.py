@@ -38,11 +38,7 @@ class Turn:
 
 
 def turns_of_cluster(address: str = "auto") -> tuple[Turn, ...]:
-    """Return the turns of `profile_cluster`.
-
-    Raises:
-        DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
-    """
+    """Return the turns of `profile_cluster`; DeviceError without Ray, a cluster, or a node that computes."""
     with joined(address) as cluster:
         return _turns(cluster, cluster.nodes())
 

@@ -87,11 +87,7 @@ def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
 
 
 def imported_regime(name: str) -> str:
-    """Return the regime of foreign measurements with a name: never one that spectune measures itself.
-
-    Raises:
-        RequestError: the name is not one word of at most 100 characters.
-    """
+    """Return the regime of foreign measurements, never spectune's; RequestError unless one word of 100 letters."""
     word = name.removeprefix(PREFIX)
     if not NAME.fullmatch(word):
         raise RequestError(f"{name!r} is no name of a regime; write one word of at most 100 characters, e.g. vllm-0.9")

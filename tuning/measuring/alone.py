@@ -33,10 +33,7 @@ class Alone:
     """Times the forwards of rounds one by one, each in the state of the caches in which the profiler meets it."""
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
-        """Take room for rounds of a batch with at most `room` positions per sequence, new ones included.
-
-        `drafter` None is for rounds of the target alone.
-        """
+        """Take room for rounds of a batch with at most `room` positions per sequence, new ones included."""
         self._batch, self._device = batch, family.target.device
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
@@ -61,8 +58,7 @@ class Alone:
     def forwards(self, rounds: Sequence[Round]) -> list[Forwards]:
         """Return the time of each round's forwards; each shape is timed once, after all have run.
 
-        A drafter's forward is timed behind the target's of its round: behind another of its own it would find the
-        weights in the caches, as no visit of the profiler does.
+        A drafter's is timed behind the target's: behind its own it would find its weights cached, as no visit does.
         """
         fed = [_fed(done, self._is_block) for done in rounds]
         context = {part: done.context for done, parts in zip(rounds, fed, strict=True) for part in parts}
@@ -74,10 +70,7 @@ class Alone:
         ]
 
     def _call(self, part: _Fed, context: int) -> Call:
-        """Return a call that has run once, so that a regime's work per shape is done.
-
-        Roles of one model share captured work and its inputs, so each must end before another's are written.
-        """
+        """Return a call that has run and ended once: roles of one model share captured work and its inputs."""
         role, tokens = part
         shapes = self._shapes[role]
         call = shapes.prepare(self._batch, min(context, shapes.longest_before(tokens)), tokens)

@@ -37,8 +37,7 @@ class TimedRound:
 class Run:
     """What decoding a list of requests did, rounds in order.
 
-    Each text's share of its rounds counts, first to last. Sequences decoded again to fill the slots, and the reading of
-    prompts, do not count.
+    Each text's share of its rounds counts, not reading prompts, nor sequences decoded again to fill the slots.
     """
 
     batch: int
@@ -140,10 +139,7 @@ def names_of(setup: RoundSetup) -> list[str]:
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
-    """Return the cache positions of the longest request, draft nodes included, in target and drafters.
-
-    `batch` None leaves the number of sequences open, which may take much more.
-    """
+    """Return the cache positions of the longest request with draft nodes; an open `batch` may take much more."""
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     return longest + draft_room(setups, batch)
 

@@ -38,8 +38,7 @@ class Gauge:
     def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
         """Prepare the forward of `nodes` tokens, root included; 1 is a plain round.
 
-        A plain round is timed also where the cell knows no other forward's time (older plans), or verifies from an
-        exit's states. `clock` None is the profiler's for the device and regime.
+        So it is where the cell knows no other forward's time (older plans), or verifies from an exit's states.
         """
         size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
         fed = cell.run_tokens[size]

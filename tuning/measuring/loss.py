@@ -33,8 +33,8 @@ class Loss:
 def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
     """Return the median loss of rounds of some kinds, by least absolute deviations: stalls do not move it.
 
-    Forwards scatter by a share of their time, so short ones tell more. The form "constant" is milliseconds, "growing"
-    adds a share of the forward, both at least 0; "line" is the same of any sign.
+    Short forwards tell more, as they scatter by a share. A "constant" form is milliseconds, "growing" adds a share of
+    the forward, both at least 0; "line" is the same of any sign.
     """
     from scipy.optimize import linprog
 

@@ -218,8 +218,7 @@ class _Running:
     def step(self, setup: RoundSetup) -> _Step:
         """Run one round.
 
-        A repetitive text drafts many tokens at once, and a drafter far behind reads them in forwards that are no part
-        of its policy's rounds.
+        A drafter far behind, as after much copied text, reads first: these forwards are no part of its policy's rounds.
         """
         self._fill()
         if setup.drafter is not None and self._unread.get(setup.drafter, 0) > MOST_BEHIND:

@@ -52,10 +52,7 @@ class DecoderEntrant:
         self._texts, self._wanted = len(requests), sum(r.max_new_tokens for r in requests)
 
     def advance(self, share: float) -> None:
-        """Decode on until `share` of all tokens are emitted, or all requests are done.
-
-        A GPU first ends what others left: a round that one launched ahead is not the next one's time.
-        """
+        """Decode until `share` of all tokens are emitted or all is done; a GPU first ends what others left."""
         wait_for(self._decoder.device)
         self._cold.add(len(self._rounds))
         while self._emitted() < share * self._wanted and self._step():
@@ -98,10 +95,9 @@ class DecoderEntrant:
 
 
 def undisturbed_ms(rounds: Sequence[TimedRound], cold: Set[int] = frozenset()) -> list[float]:
-    """Return the milliseconds of rounds as they are where nothing disturbs them; `cold` are places of cold caches.
+    """Return the undisturbed milliseconds of rounds, some of which found the caches cold.
 
-    A round's time is cut to STALL times the median of the warm rounds of its shape; a cold one counts as their mean, or
-    as timed where there is none.
+    They are cut to STALL times the median of a shape's warm rounds; a cold one counts as their mean, else as timed.
     """
     shapes = [(r.round.verify_tokens, len(r.round.widths), r.round.levels) for r in rounds]
     warm: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}

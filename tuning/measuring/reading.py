@@ -43,8 +43,7 @@ def measure_reading(
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of reading a prompt: of the target, then of each drafter, in the family's order.
 
-    The models take turns at every length (tokens), the shortest first. All read the shortest. A model skips lengths
-    beyond its positions or its share of the budget.
+    They take turns, the shortest first, which all read; then each within its positions and its share of the budget.
     """
     wanted = sorted(set(lengths))
     target, longest = family.target, wanted[-1]

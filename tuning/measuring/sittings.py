@@ -54,11 +54,7 @@ class Sittings:
     def finish(
         self, family: Family, traces: Sequence[AcceptanceTrace], readings: Sequence[LatencySurface]
     ) -> tuple[LatencySurface, ...]:
-        """Spend the rest of the budget; store all surfaces with those of reading prompts, and return them.
-
-        Raises:
-            Interrupted, MeasurementError: see `time_surfaces`.
-        """
+        """Spend the rest of the budget, store all surfaces with those of reading prompts, and return them."""
         self._timed(family, 1.0, traces, readings)
         assert self._surfaces is not None, "the last sitting finishes them"
         return self._surfaces

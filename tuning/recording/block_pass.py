@@ -19,8 +19,7 @@ PIECE_TOKENS = 64  # of a text, read and answered at once
 class BlockTextPass:
     """One block drafter reading one text after the other; a forest's `TreeDrafter`.
 
-    Trees of neighbouring positions are not joined: below the target's token a block still says what it said one
-    earlier.
+    Its trees are not joined: below the target's token a block still says what it said one earlier.
     """
 
     is_of_text_alone = False
@@ -35,11 +34,7 @@ class BlockTextPass:
         self._places: Ints = np.zeros(0, dtype=np.int64)  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read prompt and emitted tokens; return the best children behind every emitted one.
-
-        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
-        them.
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)
         said = []

@@ -27,11 +27,7 @@ Texts = Sequence[tuple[Request, Sequence[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The time that recording may take.
-
-    `limit_s` is for texts and drafters of one workload; texts already begun are finished. `fewest_texts` are recorded
-    in any case.
-    """
+    """The seconds for texts and drafters of one workload, begun texts and the `fewest_texts` in any case."""
 
     limit_s: float
     fewest_texts: int
@@ -45,10 +41,7 @@ class Effort:
     def recipes(
         self, drafters: Mapping[str, CausalModel], texts: Texts, left_s: float, positions: int, parts: Parts
     ) -> dict[str, Recipe]:
-        """Return the richest recipe of each drafter whose trees fit into its share of the time left (seconds).
-
-        `texts` are some of those to record, `positions` are those of all. `parts` get the choices.
-        """
+        """Return each drafter's richest recipe whose trees at all positions fit into its share of the seconds."""
         found = {}
         for name, model in drafters.items():
             make = partial(_richest, model, texts[:1], left_s / len(drafters), positions)

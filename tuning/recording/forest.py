@@ -21,22 +21,16 @@ class TreeDrafter(Protocol):
     """Answers behind nodes of trees that hang off numbered rows, the positions of a text."""
 
     def expand(self, parents: Ints, tokens: Ints) -> Children:
-        """Return the best children of new nodes (nodes,) as (1, nodes, children).
-
-        `parents` are rows or earlier nodes, numbered in the order they came, the rows first.
-        """
+        """Return (1, nodes, children) of new (nodes,); parents are rows or earlier nodes, numbered as they came."""
 
 
 class Forest:
-    """Every node of one text expanded so far, numbered, the rows' roots first.
-
-    `tokens` (nodes, children) are the best next tokens, `log_probs` alike, conditional and descending.
-    """
+    """Every node of one text expanded so far, rows first: best next tokens, and conditional log_probs, descending."""
 
     def __init__(self, drafter: TreeDrafter, roots: Children, next_roots: Ints, next_ranks: Ints) -> None:
         """Start with the roots, (1, rows, children), of a drafter that already holds the rows.
 
-        `next_roots` are the rows whose next position is the next row, `next_ranks` the child that is its root.
+        `next_roots` are rows whose next position is the next row, `next_ranks` the child that is its root.
         """
         self._drafter = drafter
         self.tokens: Ints = roots.tokens[0]

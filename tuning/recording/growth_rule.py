@@ -44,8 +44,7 @@ class Growth(Protocol):
     def choose(self, log_probs: Scores) -> Choice:
         """Return the next layer's nodes.
 
-        `log_probs` (rows, nodes, children) are conditional, of the nodes expanded last in the order chosen (the roots
-        at first); -inf for a missing node.
+        `log_probs` (rows, nodes, children), -inf if missing, are conditional, of the nodes expanded last, as chosen.
         """
 
 
@@ -81,8 +80,8 @@ class Front:
 def taken(candidates: Scores, order: Ints, is_taken: Bools, is_open: Bools) -> tuple[Choice, Front]:
     """Return the chosen candidates as a layer, and as the front of the next one.
 
-    Path scores `candidates` are (rows, candidates). `order` (rows, chosen) holds candidates, best first; `is_taken`,
-    alike, marks the start of each row that is really chosen. `is_open` (rows,) marks the rows that are expanded.
+    `candidates` are (rows, candidates) path scores, `order` (rows, chosen) the best first; `is_taken` marks the start
+    of each row that is really chosen, `is_open` (rows,) the rows that are expanded.
     """
     scores = np.take_along_axis(candidates, order, axis=1)
     is_there = is_taken & (scores > NOTHING)

@@ -1,7 +1,6 @@
 """What prompt lookup would propose along the target's own text: the recording of a target that has no drafter.
 
-Lookup replays from the texts themselves, so no plan depends on the proposals. They are stored because a trace holds the
-texts, and because they show how repetitive a workload is.
+No plan depends on it, as lookup replays from the texts. It holds these, and shows how repetitive a workload is.
 """
 
 from __future__ import annotations

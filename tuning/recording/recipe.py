@@ -31,10 +31,7 @@ FULL: tuple[Rule, ...] = (*STANDARD, *DEEP, Talon(), BestFirst(), OptTree(), Opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Which nodes are recorded: every node that any rule would expand; only the roots where there are no rules.
-
-    The default is the `standard` level.
-    """
+    """Which nodes are recorded: those that any rule would expand, by default of `standard`, or the roots alone."""
 
     children: int = CHILDREN  # best next tokens recorded of each
     rules: tuple[Rule, ...] = STANDARD

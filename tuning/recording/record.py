@@ -1,7 +1,6 @@
-"""Record what a drafter would draw at every position of the target's own text.
+"""Record what a drafter would draw at every position of the target's own text: every node that a recipe's rule expands.
 
-At each position every node is expanded that any rule of a recipe would expand. A policy whose tree only expands
-recorded nodes then replays exactly.
+A policy whose tree only expands recorded nodes then replays exactly.
 """
 
 from __future__ import annotations

@@ -32,11 +32,7 @@ class RecyclingTextPass:
         self._places: Ints = nothing  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read prompt and emitted tokens; return the best children behind every emitted one.
-
-        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
-        them.
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)[None]
         for start in range(0, len(text), PREFILL_TOKENS):

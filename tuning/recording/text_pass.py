@@ -1,7 +1,7 @@
 """A drafter along one text: its answers behind every prefix, and behind nodes of trees that hang off these.
 
-Slot 0 of the cache holds the text. The others hold it too, and behind it the nodes of many positions' trees, each
-seeing its own beginning of the text and its ancestors: so trees of different sizes fill the slots evenly.
+Slot 0 of the cache holds the text. The others hold it too, and nodes of many positions' trees, each seeing its own
+beginning of the text and its ancestors: so trees of different sizes fill the slots evenly.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ class TextPass:
         self._nodes = FedNodes(np.zeros(0, dtype=np.int64), self._slots)
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read prompt and emitted tokens; return the best children behind every emitted one.
-
-        They are (1, n, children), the first behind text[: len(prompt) + 1]. The request's temperature and seed decide
-        them.
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         if isinstance(self._model, EagleHead):
             self._features = self._model.along(text)

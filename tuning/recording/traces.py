@@ -57,11 +57,7 @@ def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def parted(request: ProfileRequest) -> list[ProfileRequest]:
-    """Return a profile of every workload that the prompts name, at every requested temperature.
-
-    Raises:
-        RequestError: a workload has too few prompts.
-    """
+    """Return a profile of each workload in the prompts at each temperature; RequestError where one has too few."""
     return [
         _of_workload(request, name, prompts, temperature)
         for temperature in (request.temperature, *request.more_temperatures)
@@ -84,10 +80,9 @@ def record_workloads(
     parts: Parts,
     progress: Progress,
 ) -> Recorded:
-    """Return every drafter's proposals along the target's own continuations, and how all models agree.
+    """Return every drafter's proposals along the target's continuations, or prompt lookup's, and how all models agree.
 
-    Without a drafter they are those of prompt lookup. The family is in the number format it will decode in. A recipe is
-    recorded along all texts; an `Effort` limits the time. `parts` resume a stopped run.
+    A recipe is recorded along all texts; an `Effort` limits the time. `parts` resume a stopped run.
     """
     traces, pairwise = [], []
     for workload in workloads:
@@ -119,7 +114,7 @@ def trace_of(
 ) -> AcceptanceTrace:
     """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights.
 
-    With `prefix_exact` it drafts below the target's own token what it would if that were committed, as models do.
+    `prefix_exact`: below the target's token it drafts as if that were committed, as models do.
     """
     return AcceptanceTrace(
         target=identities.target.key,

@@ -1,7 +1,6 @@
 """Find a surface's newest timing at once; let append-only tables be neither written over nor emptied.
 
-SQLite's INSERT OR REPLACE writes over rows and PostgreSQL's TRUNCATE empties tables: both call no trigger of UPDATE or
-DELETE.
+SQLite's INSERT OR REPLACE and PostgreSQL's TRUNCATE call no trigger of UPDATE or DELETE.
 """
 
 from __future__ import annotations
