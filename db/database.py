@@ -39,13 +39,10 @@ class Database:
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
     def __init__(self, url: URL, *, upgrade: bool = True, writes: bool = True) -> None:
-        """Open a database.
+        """Open a database; StoreError where it cannot be opened, or its schema is another one.
 
-        `upgrade` creates or upgrades the schema; else this version's must be there. Without `writes` a read-only SQLite
-        file will do.
-
-        Raises:
-            StoreError: it cannot be opened, or its schema is another one.
+        `upgrade` creates or upgrades the schema; else this version's must be there. Without `writes` a read-only file
+        will do.
         """
         if not upgrade:
             _require_file(url)
@@ -139,10 +136,7 @@ class Database:
     def _write(self, work: Callable[[Session], Result]) -> Result:
         """Return the result of one write transaction, stored exactly once: on a server by a key.
 
-        `work` makes its rows again when it is called again.
-
-        Raises:
-            StoreAwayError: the server did not answer for `patience_s` seconds; the rows may be stored.
+        `work` makes its rows again when called again. StoreAwayError leaves open whether the rows are stored.
         """
         if self._is_joined or not self.is_server:
             with self._writing() as session:

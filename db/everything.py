@@ -55,9 +55,9 @@ Row = TypeVar("Row", DeviceTable, ModelTable, OverheadTable, TraceTable, Pairwis
 
 
 def everything(database: Database) -> Iterator[Shared]:
-    """Yield every record and plan, oldest first of each kind, plans last; StoreError names a damaged row.
+    """Yield every device, model, surface, host time, trace, agreement and plan, in this order, oldest first.
 
-    Open profiles, and a service's tokens and jobs, stay out.
+    Open profiles, and a service's tokens and jobs, stay out. StoreError names a damaged row.
     """
     with database._reading() as session:
         for device in _rows(session, DeviceTable):

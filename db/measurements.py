@@ -47,10 +47,7 @@ class Measurements(Database):
 
         Two profiles may have met the device at different speeds, so their cells never mix. Cells added without a
         profile count one by one: the newest of equal (batch, context, tokens), failures too, unless a profile of their
-        batch is newer. Cells are sorted by (batch, context, tokens).
-
-        Arguments filter: Device.fingerprint, ModelIdentity.key, number format, role, regime, and attention kernel (""
-        is one that is not known).
+        batch is newer. Cells are sorted by (batch, context, tokens). The attention "" is a kernel that is not known.
         """
         wanted = {
             SurfaceTable.device: device,

@@ -67,9 +67,8 @@ def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
 
     Of a setup the newest row counts, so older ones are left out; host times only where newer ones have all their
     batches and kinds of round. A plan older than the setup's newest comes in retired. Promotions are taken over, in
-    order, only for setups that are new here: this store decides which plan counts.
-
-    `items` yields a plan after its sources, and is called again where the server has to be waited for.
+    order, only for setups that are new here: this store decides which plan counts. `items` yields a plan after its
+    sources, maybe repeatedly.
 
     Raises:
         StoreError: the records or the database are damaged; nothing was changed.

@@ -37,11 +37,8 @@ class Receipts:
         """Do a write and store its answer, both or neither; or return the answer that it got before.
 
         A second request with the same key waits for the first. Any token gets the answer, since it may have been
-        replaced meanwhile. `digest` is the sha256 of the request in 64 hex digits. `work` uses the same store, in this
-        thread; whatever it raises undoes all of it.
-
-        Raises:
-            RequestError: the key was used for something else.
+        replaced meanwhile. `digest` is the request's sha256 in hex; RequestError where the key has another. `work` uses
+        the same store, in this thread; whatever it raises undoes all of it.
         """
         hashed = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         with self._database.transaction() as session:

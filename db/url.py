@@ -28,15 +28,13 @@ def named_place(url: str | None = None) -> str:
 
 
 def settled_place(url: str | None = None) -> str:
-    """Return the store's place, maybe with password, fixed for any folder; StoreError as `resolve_url`."""
+    """Return the store's place, whatever folder and SPECTUNE_STORE, maybe with a password; or StoreError."""
     place = named_place(url)
     return place if is_service(place) else resolve_url(place).render_as_string(hide_password=False)
 
 
 def resolve_url(url: str | None = None) -> URL:
-    """Return where a store lies for SQLAlchemy; its `str` hides the password.
-
-    None means SPECTUNE_STORE, else the default path of the SQLite file.
+    """Return where a store lies for SQLAlchemy (`str` hides a password); None is SPECTUNE_STORE or the default.
 
     Raises:
         StoreError: the text is neither a path nor a URL; it may hold a password, so the message does not repeat it.

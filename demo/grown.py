@@ -53,11 +53,10 @@ def grown(
     device: str | None = None,
     seed: int = 0,
 ) -> LlamaForCausalLM:
-    """Return a model of a larger shape that computes what `model` does, which is left as it is.
+    """Return a model of a larger shape that computes what `model`, left as it is, does.
 
     The model is a Llama without biases; no size may shrink, and a larger vocabulary needs a larger hidden size. Weights
-    are drawn on the device in the wanted dtype: the host holds no copy, and the device no second. None takes the
-    model's.
+    are drawn on the device in the wanted dtype (None: the model's): the host holds no copy, and the device no second.
 
     Raises:
         ModelError: the model does not fit into the shape, cannot be grown, or an unknown dtype.

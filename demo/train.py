@@ -1,4 +1,7 @@
-"""Train the demo family from nothing: tokenizer, target, distilled drafters; finished stages are not run again."""
+"""Train the demo family from nothing: tokenizer, target, then drafters distilled on the target.
+
+`spectune demo --train -o FOLDER` runs it; a stage whose result is in the folder is not run again.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,8 @@ cores of a shared Zen 4). So a call feels the moment by its cell's *sensitivity*
 
     log slowness of a call = sensitivity x mood of the moment        sensitivity = (least cost / cost) ^ exponent
 
-The least cost is its surface's. Exponent 0 slows all alike; it is chosen as the window is. Costs may be pooled: where
-calls are few and long, the surface's form tells a cell's cost too (`records/pooling.py`), and cells timed once tell
-moods.
+The least cost is its surface's. Exponent 0 slows all alike; it is chosen as the window is. Pooled costs
+(`records/pooling.py`) also use the surface's form where calls are few and long, and cells timed once then tell moods.
 
 Source: the polish is Tukey 1977, Exploratory Data Analysis, chapter 11; the local window and the sensitivity are ours.
 """

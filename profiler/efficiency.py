@@ -2,8 +2,7 @@
 
 Notation: A is (cells, 5), the least milliseconds of each part of a forward: layers (a count), weights, cache, matmul,
 attention. x is (5,), how many times longer each part really took, so x[1:] >= 1. With "sum" a forward takes A x; with
-"max" memory and arithmetic overlap, and the longer counts. Fits minimise the sum over cells of (predicted / measured -
-1)^2.
+"max" memory and arithmetic overlap, and the longer counts. Fits minimise the squared relative error over cells.
 
 With CUDA graphs the parts were found to add up, in eager mode the longer one hid the other: the better fit is used.
 """
@@ -77,10 +76,8 @@ def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
 def estimated_ms(architecture: Architecture, work: Work, limits: Limits, efficiency: Efficiency) -> float:
     """Return a forward's time on a device that comes as close to its limits as the calibrated one did.
 
-    The time per layer goes with the published time between launches of both devices, where known.
-
-    Raises:
-        DeviceError: the limits have no matrix speed in this format.
+    The time per layer goes with the published time between launches of both devices, where known. DeviceError where the
+    limits have no matrix speed in this format.
     """
     parts = _parts(architecture, work, limits, efficiency.dtype)
     launch = dict(limits.launch_us).get(efficiency.regime)
@@ -95,8 +92,7 @@ def estimate_surface(
 ) -> LatencySurface:
     """Return the estimate of every shape as a surface of the regime estimated:REGIME, never below its bound.
 
-    Regime and dtype of `key` are those of the efficiency. Distinct shapes; one that does not fit into memory is a
-    failure.
+    Regime and dtype of `key` are those of the efficiency. A shape that does not fit into memory is a failure.
 
     Raises:
         MeasurementError: the role is no whole forward, or regime or dtype are not the calibrated ones.

@@ -24,12 +24,8 @@ def read_prompts(
 ) -> tuple[Prompt, ...]:
     """Return the prompts of a file or a folder, in its order.
 
-    `sample` draws so many, as many of each workload, and holds no more than these in memory. `most` limits the prompts
-    without a sample. `tell` gets what is left out.
-
-    Raises:
-        RequestError: there is no such file, it is of another kind, or has no prompt, too many or a malformed one
-            (named).
+    `sample` draws so many, as many of each workload, and holds no more in memory; without it `most` limits them.
+    RequestError names a file, or the prompt in it, that is malformed. `tell` gets what is left out.
     """
     found = _prompts(path, tell)
     prompts = _all(path, found, most) if sample is None else _drawn(found, sample, seed)

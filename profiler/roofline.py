@@ -2,11 +2,10 @@
 
     bound = max(read bytes / bandwidth, operations / peak)
 
-Nothing is added for launches, written results or imperfect overlap, and only what no implementation can leave out
-counts: every weight once, the context's keys and values once, the matrix products, and attention to the context. In the
-least case all tokens touch the same experts; a surface counts evenly spread routing, E (1 - (1 - k / E)^rows). The
-bandwidth is that of the forward's own footprint, since what stays in a cache is not read from memory again
-(`records/limits.py`).
+Nothing is added for launches, written results or imperfect overlap. What no implementation can leave out counts: every
+weight once, the context's keys and values once, the matrix products, and attention to the context. In the least case
+all tokens touch the same experts; a surface counts evenly spread routing, E (1 - (1 - k / E)^rows). The bandwidth is
+that of the forward's own footprint, since what stays in a cache is not read again (`records/limits.py`).
 
 Source: Williams, Waterman and Patterson 2009, Roofline: An Insightful Visual Performance Model.
 """
@@ -55,10 +54,7 @@ def bound_surface(
 ) -> LatencySurface:
     """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
 
-    Tokens spread evenly over experts. The regime of `key` is not itself computed; shapes are distinct.
-
-    Raises:
-        MeasurementError: the role is no whole forward, or a regime or shape is wrong.
+    Tokens spread evenly over experts. MeasurementError for a role that is no whole forward, or a wrong regime or shape.
     """
     cells = [
         cell_of(shape, bound_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)

@@ -41,13 +41,10 @@ class Sent:
 
 
 async def written(request: Request, prepare: Prepare, *, is_json: bool = True, is_large: bool = False) -> Response:
-    """Do a write once and answer it.
+    """Do a write once and answer it; a refusal (ProblemError) writes nothing.
 
-    `prepare` checks the body before any transaction, and returns what to do in one. `is_json` requires JSON; `is_large`
-    writes take so much memory that they run one at a time.
-
-    Raises:
-        ProblemError: the request is refused; nothing was written.
+    `prepare` checks the body before any transaction, and returns what to do in one. `is_large` writes take so much
+    memory that they run one at a time.
     """
     if is_json:
         require_json(request)

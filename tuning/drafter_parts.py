@@ -22,9 +22,7 @@ KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; f
 
 
 def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
-    """Return the parts of a folder's drafter; None for a kind that is not counted.
-
-    `target` is the architecture of its target.
+    """Return the parts of a folder's drafter beside a target; None for a kind that is not counted.
 
     Raises:
         ModelError: the folder contradicts itself, or a file of it cannot be read.

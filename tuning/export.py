@@ -54,7 +54,7 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
     """Return a plan as an engine's configuration.
 
     With inputs, solve for the best that the engine can express. Without, or where they lack the plan's cells, choose
-    among the alternatives that the plan lists; a note then says so, with `why_not`.
+    among what the plan lists; a note then says so, with `why_not`.
 
     Raises:
         RequestError: the engine's version was not recorded, a drafter is not the plan's, or the inputs are of others.
@@ -76,13 +76,10 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
 
 
 def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Exported:
-    """Return a plan as an engine's configuration, by the store's records of the plan's measurements.
+    """Return a plan as an engine's configuration, by the store's records of its measurements; errors as `export`.
 
     A plan measured in this engine uses the engine's own records. One measured in another engine is chosen among its own
     alternatives, because none was priced in this one.
-
-    Raises:
-        RequestError: the engine's version was not recorded, or a drafter is not the plan's.
     """
     measured = measured_in(plan)
     if measured is None:

@@ -147,12 +147,9 @@ class Architecture:
         return self.layers * self.cached_numbers * bytes_of(dtype)
 
     def work(self, dtype: str, batch: int, context: int, tokens: int, *, outputs: int | None = None) -> Work:
-        """Return the work of a forward of `tokens` tokens behind `context` committed ones, each per sequence.
+        """Return the work of a forward of `tokens` behind `context`, per sequence; ModelError for an unknown dtype.
 
         `outputs` rows per sequence have logits; None is all.
-
-        Raises:
-            ModelError: the format is unknown.
         """
         size, rows = bytes_of(dtype), batch * tokens
         logits = batch * (tokens if outputs is None else outputs) * self.vocabulary

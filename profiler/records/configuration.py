@@ -112,8 +112,9 @@ def architecture_of(config: Config) -> Architecture:
 def longest_text(positions: int, ropes: Iterable[Config]) -> int:
     """Return how many tokens a text may have, from max_position_embeddings and the RoPE settings, per kind of layer.
 
-    "longrope" turns all positions, cached keys too, by other angles beyond its original length. "yarn" stretches that
-    by a factor; without one, max_position_embeddings are the original, as transformers reads such files.
+    "longrope" turns all positions, cached keys too, by other angles beyond its original length: that is its longest.
+    "yarn" stretches that by a factor; without one, max_position_embeddings count as it, as transformers reads such
+    files.
     """
     longest = positions
     for rope in ropes:

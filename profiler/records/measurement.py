@@ -65,7 +65,7 @@ class Measurement:
 
     @property
     def spread_ms(self) -> float:
-        """Standard error of the median in ms, by deviations, inf for one repeat; MeasurementError if failed."""
+        """Standard error of the median in ms (by its MAD), inf for one repeat; MeasurementError if the cell failed."""
         middle = self.median_ms
         steady = self.steady_ms
         if len(steady) == 1:

@@ -16,12 +16,11 @@ A hybrid asks the text in every round, and a drafter in some: `g` is the extra c
 of round each (in older profiles, means over both). What is timed drafts chains where the text has no copy; a hybrid
 whose model grows trees pays what its forwards take more.
 
-Rounds that a GPU runs ahead of the host hide the host's work, so their coefficients have nothing in common with others.
-A kind is of one sort; where some of its rounds ran ahead, those alone count.
+Rounds that a GPU runs ahead of the host hide the host's work: they share no coefficients with others. A kind is of one
+sort; where some of its rounds ran ahead, those alone count.
 
-A drafter that reads the target's hidden states makes the target keep these, and drafts in another way. So every role of
-drafters has its own lines where it was timed, and so has every block drafter: the host's work between their forwards
-differs by a factor of three and more.
+A drafter that reads the target's hidden states makes the target keep these, and drafts in another way. So every timed
+role of drafters, and every block drafter, has its own lines: the host's work differs by a factor of three and more.
 
 The lines go through medians, but many rounds take their mean. So the mean distance of repeats from their sample's
 median is added, the outermost pulled in, apart for plain rounds, text copies and drafters, since longer rounds scatter
@@ -173,8 +172,8 @@ class RoundOverhead:
     def lines(self, batch: int, role: str | None = None) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
 
-        A `role` without timed rounds takes another's lines. None means rounds of models, and of rounds without a
-        drafter those timed last.
+        A `role` without timed rounds takes another's. None is models' rounds, and the last timed ones without a
+        drafter.
 
         Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
         """

@@ -49,8 +49,7 @@ class DeviceState:
     """What changes on a device by itself and moves timings; None or empty where it cannot be read.
 
     A clock is a GPU's SM clock or the mean of a CPU's allowed cores. Throttle reasons have nvidia-smi's names.
-    Held-back times count from the driver's loading: only differences mean something. A MIG slice shows its board's
-    values.
+    Held-back times count from the driver's loading: only differences count. A MIG slice shows its board's values.
     """
 
     device: str  # Device.fingerprint

@@ -98,11 +98,8 @@ class LatencySurface:
     def full_contexts(self, batches: Sequence[int]) -> tuple[int, ...]:
         """Return the contexts tried from the fewest tokens to the most at all of these batches that ran, ascending.
 
-        Something must have run at the smallest batch (see `barred`). Several batches may share none; one batch falls
-        back to its first and last context. Without a batch that ran, all that did count.
-
-        Raises:
-            MeasurementError: no cell ran.
+        Something must have run at the smallest batch (see `barred`). Several batches may share none; one falls back to
+        its first and last context. Without a batch that ran, all that did count, or MeasurementError.
         """
         self.require_ran()
         known = sorted({*batches} & {*self._grid}) or list(self.batches)
@@ -142,12 +139,11 @@ class LatencySurface:
         """Return the cost of one forward of `tokens` tokens per sequence behind `context` committed tokens.
 
         Measured cells count as measured, pooled where calls are few and long (`pooling.py`); between them the best row
-        of tokens plus how its context differs (`rows.py`). `source` names the origin of a surface that was not
-        measured.
+        of tokens plus how its context differs (`rows.py`). `source` names the origin of other surfaces than measured
+        ones.
 
         Raises:
-            MeasurementError: the batch was not measured, the point is out of range, or the shape or a smaller one
-                failed.
+            MeasurementError: the batch was not measured, the point is out of range, or it or a smaller one failed.
         """
         rows = self._at(batch)
         self._refuse_failed(batch, context, tokens)
@@ -166,8 +162,8 @@ class LatencySurface:
     def padded(self, batch: int, context: int, up_to: int) -> PaddedCosts:
         """Return t*(n) = min of t(n) and t(n') over measured n' > n, for n = 0..up_to, and the shape that gives it.
 
-        Padding must gain more than the cells' noise: the cheapest of many noisy cells is else the luckiest. Failed
-        shapes are skipped.
+        Padding must gain more than the cells' noise: the cheapest of many is else the luckiest. Failed shapes do not
+        count.
 
         Raises:
             MeasurementError: no measured shape holds up_to tokens, or batch or context are outside the range.

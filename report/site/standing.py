@@ -13,7 +13,7 @@ from .kept import DRIFTED, KeptCell, kept_cells
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One setup, the plan that counts for it, if any, and how it does; `fault` says why it cannot be read."""
+    """One setup, its plan that counts, if any, and whether it keeps its promises; `fault`: why it cannot be read."""
 
     setup: Setup
     row: PlanRow | None

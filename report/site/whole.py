@@ -44,12 +44,9 @@ MOST_TRACES = 40
 
 
 def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Html:
-    """Return the report of a store, or of one plan and what it rests on, as one HTML document.
+    """Return the report of a store, or of one plan and what it rests on (or NoPageError), as one HTML document.
 
     A whole store is every plan that counts and all measurements, the newest first where there is very much.
-
-    Raises:
-        NoPageError: there is no such plan.
     """
     contents = Contents(store)
     written = f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

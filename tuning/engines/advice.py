@@ -21,8 +21,7 @@ def counted_run(
     """Return a server's counts, its acceptance by position over all rounds, and notes.
 
     Rounds without a draft, frequent with n-grams, are in a server's times but not in its acceptance. `answers` tells
-    how many were counted, where the file does not: prefill yields the first token of each. `file_format` None is found
-    out.
+    how many were counted, where the file does not: prefill yields the first token of each.
 
     Raises:
         RequestError: the file cannot be read, tells nothing by position, or itself says how many answers there were.

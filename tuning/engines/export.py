@@ -58,7 +58,7 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
 
 
 def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
-    """Return the policies fit for one line over all concurrencies: timed, or surely (`sure_of`) better in all.
+    """Return the policies fit for one line over all concurrencies: timed, or surely better together (`sure_of`).
 
     A chain between two timed lengths of its drafter counts as well: their forwards tell most of its cost.
     """

@@ -130,13 +130,9 @@ def offers_of_records(request: EnginePlanRequest, records: EngineRecords) -> dic
 
 
 def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
-    """Return the surfaces timed last on the workload, and the traces of their drafters.
+    """Return the surfaces timed last on the workload, and their drafters' traces; StoreError where any is missing.
 
-    Where the engine was timed only on other workloads, n-grams are left out with a note: only models cost the same
-    there.
-
-    Raises:
-        StoreError: something is missing.
+    Timed only on other workloads, an engine has no n-grams (a note says so): only models cost the same there.
     """
     start = f"engine:{request.engine}-"
     timed = timed_on(request.device.fingerprint, store)

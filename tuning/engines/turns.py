@@ -104,12 +104,9 @@ class Stable:
         return self._counted[key]
 
     def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
-        """Let every setting decode in turns, and start those that do not run yet.
+        """Let every setting decode in turns, started if need be; RequestError for fewer prompts than a concurrency.
 
         Turn t of concurrency c takes c prompts from place t x c on, around; `seed` orders the settings within turns.
-
-        Raises:
-            RequestError: fewer prompts than a concurrency.
         """
         most = max(concurrency for concurrency, _ in keys)
         if len(prompts) < most:

@@ -35,12 +35,9 @@ def architecture_of(model: ModelIdentity) -> Architecture | None:
 
 
 def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
-    """Return the memory of every model whose files are known, by ModelIdentity.key.
+    """Return the memory of every model with known files, by ModelIdentity.key; ModelError for an unknown dtype.
 
     `target` gives the sizes that drafters beside it share; `dtype` is that of weights and caches.
-
-    Raises:
-        ModelError: the format is unknown.
     """
     bytes_of(dtype)
     whole = architecture_of(target)

@@ -91,12 +91,9 @@ class Cluster:
 
 @contextmanager
 def joined(address: str) -> Iterator[Cluster]:
-    """Be part of a cluster for one block; a process that already is stays so.
+    """Be part of a cluster for one block; a process that already is stays so. DeviceError without Ray or a cluster.
 
     The address "auto" is RAY_ADDRESS, or the cluster on this machine.
-
-    Raises:
-        DeviceError: Ray is not installed, or no cluster can be joined.
     """
     is_joined_here = _join(address)
     try:

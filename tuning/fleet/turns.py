@@ -1,8 +1,7 @@
 """One profile on every kind of device in a Ray cluster, all into one store.
 
-Every kind has its turn on one of its nodes. Nodes of one machine wait for each other: at the same time they would
-measure each other. A turn that loses its node goes to another of the kind, if there is one; the store has what the lost
-one measured.
+Every kind has its turn on one of its nodes. Nodes of one machine wait: at the same time they would measure each other.
+A lost node's turn goes to another of the kind, if there is one; the store has what was measured.
 """
 
 from __future__ import annotations
@@ -46,13 +45,12 @@ def turns_of_cluster(address: str = "auto") -> tuple[Turn, ...]:
 def profile_cluster(job: FleetJob, tell: Tell, address: str = "auto") -> Iterator[Outcome]:
     """Profile each kind of device in a Ray cluster and yield the outcomes as they end.
 
-    A task takes one GPU of its node, or all of Ray's CPUs where it has no GPU. The request's device must be "auto";
-    spectune and the models lie at the same paths on every node. The address "auto" is RAY_ADDRESS, or the cluster here.
-    Nothing is measured where one of these is raised.
+    A task takes one GPU of its node, or all of Ray's CPUs where it has no GPU. spectune and the models lie at the same
+    paths on every node. The address "auto" is RAY_ADDRESS, or the cluster here. Errors come before any measurement.
 
     Raises:
         DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
-        RequestError: a device is named, or some node cannot reach the store.
+        RequestError: the request's device is not "auto", or some node cannot reach the store.
         StoreError: the store cannot be opened from here.
     """
     if job.request.device != "auto":

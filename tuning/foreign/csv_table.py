@@ -78,10 +78,8 @@ class Row:
 def read_csv(text: str, beside: Path, given: Given) -> Records:
     """Return the records of a table of measurements; its first line names the columns.
 
-    Model folders are looked up from `beside`, the file's folder; `given` fills in what no column says.
-
-    Raises:
-        RequestError: there is no measurement, or a column or a value is wrong; line and column are named.
+    Model folders are found from `beside`, the file's folder; `given` fills in what no column says. RequestError names
+    line and column of a wrong value.
     """
     names = _Names(beside, given)
     surfaces: dict[SurfaceKey, dict[Shape, list[Row]]] = {}

@@ -70,13 +70,7 @@ class ForeignModel:
 
 
 def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
-    """Return the device or model that exactly one of file and option names.
-
-    `what` is "device" or "model".
-
-    Raises:
-        RequestError: neither names one, or both do.
-    """
+    """Return the device or model (`what`) that either file or option names; RequestError where neither or both do."""
     if in_file is None and given is None:
         raise RequestError(f"{what}: the file names none; add it to the file or give --{what}")
     if in_file is not None and given is not None:
@@ -87,7 +81,7 @@ def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
 
 
 def imported_regime(name: str) -> str:
-    """Return the regime of foreign measurements, never spectune's; RequestError unless one word of 100 letters."""
+    """Return the regime of foreign measurements, never spectune's; RequestError for no single word (up to 100)."""
     word = name.removeprefix(PREFIX)
     if not NAME.fullmatch(word):
         raise RequestError(f"{name!r} is no name of a regime; write one word of at most 100 characters, e.g. vllm-0.9")

@@ -77,10 +77,8 @@ def throughput(rounds: Sequence[TimedRound], ms: Sequence[float], batch: int, te
     """Return tokens/s of all slots together, in an endless stream of equally frequent texts.
 
     The slots of a round share its time equally. The speed of one slot is all texts' tokens over all texts' shares. The
-    rounds are of a decoder that was kept full; `ms` of each may differ from what was timed.
-
-    Raises:
-        RequestError: there are fewer texts than slots, or no rounds.
+    rounds are of a full decoder; `ms` of each may be other than timed. RequestError for no rounds, or fewer texts than
+    slots.
     """
     if texts < batch or not rounds:
         raise RequestError(

@@ -19,10 +19,8 @@ def held(
 ) -> Iterator[Callable[[], tuple[str, ...]]]:
     """Hold a device for one block, and store it and the models; yield a function that names disturbances.
 
-    `wait_s` is the time to wait for another profile of the device.
-
     Raises:
-        DeviceError: another profile holds it, or it cannot be read.
+        DeviceError: another profile holds it after `wait_s`, or it cannot be read.
     """
     with device_lock(device, cache_folder(), wait_s=wait_s):
         before = read_state(device)

@@ -286,9 +286,8 @@ class _Probe:
     def samples(self, lost: Lost | None) -> list[OverheadSample]:
         """Return the rounds' host time, their shape, and their forwards' loss where that is apart.
 
-        Only the majority counts, of rounds that ran ahead of the host and others. A hybrid gives two samples, with its
-        drafter and by text alone: where few ran it, a mean shape would have no drafter, and nothing would tell its
-        cost.
+        Of rounds ahead of the host and others, the majority counts. A hybrid gives two samples, with its drafter and by
+        text alone: where few ran it, a mean shape would have no drafter, and nothing would tell its cost.
         """
         usual = statistics.mode(done.is_ahead for done in self._rounds)
         kept = [i for i, done in enumerate(self._rounds) if done.is_ahead == usual]

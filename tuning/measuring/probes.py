@@ -31,12 +31,11 @@ ALWAYS = -1.0  # a least gain that every layer reaches
 
 
 def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
-    """Return one or more policies per kind that show its cost per forward and per node.
+    """Return one or more policies per kind that show its cost per forward and per node; `most_tokens` is at least 8.
 
     All kinds share the cost of a round, a node and a drafter's presence (`profiler/records/overhead.py`): small and
     large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward. They
-    prune nothing where possible, so that their shapes do not depend on the drafter. At least 8 tokens are verified at
-    once.
+    prune nothing where possible, so that their shapes do not depend on the drafter.
     """
     large, copied = min(24, most_tokens), min(32, most_tokens - 1)
     longest = min(8, most_tokens - 1)

@@ -86,9 +86,8 @@ class DecoderEntrant:
     def tokens_per_s(self) -> float:
         """Steady-state throughput, stalls of the machine cut.
 
-        A turn's first round finds the caches full of another entrant's numbers, so it counts with the time of others of
-        its shape. Its tokens count: a turn tends to end on many accepted tokens, and without them copying would look
-        slow.
+        A turn's first round meets another entrant's caches, so it counts with the time of others of its shape. Its
+        tokens count: turns tend to end on many accepted tokens, and without them copying would look slow.
         """
         ms = undisturbed_ms(self._rounds, self._cold)
         return throughput(self._rounds, ms, self._batch, self._texts)

@@ -86,8 +86,7 @@ def time_surfaces(
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of the target, of each drafter, and of verifying from exits, in the family's order.
 
-    With traces, the shapes that the best policies use are measured best. A sitting that leaves some budget returns
-    none.
+    With traces, shapes of the best policies are measured best. A sitting that leaves some budget returns none.
 
     Raises:
         Interrupted: Ctrl-C; what was timed is in the sink.

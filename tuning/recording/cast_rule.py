@@ -18,10 +18,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """CAST's widths and depth at batch 1, from the policy's own cost tables.
+    """CAST's widths and depth at batch 1, from the policy's own cost tables; at larger batches only beams help.
 
-    At larger batches the sequences share their widths, so expansion depends on who runs together; only beams help
-    there.
+    There the sequences share their widths, so expansion depends on who runs together.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.growth.cast` for the open points of the paper.
     """

@@ -48,8 +48,8 @@ class Talon:
     layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
     the layer that would exceed `nodes`, root included, keeps only its best; then the tree is full
 
-    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; the tree has room for nodes
-    - 1 - top_k of its children at most.
+    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; at most (nodes - 1 - top_k)
+    children of a node fit into the tree.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """

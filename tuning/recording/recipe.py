@@ -31,7 +31,7 @@ FULL: tuple[Rule, ...] = (*STANDARD, *DEEP, Talon(), BestFirst(), OptTree(), Opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Which nodes are recorded: those that any rule would expand, by default of `standard`, or the roots alone."""
+    """Which nodes are recorded: those that any rule (by default `standard`) would expand, or the roots alone."""
 
     children: int = CHILDREN  # best next tokens recorded of each
     rules: tuple[Rule, ...] = STANDARD

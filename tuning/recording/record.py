@@ -80,10 +80,8 @@ class Recorder:
     ) -> PromptTrace:
         """Return the trace of one prompt and the target's own continuation of it, at least 2 tokens.
 
-        Trees are recorded at `positions`, ascending; elsewhere only the root's children. All where None.
-
-        Raises:
-            NoRoomError: memory has no room for a single position's tree.
+        Trees are recorded at `positions`, ascending, or at all; elsewhere only the root's children. NoRoomError where
+        memory has no room for a single position's tree.
         """
         while True:
             try:
