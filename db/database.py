@@ -189,7 +189,6 @@ def _require_file(url: URL) -> None:
 
 
 def _reader_and_writer(url: URL, writes: bool) -> tuple[Engine, Engine]:
-    """Return an engine whose transactions see one moment, and one whose transactions write, over the same pool."""
     engine = _engine(url, writes)
     writer = engine.execution_options(**{WRITES: True})
     if url.get_backend_name() == "postgresql":

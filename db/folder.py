@@ -53,11 +53,7 @@ def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[Written]:
 
 
 def read_folder(folder: Path) -> Iterator[Shared]:
-    """Yield every record of a folder, whoever wrote it: a plan after its sources, else by age.
-
-    Raises:
-        StoreError: there is no such folder, or a file in it is no record; the message names it.
-    """
+    """Yield a folder's records, plans after their sources, else by age; StoreError names a file that is none."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is no folder; write one with: spectune db export FOLDER")
     found = sorted(folder.rglob("*.json"))

@@ -113,7 +113,6 @@ class Measurements(Database):
 
 
 def _contributing(times: Sequence[RoundOverhead]) -> list[RoundOverhead]:
-    """Return the host times, newest first, with samples that no newer one of the newest's regime has."""
     said: set[object] = set()
     found = []
     for each in times:

@@ -96,7 +96,6 @@ class _Merging:
         self._last = {table: session.scalar(select(func.max(table.id))) or 0 for table in SETUPS}  # that was here
 
     def finish(self) -> Merged:
-        """Write the plans' events, which wait for the last file, and return what became of everything."""
         self._left_out += self._arrivals.settle(self._session)
         return Merged(added=dict(self._added), known=dict(self._known), left_out=tuple(self._left_out))
 

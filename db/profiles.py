@@ -125,7 +125,6 @@ class ProfileJournal:
         self._write(work)
 
     def _require_open(self, session: Session) -> None:
-        """Hold the profile open until the transaction ends, or refuse to write."""
         state = session.connection().scalar(STATE, {"profile_id": self.profile_id})
         if state != "open":
             raise StoreError(f"{self._name} is {state or 'gone'} and takes nothing more; start the command again")
@@ -147,10 +146,7 @@ class Profiles(Database):
     """Profiles by key; one that was not finished is found again."""
 
     def open_profile(self, key: str, fresh: bool = False) -> ProfileJournal:
-        """Return the newest unfinished profile of a key, or a new one; `fresh` first abandons unfinished ones.
-
-        Equal keys (at most 64 characters) may resume each other.
-        """
+        """Return the newest unfinished profile of a key (64 characters), or a new one; `fresh` abandons those first."""
         found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
 
         def work(session: Session) -> tuple[int, bool]:

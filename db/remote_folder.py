@@ -51,10 +51,7 @@ def remove(file: Path) -> None:
 
 
 def files_by_age(folder: Path, suffix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield a folder's files with their facts, the last written first, without those just removed.
-
-    An empty suffix includes half-written ones of a killed process.
-    """
+    """Yield a folder's files and facts, last written first; without a suffix half-written ones, too."""
     found: list[tuple[Path, os.stat_result]] = []
     for file in folder.glob(f"*{suffix}"):
         try:

@@ -260,7 +260,6 @@ def _problem(body: bytes) -> dict[str, Any]:  # Any: JSON values of whoever answ
 
 
 def _wait_s(retry_after: str | None) -> float:
-    """Return the seconds a service asks to wait: it says so in seconds or by a date."""
     if not retry_after:
         return 0.0
     try:

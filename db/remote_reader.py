@@ -116,7 +116,6 @@ class CachedReader:
             self.note = ""
 
     def _old(self, kept: Kept, record: Record) -> Record:
-        """Return an earlier record; the note tells the oldest that was used."""
         self._oldest = min(kept.at, self._oldest or kept.at)
         self.note = f"{self._service.url} does not answer; what it said on {self._oldest[:19]} UTC is used"
         return record

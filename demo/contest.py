@@ -58,10 +58,7 @@ class Contestant:
 
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
-    """Return plain decoding, two defaults and the plan's choice, each with its prediction.
-
-    The defaults are of a draft model where the plan knows one, else of copying from the text.
-    """
+    """Return plain decoding, two defaults (of a draft model, else of copying) and the plan's choice, predicted."""
     known = [*cell.drafters, *(name for name, _ in plan.drafters)]
     drafter = next((name for name in known if name != LOOKUP), LOOKUP)
     defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
@@ -212,7 +209,6 @@ def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
 
 
 def _own_rule(policy: TreePolicy) -> Rule | None:
-    """Return what TALON or OPT-Tree expands; other kinds have no rule of their own."""
     if isinstance(policy, TalonPolicy):
         return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
     if isinstance(policy, OptTreePolicy):

@@ -172,7 +172,6 @@ def _only(linear: nn.Module, rows: slice, columns: Any, values: Tensor) -> None:
 
 
 def _growth(model: LlamaForCausalLM, shape: GrownShape, dtype: torch.dtype) -> _Growth:
-    """Return how a model is placed in a shape; raise ModelError where it does not fit or cannot be grown."""
     if not isinstance(model, LlamaForCausalLM):
         raise ModelError(f"a {type(model).__name__} cannot be grown; give a LlamaForCausalLM")
     config: Any = model.config  # Any: transformers types most of its fields as optional

@@ -36,7 +36,6 @@ def memory_left(root: Path = ROOT) -> int | None:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's group and of those around it that are seen from here."""
     groups = _text(root / "proc/self/cgroup") or ""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -50,7 +49,6 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a group's limit in cores: version 2 keeps it in one file, version 1 in two."""
     limit = _text(folder / "cpu.max")
     if limit is None:
         parts = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]

@@ -81,7 +81,6 @@ def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None
 
 
 def _curve(nodes: ScoredNodes, chosen: Bools) -> SurvivalCurve:
-    """Return the isotonic regression of hits on path log-probabilities; blocks become the curve's points."""
     from scipy.optimize import isotonic_regression
 
     values, inverse, weights = np.unique(nodes.path_log_probs[chosen], return_inverse=True, return_counts=True)

@@ -14,11 +14,7 @@ from .records.configuration import architecture_of
 
 
 def read_architecture(location: Path) -> Architecture:
-    """Return the architecture of a model folder, of a GGUF file, or of a config.json by itself.
-
-    Raises:
-        ModelError: there is no such file, it is not JSON, or it describes no known architecture.
-    """
+    """Return the architecture of a model folder, GGUF file or config.json, or raise ModelError where it is unknown."""
     if is_gguf(location):
         return architecture_of(config_of(read_gguf(location)))
     file = location / "config.json" if location.is_dir() else location

@@ -49,7 +49,6 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
 
 
 def _threads() -> int:
-    """Return how many threads one operation of torch uses; without torch, how many could run at once."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -86,10 +85,7 @@ def allowed_cores() -> frozenset[int]:
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory available without swapping and within control groups; None where nothing tells.
-
-    Under `root`, proc/meminfo holds lines such as "MemAvailable:   123 kB".
-    """
+    """Return the memory available without swapping and within control groups; None where nothing tells."""
     told = dict(line.split(":", 1) for line in (_told(root / "proc/meminfo") or "").splitlines() if ":" in line)
     free = 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
     return min((one for one in (free, memory_left(root)) if one is not None), default=None)

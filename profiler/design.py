@@ -59,10 +59,7 @@ class AdaptiveDesign:
         self._domains, self._held_out, self._value, self._enough = tuple(domains), held_out, value, enough
 
     def begin(self, tally: Tally, rng: random.Random) -> None:
-        """Enter the first surface's sentinels, and each one's held-out cells and coarse points.
-
-        One set of sentinels is enough: whatever runs at a moment tells how slow the device is.
-        """
+        """Enter the first surface's sentinels, which tell the moment for all, held-out cells and coarse points."""
         for surface, domain in enumerate(self._domains):
             for shape in sentinels(domain) if surface == 0 else ():
                 tally.cell(surface, shape, "sentinel")
@@ -121,7 +118,6 @@ class AdaptiveDesign:
         return sorted(due, key=lambda cell: (cell.clean, call_ms[cell.number]))
 
     def _too_few(self, tally: Tally, worth: Worth) -> Iterator[Cell]:
-        """Yield cells of too few calls, those with fewest first, and of equally many those that matter most."""
         rated = ((c.clean, -worth(c.surface, c.shape), c.number) for c in tally.cells if c.purpose != "held-out")
         for clean, against, number in sorted(rated):
             cell = tally.cells[number]

@@ -113,8 +113,6 @@ def estimate_surface(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Fit:
-    """One way of combining the parts, fitted to all cells and judged by leaving out each."""
-
     combination: Combination
     factors: Floats  # (5,)
     errors: Floats  # (cells,), leave-one-out

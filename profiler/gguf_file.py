@@ -178,7 +178,6 @@ class _Cursor:
         return numbers
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Return a tensor's name, shape, format and place behind the table."""
         name = self.text()
         (dimensions,) = self.numbers("I")
         if dimensions > MOST_DIMENSIONS:

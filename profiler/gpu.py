@@ -61,7 +61,6 @@ def _gpu(index: int, handle: Handle, libraries: tuple[tuple[str, str], ...]) -> 
 
 
 def _mig_profile(handle: Handle) -> str:
-    """Return a slice's profile: from its name, else from what NVML counts of it."""
     if found := MIG_IN_NAME.search(pynvml.nvmlDeviceGetName(handle)):
         return found[1]
     counted = pynvml.nvmlDeviceGetAttributes(handle)

@@ -54,10 +54,7 @@ def resolve_model(text: str) -> Path:
 
 
 def cached_model(text: str) -> Path | None:
-    """Return a model's path in Hugging Face's cache, None where it is not there or no id; uses no network.
-
-    Without the package huggingface_hub nothing is looked up.
-    """
+    """Return a model's path in Hugging Face's cache, or None; uses no network, and works without huggingface_hub."""
     asked = hub_id(text)
     try:
         return None if asked is None else _cached(asked)

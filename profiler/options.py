@@ -60,7 +60,6 @@ def _points(part: Slice) -> Iterator[Option]:
 
 
 def _gaps(part: Slice) -> Iterator[Option]:
-    """Yield the middle of every gap between measured tokens at the reference context."""
     row = part.rows.get(part.reference, [])
     values = [math.log(cell.ms) for _, cell in row]
     errors = interval_errors([tokens for tokens, _ in row], values)
@@ -136,6 +135,5 @@ def _beyond_noise(part: Slice, error: float, ends: Iterable[Cell]) -> float:
 
 
 def _half_gaps(places: Sequence[int], whole: int) -> list[float]:
-    """Return the share of the axis that lies nearest to each place."""
     edges = [places[0], *((left + right) / 2 for left, right in pairwise(places)), places[-1]]
     return [(high - low + (1 if len(places) == 1 else 0)) / whole for low, high in pairwise(edges)]

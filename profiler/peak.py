@@ -76,7 +76,6 @@ def _product(device: Device, dtype: str, size: int) -> Call:
 
 
 def _sums(device: Device) -> dict[int, Call]:
-    """Return a sum per footprint; all of them read the start of one array."""
     import torch
 
     largest = min(int(device.memory_bytes * SHARE_OF_MEMORY), CACHES * _cache_bytes(device))

@@ -233,15 +233,12 @@ class _BrokenOffError(RequestError):
 
 
 class _JsonText:
-    """JSON values one behind the other, decoded from a window of a file."""
-
     def __init__(self, path: Path, file: TextIO) -> None:
         self._path, self._file = path, file
         self._text, self._place, self._is_whole = "", 0, False
         self._decoder = json.JSONDecoder()
 
     def more(self) -> bool:
-        """Step over spaces; return whether anything else follows."""
         while True:
             space = SPACE.match(self._text, self._place)
             assert space is not None, "no space at all matches, too"

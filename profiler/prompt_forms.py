@@ -37,11 +37,7 @@ READ = (
 
 
 def prompt_of(entry: object, folder: Path) -> Prompt | None:
-    """Return the prompt of a file's entry, a JSON value; None for a conversation in which no human speaks.
-
-    Raises:
-        RequestError: the form is unknown, or something in it is malformed.
-    """
+    """Return the prompt of a JSON value, None where no human speaks; RequestError for a malformed one."""
     if isinstance(entry, str):
         return Prompt(text=entry)
     if not isinstance(entry, Mapping):
@@ -180,11 +176,7 @@ def _messages(entries: Json) -> list[Message]:
 
 
 def message_of(entry: object) -> Message:
-    """Return a turn as OpenAI's API takes it: text or parts of text, or none beside calls of tools.
-
-    Raises:
-        RequestError: it is none, or has a part that is no text, such as an image.
-    """
+    """Return a turn as OpenAI's API takes it: text, its parts, or tool calls; RequestError for anything else."""
     role = entry.get("role") if isinstance(entry, Mapping) else None
     if not isinstance(entry, Mapping) or not isinstance(role, str):
         raise RequestError(f'a message must be {{"role": text, "content": text}}, got {str(entry)[:60]!r}')

@@ -76,11 +76,7 @@ def cells_below_bound(
 
 
 def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape: Shape) -> Work:
-    """Return the work of one shape in a surface's role; behind a prompt only the last token has logits.
-
-    Raises:
-        MeasurementError: the role is no whole forward of the architecture.
-    """
+    """Return the work of a shape in a role of whole forwards, else MeasurementError; prompts have one row of logits."""
     if key.role not in WHOLE_FORWARDS:
         raise MeasurementError(f"the role {key.role} is no whole forward; use {', '.join(WHOLE_FORWARDS)}")
     return architecture.work(key.dtype, *shape, outputs=1 if key.role == PREFILL else None)

@@ -129,7 +129,6 @@ class Run:
         return [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
 
     def _visit(self, cell: Cell) -> None:
-        """Time one call and write it down; whatever it raises becomes the cell's failure."""
         ms, failure = None, None
         try:
             ms = self.calls.tried(cell, partial(self._timed_ms, cell))

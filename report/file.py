@@ -23,11 +23,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a new file and move it to the path, so that no reader sees half of it.
-
-    Raises:
-        RequestError: it cannot be written; what was there before is still there.
-    """
+    """Write a file whole, so that no reader sees half of it; RequestError leaves what was there before."""
     require_writable(path)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")

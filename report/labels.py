@@ -84,7 +84,6 @@ def _first(block: Sequence[int], wanted: Sequence[float], gap: float) -> float:
 
 
 def _inside(places: list[float], order: Sequence[int], gap: float, low: float, high: float) -> list[float]:
-    """Return the places moved between the bounds; the lower bound wins."""
     limit = high
     for index in reversed(order):
         places[index] = min(places[index], limit)

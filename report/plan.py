@@ -128,7 +128,6 @@ def _speeds_of(own: Sequence[Said]) -> list[tuple[int, float]]:
 
 
 def _strokes(own: Sequence[Said], batches: Sequence[int]) -> Iterator[Stroke]:
-    """Yield what joins neighbouring batches; a stroke ends where something has no price."""
     speeds = {said.cell.batch: said.speedup for said in own}
     for is_known, part in groupby(batches, key=lambda batch: batch in speeds):
         if is_known:

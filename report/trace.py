@@ -55,7 +55,6 @@ def _depths_seen(found: Hits) -> int:
 
 
 def _widths(children: int) -> list[int]:
-    """Return how many first choices each line is for: doublings, and all of them where that tells more."""
     doublings = [2**power for power in range(8) if 2**power <= children]
     return doublings if children < 1.5 * doublings[-1] else [*doublings, children]
 

@@ -144,7 +144,6 @@ def _branch(tree: TokenTree, node: int, rows: Sequence[int], share: float | None
 
 
 def _shares(tree: TokenTree, rows: Sequence[int], taken: Sequence[float], per_row: float) -> Iterator[Note]:
-    """Yield the share of every node that has room for it, the most taken ones first."""
     depths = tree.depths
     occupied: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
     for node, depth in enumerate(depths):
@@ -180,7 +179,6 @@ def _levels(verified: Sequence[float], reached: Sequence[float]) -> Iterator[tup
 
 
 def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
-    """Return a column of dots per depth, as many as nodes are verified, the last one smaller for a fraction."""
     size = min(0.36 * per_node / DOT, 1.0)
     dots = []
     for depth, (verified, _) in enumerate(levels, start=1):

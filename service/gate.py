@@ -147,8 +147,6 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class _Answer:
-    """Where an answer goes; every one names its request."""
-
     def __init__(self, send: Send, request_id: str) -> None:
         self.request_id, self.caller, self.route = request_id, "", ""
         self.status = self.bytes = 0

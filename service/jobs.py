@@ -236,7 +236,6 @@ def _require_room(service: Service) -> None:
 
 
 async def _events(service: Service, row: JobRow, token: str | None) -> AsyncIterator[str]:
-    """Yield what is new of a job, until it ends or the token no longer holds."""
     silent_s = 0.0
     last: JobTold | None = None
     while not service.is_stopping:

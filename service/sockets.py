@@ -13,11 +13,7 @@ NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name tha
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return a socket that listens for each address of a host.
-
-    Raises:
-        RequestError: another program listens there, it is not allowed, or the host is not this machine.
-    """
+    """Return a socket listening at each address of a host; RequestError where it is taken or not allowed."""
     opened: list[socket.socket] = []
     try:
         found = [(each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]

@@ -149,7 +149,6 @@ def _is_of(surface: LatencySurface, model: str, role: str) -> bool:
 
 
 def _require_used(surfaces: Surfaces, used: set[Path]) -> None:
-    """Raise RequestError for a surface that no trace needs, or in another number format than the others."""
     dtypes = {document.surface.dtype for document in surfaces.values()}
     if len(dtypes) > 1:
         raise RequestError(f"the surfaces are of {' and '.join(sorted(dtypes))}; give surfaces of one number format")

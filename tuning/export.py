@@ -180,7 +180,6 @@ def place_of(path: Path) -> Path:
 
 
 def _version(plan: Plan, request: ExportRequest) -> str:
-    """Return the recorded version to write for: the request's, else the measured one, else the newest."""
     measured = measured_in(plan)
     if request.version is None and measured is not None and measured.engine == request.engine:
         return nearest_recorded(request.engine, measured.version)

@@ -107,10 +107,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
 
 
 def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[AcceptanceTrace], tuple[str, ...]]:
-    """Return the traces along the same texts as the last one, and a note on each of the others; oldest come first.
-
-    Of drafters with one name only the newest counts.
-    """
+    """Return the traces along the last one's texts, the newest of each name, and a note on each of the others."""
     newest = {trace.drafter_name: trace.drafter for trace in traces}
     current = [trace for trace in traces if trace.drafter == newest[trace.drafter_name]]
     replaced = [

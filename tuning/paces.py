@@ -59,7 +59,6 @@ def _paces(validation: Validation) -> list[float]:
 
 
 def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
-    """Return the median pace of each hour in which a plan's decoders timed plain rounds, newest first."""
     try:
         plan = plan_from_json(document)
     except SpectuneError:  # of another version, or damaged: nothing says what was promised

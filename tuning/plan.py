@@ -36,10 +36,7 @@ from .studies import StoredStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What solving may use; none of it changes the plan, except that trials of an earlier search are reused.
-
-    `jobs` None takes as many processes as pay.
-    """
+    """What solving may use (`jobs` None: as many as pay); the plan stays the same, but for trials that are reused."""
 
     jobs: int | None = None
     optuna_storage: str | None = None

@@ -37,7 +37,6 @@ def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stre
 
 
 def _told(file: Path) -> int:
-    """Return the positions in the config.json of a family that is not known."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

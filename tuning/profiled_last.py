@@ -69,7 +69,6 @@ def workload_planned_last(
 
 
 def _newest(names: Sequence[str]) -> Workloads:
-    """Return the last of some names, and the others, each once; the usual one where there is none."""
     if not names:
         return Workloads(last=USUAL)
     others = tuple(dict.fromkeys(name for name in names if name != names[-1]))

@@ -1,7 +1,4 @@
-"""Where Optuna keeps the trials of a search: in memory, or in a storage that outlives it.
-
-Several processes may share a storage, and a later search continues a study of an earlier one.
-"""
+"""Where Optuna keeps a search's trials: in memory, or in a storage that processes and later searches share."""
 
 from __future__ import annotations
 
@@ -79,7 +76,6 @@ def _journal(path: Path) -> BaseStorage:
 
 
 def _sqlite(url: URL) -> BaseStorage:
-    """Open an SQLite file that several processes may write, each waiting for its turn."""
     if (file := sqlite_file(url)) is not None:
         prepare_file(file)
         with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_S)) as connection:

@@ -250,7 +250,6 @@ class Architecture:
         return self.layers * attention + (3 if self.is_gated else 2) * inner
 
     def _touched(self, rows: int) -> float:
-        """Return the experts of a layer that evenly spread routing of the rows touches, on average."""
         return self.experts * (1.0 - (1.0 - self.experts_per_token / max(self.experts, 1)) ** rows)
 
     def _seen(self, context: int) -> int:

@@ -234,7 +234,6 @@ def _experts(text: Config) -> int:
 
 
 def _shared_inner(text: Config) -> int:
-    """Return the inner size of what every token goes to beside its experts."""
     if text["model_type"] == "llama4_text":
         return int(text["intermediate_size"])
     if text.get("shared_expert_intermediate_size"):

@@ -196,7 +196,6 @@ def _unquantised(told: Config, *more: str) -> Rule:
 
 
 def _everywhere(told: Config, scheme: Scheme, *, quantises_head: bool = False) -> list[Rule]:
-    """Return the rules of a method with one scheme for all matrices but those that its configuration leaves out."""
     return [_unquantised(told, *(() if quantises_head else ("lm_head",))), Rule(names=("Linear",), scheme=scheme)]
 
 

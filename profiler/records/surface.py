@@ -201,10 +201,7 @@ class LatencySurface:
         return tuple(HeldOut(cell=cell, predicted_ms=ms) for cell, ms in predicted if ms is not None)
 
     def repeat_noise(self) -> tuple[float, ...]:
-        """Return the relative distances of sentinel calls from their cell's median, ascending, without drift.
-
-        Without sentinels, those of every cell of 3 calls or more.
-        """
+        """Return sentinels' (else revisited cells') relative distances from their median, ascending, without drift."""
         cells = [cell for cell in self._ran() if len(cell.steady_ms) >= 3]
         sentinels = [cell for cell in cells if cell.purpose == "sentinel"] or cells
         return tuple(sorted(abs(ms / cell.median_ms - 1.0) for cell in sentinels for ms in cell.steady_ms))

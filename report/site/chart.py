@@ -26,10 +26,7 @@ LEFT_NOTE = (-6.0, -4.0, "end")
 
 
 def charts(panels: Sequence[Panel], name: str, table: str, *, has_strip: bool) -> list[Html]:
-    """Return panels as a page's figures of one width, with ids of the prefix `name`, beside the table of that id.
-
-    `has_strip` leaves room above the plots for marks without a height.
-    """
+    """Return panels as a page's figures of one width, with ids of the prefix `name`, beside the table of that id."""
     room = max((_label_room(panel) for panel in panels), default=0.0)
     return [
         _chart(panel, f"{name}-{place}", table, LEFT + PLOT_WIDTH + room, has_strip=has_strip)
@@ -184,7 +181,6 @@ class _Drawing:
         return self.stroke("whisker", ((mark.x, mark.low), (mark.x, mark.high)))
 
     def _repeats(self, mark: Mark) -> Html | None:
-        """Return every raw repeat as a faint dot, those beyond the plot at its edge."""
         if len(mark.repeats) < 2:
             return None
         low, high = self.panel.y.low, self.panel.y.high

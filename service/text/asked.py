@@ -213,7 +213,6 @@ def asked_of(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _told(error: ValidationError) -> str:
-    """Return what is wrong first, in words: where, what it should be, and what was seen."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the body"
     is_value = first["loc"] and first["type"] not in ("missing", "value_error")

@@ -46,7 +46,6 @@ class Told:
         return {**self._head(is_chunk=True), "choices": [], "usage": self._usage(done)}
 
     def _usage(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
-        """Return how many tokens answers took; a prompt of several counts once."""
         first = done[:: self.choices]
         read = sum(len(answer.request.prompt) for answer, _ in first)
         new = sum(len(completion.tokens) for _, completion in done)

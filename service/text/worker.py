@@ -246,7 +246,6 @@ class TextWorker:
         return True
 
     def _told(self, event: Event) -> bool:
-        """Take an event; return whether anything waits for it."""
         answer = self._answers.get(event.handle)
         if answer is None:  # of one that was taken back
             return False

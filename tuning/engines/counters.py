@@ -249,7 +249,6 @@ def _benched(row: Json, batch: int, fitted: Sequence[float], moves: Sequence[flo
 
 
 def _sglang_sps(text: str) -> Counted:
-    """Return the steps of SGLang's SPS table: steps per second by tokens that all sequences verify together."""
     table = json.loads(text)
     if "sample_batch_tokens" not in table:
         raise RequestError(

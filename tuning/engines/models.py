@@ -22,11 +22,7 @@ COUNTING = ("i64", "i32", "boolean", "string", "u1")  # element types of shapes,
 
 
 def identify_engine_models(models: Models) -> Identities:
-    """Return the models' identities; a folder has the same one as for our own decoder, so that traces are shared.
-
-    Raises:
-        ModelError: there is no model at a path, or it cannot be read.
-    """
+    """Return the models' identities, the same as for our own decoder; ModelError for an unreadable one."""
     return Identities(
         target=identify_engine_model(models.target),
         drafters={name: identify_engine_model(path, name) for name, path in models.drafters.items()},

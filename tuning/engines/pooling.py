@@ -81,7 +81,6 @@ def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int
 def _of_one_curve(
     searched: Mapping[LookupPolicy, TimedSetting], costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk]
 ) -> list[TimedSetting]:
-    """Return the costs of searches that share a curve: their common deviation from the line, by length."""
     away: dict[int, list[tuple[float, float]]] = {}
     for policy, one in searched.items():
         line_ms = _line_ms(costs, inputs, walks, (policy, LOOKUP))

@@ -138,7 +138,6 @@ def _timed(
     traces: Sequence[AcceptanceTrace],
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
-    """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + request.max_new_tokens // 2
     maker = SurfaceMaker(
@@ -231,7 +230,6 @@ def _best_of(offers: Sequence[Offer]) -> Way:
 
 
 def _offers(stall: Stable, maker: SurfaceMaker, share: float) -> dict[int, list[Offer]]:
-    """Return the offers from what is timed so far, at least a share of the best one's speed, the best first."""
     as_timed = inputs_of_surfaces(maker.surfaces(stall.turns), maker.traces, maker.identities)
     walks = maker.walks(as_timed)
     inputs = pooled(as_timed, walks)

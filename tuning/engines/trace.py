@@ -1,7 +1,4 @@
-"""A drafter's acceptance trace from the tokens it would draft along a text; chains replay from it.
-
-It holds no confidences (-inf), so policies that read them cannot use it.
-"""
+"""A drafter's acceptance trace from the tokens it would draft along a text, without confidences (-inf)."""
 
 from __future__ import annotations
 

@@ -35,10 +35,7 @@ def architecture_of(model: ModelIdentity) -> Architecture | None:
 
 
 def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
-    """Return the memory of every model with known files, by ModelIdentity.key; ModelError for an unknown dtype.
-
-    `target` gives the sizes that drafters beside it share; `dtype` is that of weights and caches.
-    """
+    """Return the memory of models with known files, by key, drafters beside the target; ModelError for the dtype."""
     bytes_of(dtype)
     whole = architecture_of(target)
     found = {model.key: _footprint(model, whole, dtype) for model in (target, *drafters)}
@@ -70,7 +67,6 @@ def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Foo
 
 
 def _place_of(model: ModelIdentity) -> Path | None:
-    """Return a model's location; None where its configuration is missing or changed."""
     if not model.location:
         return None
     place = Path(model.location)

@@ -86,10 +86,7 @@ def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: st
 
 
 def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
-    """Return the store's measured cells that ran faster than their roofline bound: none, if limits are right.
-
-    Devices without known limits and models without their configuration are skipped.
-    """
+    """Return measured cells below their roofline bound: none, if limits are right. Unknown limits do not count."""
     beaten = []
     for group in _groups(store):
         try:

@@ -109,7 +109,6 @@ def _wanted(
     knots: Sequence[int],
     traces: Sequence[AcceptanceTrace],
 ) -> EstimateRequest:
-    """Return the shapes to compute: the requested cells, and the contexts that rounds are priced between."""
     for model in (request.target, *models.values()):
         if architecture_of(model) is None:
             raise RequestError(

@@ -91,10 +91,7 @@ class Cluster:
 
 @contextmanager
 def joined(address: str) -> Iterator[Cluster]:
-    """Be part of a cluster for one block; a process that already is stays so. DeviceError without Ray or a cluster.
-
-    The address "auto" is RAY_ADDRESS, or the cluster on this machine.
-    """
+    """Be part of a cluster for one block, also if already so; "auto" is RAY_ADDRESS or the one here. Or DeviceError."""
     is_joined_here = _join(address)
     try:
         with closing(Cluster()) as cluster:

@@ -139,7 +139,6 @@ def _kind_told(cluster: Cluster, task: Task) -> str | None:
 
 
 def _kind_here(node: Node) -> str:
-    """Return the kind of this node's device; runs in a process of its own."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # some versions of Ray hide the GPUs from a task that takes none
     return kind_of(detect("cuda:0" if node.gpus else "cpu"))
 

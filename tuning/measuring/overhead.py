@@ -150,8 +150,6 @@ def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A round, the milliseconds it took, and those of its drafter's forwards where they are told."""
-
     done: Round
     ms: float
     draft_ms: float

@@ -41,8 +41,6 @@ class Cast:
 
 @dataclass(slots=True)
 class _Row:
-    """One tree on its way down: its layers so far, their ratios, and the utility of the last one."""
-
     ratios: tuple[float, ...] = (1.0,)
     last_utility: float = 0.0
     is_open: bool = True
@@ -69,7 +67,6 @@ class _CastGrowth:
         return choice
 
     def _width(self, row: _Row, utilities: Floats) -> int:
-        """Return how many nodes of the row's newest layer are expanded, and note whether any are."""
         if not row.is_open or self.layers >= self.policy.max_depth:
             row.is_open = False
             return 0

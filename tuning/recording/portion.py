@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """What is read and recorded of a text at once: less takes less memory and more time, and records the same.
-
-    `rows` are positions whose trees grow side by side, spread over `slots` of the cache.
-    """
+    """What is read and recorded of a text at once, `rows` over `slots`: less takes less memory and more time."""
 
     rows: int = 48
     slots: int = 8

@@ -111,7 +111,6 @@ class _Trees:
         return self._taken(rows, rows, places=zeros, parents=zeros - 1, ranks=zeros, on_path=zeros == 0)
 
     def enter(self, wanted: _Wanted, nodes: Ints) -> Layer:
-        """Take the next layer, each of its nodes once per row."""
         _, once = np.unique(wanted.rows * ROW + nodes, return_index=True)
         rows, ranks, nodes = wanted.rows[once], wanted.ranks[once], nodes[once]
         above = np.searchsorted(self._keys, rows * ROW + wanted.parents[once])
