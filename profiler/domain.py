@@ -17,7 +17,7 @@ EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind th
 class Domain:
     """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens.
 
-    A row beyond `tile_rows` is slower by a step, which a straight line between two points would hide.
+    A row beyond a tile of `tile_rows` costs a step, which a straight line between two points would hide.
     """
 
     batches: tuple[int, ...]  # ascending, distinct

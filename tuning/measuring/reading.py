@@ -43,7 +43,7 @@ def measure_reading(
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of reading a prompt: of the target, then of each drafter, in the family's order.
 
-    They take turns, the shortest first, which all read; then each within its positions and its share of the budget.
+    They take turns at each length; all read the shortest, longer ones only within positions and share of the budget.
     """
     wanted = sorted(set(lengths))
     target, longest = family.target, wanted[-1]

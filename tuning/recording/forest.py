@@ -21,7 +21,7 @@ class TreeDrafter(Protocol):
     """Answers behind nodes of trees that hang off numbered rows, the positions of a text."""
 
     def expand(self, parents: Ints, tokens: Ints) -> Children:
-        """Return (1, nodes, children) of new (nodes,); parents are rows or earlier nodes, numbered as they came."""
+        """Return new nodes' best children, (1, nodes, children); parents are rows or nodes, numbered as they came."""
 
 
 class Forest:
