@@ -82,7 +82,7 @@ class Database:
 
     @property
     def address(self) -> str:
-        """Where the store lies, for another process of ours: with the password, so never to be shown or kept."""
+        """Where the store lies, for another process of ours: with the password, so never to be shown or stored."""
         return self._url.render_as_string(hide_password=False)
 
     @property

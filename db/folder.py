@@ -168,7 +168,7 @@ class _Names:
 
 
 def safe(value: str) -> str:
-    """Return a value as it stands in a file's name: letters, digits, dot, minus and underscore, at most 40."""
+    """Return a value for a file's name: letters, digits, dot, minus and underscore, at most 40."""
     plain = unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode()
     return UNSAFE.sub("_", plain).strip("_.")[:LONGEST_VALUE] or content_hash(value)[:8]
 

@@ -181,7 +181,7 @@ class Jobs:
             return len(rows)
 
     def drop_ended(self, days: float = KEPT_DAYS) -> int:
-        """Drop ended jobs that were asked for before so many days, and return how many; their plans stay."""
+        """Drop ended jobs that were requested more than so many days ago, and return how many; their plans stay."""
         before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
         is_over = JobTable.state.in_(ENDED) & (JobTable.created < before)
         with self._database._writing() as session:

@@ -1,4 +1,4 @@
-"""What is new in a store: highest numbers and counts of its rows, so that a memory of them can be kept current."""
+"""What is new in a store: highest numbers and counts of its rows, so that a memory of them stays current."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
 
 
 class KeptOnce(Generic[Result]):
-    """One transaction under one key; it may be attempted again and is kept at most once."""
+    """One transaction under one key; it may be attempted again and is stored at most once."""
 
     def __init__(self, writing: Callable[[], AbstractContextManager[Session]], work: Callable[[Session], Result]):
         """Describe a transaction: `writing` opens it, `work` writes its rows and returns the result."""

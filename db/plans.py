@@ -22,7 +22,7 @@ FILED_APART = (WHAT_IF, ENGINE_PLAN)
 
 
 def mark_of(device: str) -> str:
-    """Return what stands before the device that a plan is filed under; nothing before that of a device's own plans."""
+    """Return the prefix of the device that a plan is filed under; none before a device's own plans."""
     return next((mark for mark in FILED_APART if device.startswith(mark)), "")
 
 

@@ -79,7 +79,7 @@ class ProfileJournal:
         self._write(work)
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         found = select(PartTable.document).where(PartTable.profile_id == self.profile_id, PartTable.name == name)
         return self._read(lambda session: session.scalar(found))
 

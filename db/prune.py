@@ -1,4 +1,4 @@
-"""Taking out of a store what nothing needs any more: what is superseded, and what nobody went on with."""
+"""Taking out of a store what nothing needs: replaced records and abandoned profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts: the answer to a write is kept in the transaction of the write, and given again to its repetition."""
+"""Receipts: a write's answer is stored in its transaction, and returned to a repeated request."""
 
 from __future__ import annotations
 

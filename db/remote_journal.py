@@ -1,4 +1,4 @@
-"""A profile whose journal is kept by a service: calls are written down here at once, and there in batches."""
+"""A profile whose journal is at a service: calls are written down here at once, and there in batches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RemoteJournal:
             self._try_to_deliver(ONCE)
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         return self._service.text(self._part(name))
 
     def add_part(self, name: str, document: str) -> None:

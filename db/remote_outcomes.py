@@ -1,4 +1,4 @@
-"""What became of plans, at a service: observations are kept here until they are there."""
+"""Outcomes of plans at a service: observations wait here until they are there."""
 
 from __future__ import annotations
 

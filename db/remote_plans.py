@@ -1,4 +1,4 @@
-"""Plans at a service: those that were read are kept for when it does not answer."""
+"""Plans at a service: those that were read are stored for when it does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planner service as records: what is asked for and answered, in pieces where it is large."""
+"""A planner service as records: requests and answers, in pieces where they are large."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 class Service:
-    """What one service can be asked; safe to share between threads."""
+    """The requests to one service; safe to share between threads."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

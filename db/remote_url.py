@@ -17,14 +17,14 @@ SHAPE = "write https://host[:port][/prefix], with the token in SPECTUNE_TOKEN or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceUrl:
-    """One service; `shown` is its URL without the token, and what everything kept of it is filed under."""
+    """One service; `shown` is its URL without the token, under which all its files are."""
 
     shown: str  # no slash at its end
     token: str | None = field(default=None, repr=False)
 
     @property
     def folder_name(self) -> str:
-        """A name for files kept of this service: equal for equal URLs, whatever the token."""
+        """A name for this service's files here: equal for equal URLs, whatever the token."""
         return hashlib.sha256(self.shown.encode()).hexdigest()[:16]
 
     @property

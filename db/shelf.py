@@ -59,7 +59,7 @@ COLUMNS = [getattr(PlanTable, field.name) for field in fields(PlanRow) if field.
 
 
 class Shelf(Outcomes):
-    """The states of plans, told by events that are only ever added."""
+    """The states of plans, by events that are only ever added."""
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
         """Let a plan count from now on, by someone for a reason; StoreError where missing or retired."""

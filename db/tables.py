@@ -243,7 +243,7 @@ class ValidationTable(Base):
 
 
 class WriteTable(Base):
-    """One kept transaction by its writer's key: a writer that lost its connection finds out here whether it was."""
+    """One stored transaction by its writer's key: a writer that lost its connection learns here whether it was."""
 
     __tablename__ = f"{TABLE_PREFIX}write"
     __table_args__ = (

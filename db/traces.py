@@ -110,7 +110,7 @@ def texts_along(pairwise: PairwiseAcceptance) -> Texts:
 
 
 def is_along(pairwise: PairwiseAcceptance, target: str | None, workload: str | None, temperature: float | None) -> bool:
-    """Say whether models were compared along the texts that are asked for; None asks for any."""
+    """Return whether models were compared along these texts; None means any."""
     asked = (target, workload, temperature)
     return all(wanted in (None, seen) for wanted, seen in zip(asked, texts_along(pairwise), strict=True))
 

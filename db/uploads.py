@@ -1,4 +1,4 @@
-"""Bodies that come in parts: each part is kept before it is acknowledged, the whole is checked before it is used."""
+"""Bodies that come in parts: each part is stored before it is acknowledged, the whole is checked before use."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def rows_of_cell(
 
 
 def outcome_of_cell(cell: PlanCell, speeds: dict[str, float], tokens_per_round: float) -> CellOutcome:
-    """Return how the chosen row fared; its rounds kept so many tokens of a sequence."""
+    """Return how the chosen row did; its rounds accepted so many tokens of a sequence."""
     measured, promise = speeds[PLAN], cell.prediction
     return CellOutcome(
         batch=cell.batch,

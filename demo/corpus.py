@@ -33,7 +33,7 @@ def held_out_texts() -> list[str]:
 
 
 def texts_without(prompts: Sequence[str]) -> list[str]:
-    """Return the training sources in which none of the prompts stands, in path order."""
+    """Return the training sources without any of the prompts, in path order."""
     return [text for text in training_texts() if text.strip() and not any(prompt in text for prompt in prompts)]
 
 
@@ -49,7 +49,7 @@ def shipped_prompts() -> list[str]:
 
 
 def is_held_out(relative_path: str) -> bool:
-    """Return whether a source, named relative to the library, is kept for evaluation."""
+    """Return whether a source, named relative to the library, is for evaluation."""
     digest = hashlib.sha256(relative_path.encode()).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 

@@ -1,4 +1,4 @@
-"""The calls of a session: kept ready as far as there is room, and a drafter's run behind the target."""
+"""The calls of a session: held ready as far as there is room, a drafter's run behind the target's."""
 
 from __future__ import annotations
 

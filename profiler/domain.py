@@ -1,4 +1,4 @@
-"""What a surface is asked to answer: which batches, contexts and tokens, and where to begin measuring."""
+"""What a surface is to answer: which batches, contexts and tokens, and where to begin measuring."""
 
 from __future__ import annotations
 

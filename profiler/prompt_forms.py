@@ -53,7 +53,7 @@ def prompt_of(entry: object, folder: Path) -> Prompt | None:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key tells a form, or stands beside a prompt."""
+    """Return whether a key tells a form, or belongs to a prompt of any form."""
     return key in FORMS or key in {"workload", "answer", "image", "context", "passage", "category", "tools"}
 
 

@@ -38,7 +38,7 @@ class SurfaceKey:
 
 
 class ShapeRunner(Protocol):
-    """Runs forwards of one model as the decoder would, at any shape asked for."""
+    """Runs forwards of one model, as the decoder would, at any shape."""
 
     @property
     def identity(self) -> str:
@@ -86,7 +86,7 @@ class Parts(Protocol):
     """Where a job puts what it has finished, so that a killed one can go on."""
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         ...
 
     def add_part(self, name: str, document: str) -> None:

@@ -38,7 +38,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def label(self, tick: float) -> str:
-        """Return the number that stands at a tick."""
+        """Return the number at a tick."""
         return f"{number(tick)}{self.unit}".replace("-", "\N{MINUS SIGN}")
 
 

@@ -1,4 +1,4 @@
-"""Where labels at the ends of lines stand, so that none covers another."""
+"""The places of labels at the ends of lines, so that none covers another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAME_COLUMN = 0.1  # of a plot's width: labels of lines that end so near to each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndLabel:
-    """Where a line ends and where its label stands; shares of the plot's width and height, from the lower left."""
+    """Where a line and its label end; shares of the plot's width and height, from the lower left."""
 
     line: Line
     x: float  # of the label

@@ -51,7 +51,7 @@ def token_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> str | No
 
 
 class Callers:
-    """The tokens of a store, kept in memory for a moment."""
+    """The tokens of a store, remembered for a moment."""
 
     def __init__(self, tokens: Tokens, auth: Auth, fresh_s: float) -> None:
         """Take the store's tokens, whether they are needed, and how long they may be remembered."""
@@ -71,7 +71,7 @@ class Callers:
         return is_known and monotonic() - self._read_at <= self._fresh_s
 
     def rest_s(self) -> float:
-        """Return how long to wait before the tokens are read anew, so that unknown ones cannot keep the store busy."""
+        """Return how long to wait before the tokens are read again, so that unknown ones cannot busy the store."""
         return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
     def refresh(self, asked: float) -> None:

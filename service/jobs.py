@@ -158,7 +158,7 @@ async def delete_job(request: Request, key: KeyPath) -> Response:
 
 
 def told_of(row: JobRow) -> JobTold:
-    """Return what is told of a job."""
+    """Return what clients see of a job."""
     return JobTold(**{field.name: getattr(row, field.name) for field in fields(JobTold)})
 
 

@@ -1,4 +1,4 @@
-"""Pages for people: what the store holds, at addresses of their own, readable by whoever may read."""
+"""Pages for people: what the store holds, at their own addresses, for all who may read."""
 
 from __future__ import annotations
 

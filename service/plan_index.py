@@ -23,7 +23,7 @@ ANY: Place = ("any", "")
 
 
 class PlanIndex:
-    """The plans of a store by target and place, and its devices and models; refreshed by whoever reads it."""
+    """The plans of a store by target and place, and its devices and models; each reader refreshes it."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store, self._lock, self._setback = store, Lock(), Setback()

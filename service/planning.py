@@ -1,4 +1,4 @@
-"""Looks after the processes that plan: starts them, starts them anew, and lets go of what a dead one held."""
+"""Looks after the processes that plan: starts and restarts them, and releases what a dead one held."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def required(read: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Re
 
 
 def problem_of(error: SpectuneError | OverflowError | RecursionError) -> ProblemError:
-    """Return the refusal that one of our errors stands for."""
+    """Return the refusal for one of our errors."""
     text = str(error)
     if isinstance(error, NoPlanError):
         return ProblemError(404, wire.NO_PLAN, text)

@@ -1,4 +1,4 @@
-"""The plan for a device, found on the ladder as a decoder would, and its answer kept ready for the next who asks."""
+"""The plan for a device, found on the ladder as a decoder would, with its answer ready for the next request."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class Resolver:
         return self._bytes
 
     def ready(self, query: bytes) -> Ready | None:
-        """Return the answer to a query that was asked before, None where it is unknown, none, or no longer true."""
+        """Return the answer to an earlier query, None where it is unknown, none, or no longer true."""
         key = self._queries.get(query)
         kept = None if key is None else self._kept(key)
         return kept if kept is not None and kept.absent is None else None
 
     def remember(self, query: bytes, asked: Asked) -> None:
-        """Let the text of a query stand for what it asks, unless it is longer than questions are."""
+        """Remember the meaning of a query's text, unless it is longer than queries are."""
         if len(query) > LONGEST_QUERY:
             return
         with self._lock:

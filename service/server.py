@@ -68,7 +68,7 @@ class Listening:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody else can reach it, through a proxy neither."""
+        """Whether only this machine can reach it, also not others through a proxy."""
         return self.is_loopback and not self.is_behind_proxy
 
     @property
@@ -80,7 +80,7 @@ class Listening:
 
 
 class Server(uvicorn.Server):
-    """Tells whoever follows a job that the service ends, before it waits for answers to end."""
+    """Tells followers of jobs that the service ends, before it waits for answers to end."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)

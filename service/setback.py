@@ -1,4 +1,4 @@
-"""A store that has just failed is not asked again at once: whoever waited meanwhile would wait as long, one by one."""
+"""A store that has just failed gets no request at once: all who waited would wait as long, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service listens on and shows: whatever is wrong with it is told before it starts."""
+"""What a service listens on and shows: whatever is wrong with it shows before it starts."""
 
 from __future__ import annotations
 

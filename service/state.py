@@ -64,7 +64,7 @@ class Service:
         return await _in_turn(self._readers, partial(work, *args, **kwargs))
 
     async def show(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Make a page, in a thread: pages take long, and whoever lists something does not wait for them."""
+        """Make a page, in a thread: pages take long, and lists do not wait for them."""
         return await _in_turn(self._pages, partial(work, *args, **kwargs))
 
     async def resolve(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -80,7 +80,7 @@ class Service:
         return await _in_turn(self._writers, partial(work, *args, **kwargs))
 
     async def freshen_callers(self) -> None:
-        """Read the tokens anew; many who ask at once share one reading."""
+        """Read the tokens again; requests at the same time share one reading."""
         asked = monotonic()
         await sleep(self.callers.rest_s())
         await to_thread.run_sync(self.callers.refresh, asked, limiter=self._fresheners)

@@ -1,4 +1,4 @@
-"""Large bodies in parts over HTTP: begun, sent on from where they broke off, finished as the request they stand for."""
+"""Large bodies in parts over HTTP: begun, resumed where they broke off, finished as their request."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Worker:
                 self.do(job, jobs, store)
 
     def do(self, job: JobRow, jobs: Jobs, store: SqlStore) -> None:
-        """Do a job, or say why not; one that was left on purpose is nobody's fault."""
+        """Do a job, or say why not; one that was left on purpose has no fault."""
         self._note, self._share, self._has_lost = "reading the measurements", 0.0, False
         done = threading.Event()
         beat = threading.Thread(target=self._beat, args=(job, jobs, done), daemon=True)

@@ -1,4 +1,4 @@
-"""Writes: what is asked for and the receipt of it are kept in one transaction, and acknowledged after it."""
+"""Writes: their work and its receipt are stored in one transaction, and acknowledged after it."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def edge_planner(
 
 
 class Adviser:
-    """Tells every device that comes how to draft; devices that are nearly alike are told the same."""
+    """Advises every device that comes how to draft; devices that are nearly alike get the same advice."""
 
     def __init__(self, planner: EdgePlanner | None, *, devices: int, most_drafted: int, why_not: str = "") -> None:
         """Advise so many expected devices; without a planner (`why_not` says why) all draft as is usual."""

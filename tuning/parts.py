@@ -15,13 +15,13 @@ Made = TypeVar("Made")
 
 
 class PartsUnder:
-    """The parts of one step of a job: names are told apart by the step's own."""
+    """The parts of one step of a job, whose name is before theirs."""
 
     def __init__(self, parts: Parts, step: str) -> None:
         self._parts, self._step = parts, step
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         return self._parts.part(f"{self._step}/{name}")
 
     def add_part(self, name: str, document: str) -> None:

@@ -1,4 +1,4 @@
-"""The plan job: from what was measured about a target on a device to a plan, kept where decoders look for it."""
+"""The plan job: from measurements of a target on a device to a plan, stored where decoders look for it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def solve_and_store(
     effort: Effort | None = None,
     guard: Guard = unguarded,
 ) -> Plan:
-    """Solve, keep the plan in the store, and return it; the guard is entered with its document before it is kept."""
+    """Solve, store and return the plan; the guard is entered with its document before it is stored."""
     plan = solve_plan(inputs, request, effort)
     with guard(plan_to_json(plan)):
         keep_plan(plan, inputs, store)

@@ -1,4 +1,4 @@
-"""How many tokens of a prompt are read: as many as were asked for, and there are positions and memory for."""
+"""How many tokens of a prompt are read: as many as were requested, within positions and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen tables of n-grams as files: made of a corpus, read by whoever plans with them."""
+"""Frozen tables of n-grams as files: made from a corpus, read by plans that use them."""
 
 from __future__ import annotations
 

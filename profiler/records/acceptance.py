@@ -1,4 +1,4 @@
-"""What a drafter proposed along the target's own text, and what the target would have kept of it."""
+"""What a drafter proposed along the target's own text, and what the target would have accepted of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays inside records: never written to, and told to the wire by their dtype."""
+"""Arrays inside records: read-only, and on the wire with their dtype."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Bandwidth:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bandwidth of the fastest pass: what the memory can do when nobody disturbs."""
+        """Bandwidth of the fastest pass: what the memory does undisturbed."""
         return self.moved_bytes / min(self.repeats_ms) * 1e3
 
     @property

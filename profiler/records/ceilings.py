@@ -12,7 +12,7 @@ from .limits import Limits, ReadSpeed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTiming:
-    """One footprint read again and again; every raw pass is kept."""
+    """One footprint read again and again, with every raw pass."""
 
     footprint_bytes: int
     repeats_ms: tuple[float, ...]
@@ -28,7 +28,7 @@ class ReadTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductTiming:
-    """The product of two square matrices, again and again; every raw repeat is kept."""
+    """The product of two square matrices, again and again, with every raw repeat."""
 
     dtype: str
     size: int  # rows and columns

@@ -94,7 +94,7 @@ class Device:
         return "float16" if is_old else "bfloat16"
 
     def dtype_for(self, asked: str) -> str:
-        """Return the number format that was asked for; the native one for 'auto'."""
+        """Return the requested number format; the native one for 'auto'."""
         return self.native_dtype if asked == AUTO_DTYPE else asked
 
     def tile_rows(self, dtype: str) -> int:

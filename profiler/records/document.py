@@ -1,4 +1,4 @@
-"""A surface or a trace together with what its keys stand for: what is written to a file and read elsewhere."""
+"""A surface or a trace with the records that its keys mean: written to a file and read elsewhere."""
 
 from __future__ import annotations
 

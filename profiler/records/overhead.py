@@ -87,7 +87,7 @@ class OverheadSample:
 
     @property
     def like(self) -> tuple[int, str, bool | None, str]:
-        """What rounds have in common with others that a newer measurement of stands for."""
+        """What rounds share with those of a newer measurement that replaces theirs."""
         return self.batch, self.kind, self.is_sampled, self.beside
 
 

@@ -1,4 +1,4 @@
-"""What the pages show of a store: read when it is asked for, named as people name it."""
+"""What the pages show of a store: read on demand, named as people name it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Contents:
         return plain if device is None else self.label(device)
 
     def label(self, device: Device) -> str:
-        """Return what people call a device; boards and settings that are called alike are told apart by fingerprint."""
+        """Return a device's name for people; boards and settings with the same name differ by fingerprint."""
         is_alone = self._labels[device.label] < 2
         return device.label if is_alone else f"{device.label}, {device.fingerprint[:SHORT]}"
 

@@ -1,4 +1,4 @@
-"""What stands around pages: the head of the document, the way to every part of the site, and its scripts."""
+"""What surrounds pages: the head of the document, the way to every part of the site, and its scripts."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def table(
 
 
 def values(grid: Grid, caption: str, id: str) -> Html:
-    """Return the values of a figure, folded away until they are asked for."""
+    """Return the values of a figure, folded away at first."""
     columns = [
         Column(title=title, is_words=any(not _is_number(row[place]) for row in grid.rows))
         for place, title in enumerate(grid.columns)

@@ -16,7 +16,7 @@ from .words import NONE, count, moment, plain_device, status
 
 
 def origin_part(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Html:
-    """Return what a plan was computed from, with the hashes that the store kept of it."""
+    """Return what a plan was computed from, with the hashes that the store has of it."""
     origin, name = plan.provenance, plan_page(row.id)
     said = note(
         f"{count(origin.candidates, 'candidate')} priced on {count(origin.texts, 'text')}, {origin.pruned:,} more "

@@ -1,4 +1,4 @@
-"""How the plans stand: of every setup the one that counts, read, and beside what was measured of it."""
+"""How the plans do: of every setup the one that counts, beside its measurements."""
 
 from __future__ import annotations
 

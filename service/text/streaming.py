@@ -17,7 +17,7 @@ from .worker import Answer
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events; whatever becomes of whoever reads them, their answers are left at the end."""
+    """Server-sent events; whatever becomes of their reader, their answers are left at the end."""
 
     def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
@@ -32,7 +32,7 @@ class Streamed(StreamingResponse):
 
 
 async def events_of(answers: Sequence[Answer], told: Told, *, tells_usage: bool) -> AsyncIterator[bytes]:
-    """Yield all answers as server-sent events, and what they took where that is to be told."""
+    """Yield all answers as server-sent events, and their usage where that is wanted."""
     news: asyncio.Queue[bytes | None] = asyncio.Queue()
     tasks = [asyncio.create_task(_followed(news, place, one, told)) for place, one in enumerate(answers)]
     try:

@@ -60,7 +60,7 @@ class Answer:
         self._failure = error
 
     def hear(self) -> None:
-        """Let whoever reads know that there is more; the event loop's thread alone may."""
+        """Let the reader know that there is more; only the event loop's thread may."""
         self._news.set()
 
     async def pieces(self) -> AsyncIterator[tuple[str, Completion | None]]:
@@ -186,7 +186,7 @@ class TextWorker:
         return answers
 
     def leave(self, answers: Sequence[Answer]) -> None:
-        """Take note that nobody reads answers any more; they are cancelled where they have not ended."""
+        """Note that answers have no reader any more; they are cancelled where they have not ended."""
         self._open -= len(answers)
         left = {id(answer) for answer in answers if answer.completion is None}
 

@@ -1,4 +1,4 @@
-"""The plan job for another engine: who drafts in it, how many tokens, or nobody, at each concurrency."""
+"""The plan job for another engine: which drafter, if any, and how many tokens, at each concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of 1, 2, ... steps that were run one after the other: what each step adds, as far as noise lets it be told."""
+"""Chains of 1, 2, ... steps, run one after the other: what each step adds, as far as noise allows."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class EngineCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineValidation:
-    """What a plan kept, and that its settings took effect."""
+    """How well a plan held its promise, and that its settings took effect."""
 
     validation: Validation
     checks: tuple[EngineCheck, ...]

@@ -51,7 +51,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What it is called when it is told about."""
+        """Its name in notes."""
         return f"{self.device.label}, {self.regime}"
 
     @property

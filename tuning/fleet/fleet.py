@@ -27,7 +27,7 @@ STEP = 0.25  # share of a stage between two words about it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJob:
-    """What every device is asked for, and what is wanted of its profile beside the store."""
+    """What to profile on every device, and what is wanted of the profile besides the store."""
 
     request: ProfileRequest
     facts: Callable[[Profile, str], Facts]  # of a profile and the store's URL without its password

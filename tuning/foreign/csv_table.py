@@ -44,7 +44,7 @@ class Row:
     texts: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Return what stands in a column that must not be empty."""
+        """Return the text of a column that must not be empty."""
         return self.texts.get(column) or self.refuse(column, "nothing there", "fill it in")
 
     def count(self, column: str, least: int) -> int:
@@ -71,7 +71,7 @@ class Row:
         return tuple((name.removeprefix(prefix), text) for name, text in self.texts.items() if name.startswith(prefix))
 
     def refuse(self, column: str, seen: str, advice: str) -> NoReturn:
-        """Raise RequestError about what stands in a column."""
+        """Raise RequestError about the text of a column."""
         raise RequestError(f"line {self.line}, column {column}: {seen}; {advice}")
 
 

@@ -1,4 +1,4 @@
-"""What is told about measurements of other software: by their file, or by the person who imports it."""
+"""What a file, or the person who imports it, says of measurements of other software."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Run:
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens kept per sequence and round: the same at every batch size for uncoupled policies."""
+        """Tokens accepted per sequence and round: the same at every batch size for uncoupled policies."""
         kept = [counted(r.round, len(self.texts)) for r in self.rounds]
         return sum(map(sum, kept)) / sum(map(len, kept))
 
@@ -69,7 +69,7 @@ class Run:
 
 
 def counted(done: Round, texts: int) -> list[int]:
-    """Return the tokens kept by those sequences of a round that are decoded for the first time."""
+    """Return the tokens accepted by those sequences of a round that are decoded for the first time."""
     return [kept for index, kept in zip(done.sequences, done.kept, strict=True) if index < texts]
 
 

@@ -67,7 +67,7 @@ class Gauge:
 
     @property
     def tokens_per_s(self) -> float:
-        """What decoding would reach if a round were this forward alone and kept one token."""
+        """The speed of decoding if a round were this forward alone and yielded one token."""
         return 1e3 * self._batch / self._mean_ms
 
     @property

@@ -1,4 +1,4 @@
-"""Hold a device for one profile: nobody else measures it, and what disturbs it is noticed."""
+"""Hold a device for one profile: no other process of ours measures it, and disturbances are noticed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def clocked(model: CausalModel | None) -> Iterator[Spent]:
 
 
 class Losses:
-    """What forwards lose in rounds, told by all rounds that are alike, and what stalls add, told by all."""
+    """What forwards lose in rounds, by all rounds that are alike, and what stalls add, by all rounds."""
 
     def __init__(self) -> None:
         self._verified: defaultdict[Like, list[Timed]] = defaultdict(list)

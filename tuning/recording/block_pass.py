@@ -56,7 +56,7 @@ class BlockTextPass:
         return self._children_of(self._model.block(self._said).root(), places)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._places = np.array(lengths, dtype=np.int64)
         rows = torch.from_numpy(self._places - len(self._request.prompt) - 1)
         self._block = self._model.block(self._said[rows.to(self._said.device)])

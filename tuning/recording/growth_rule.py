@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def expanded(self) -> Ints:
-        """(rows, chosen): the nodes whose children are asked for, -1 elsewhere."""
+        """(rows, chosen): the nodes to be expanded, -1 elsewhere."""
         return np.where(self.is_open[:, None], self.nodes, -1)
 
 
@@ -92,7 +92,7 @@ def taken(candidates: Scores, order: Ints, is_taken: Bools, is_open: Bools) -> t
 
 
 def merged(best: Scores, new: Scores, most: int) -> tuple[Scores, Ints]:
-    """Return the best `most` of two lists of scores, and where they stand in best + new; older ones win ties."""
+    """Return the best `most` of two lists of scores, and their places in best + new; older ones win ties."""
     both = np.concatenate([best, new], axis=1)
     order = best_candidates(both, most)
     return np.take_along_axis(both, order, axis=1), order

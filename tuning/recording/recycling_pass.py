@@ -51,7 +51,7 @@ class RecyclingTextPass:
         return self._children_of(np.array(text[first:], dtype=np.int64), lengths, lengths)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._lengths = self._places = np.array(lengths, dtype=np.int64)
 
     def expand(self, parents: Ints, tokens: Ints) -> Children:

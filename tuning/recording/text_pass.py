@@ -54,7 +54,7 @@ class TextPass:
         return Children(tokens=tokens, log_probs=log_probs)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._base = max(lengths)
         self._cache.spread(1 + self._slots, self._base)
         self._nodes = FedNodes(np.array(lengths, dtype=np.int64), self._slots)

@@ -36,7 +36,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget unfinished profiles, and join the surfaces that only their attention kernel told apart."""
+    """Forget unfinished profiles, and join the surfaces that differ only in their attention kernel."""
     with op.batch_alter_table("spectune_measurement") as measurements:
         measurements.drop_constraint("fk_spectune_measurement_profile_id", type_="foreignkey")
         measurements.drop_column("profile_id")
