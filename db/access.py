@@ -49,19 +49,15 @@ class Tokens:
     """The tokens of one store; they are made and revoked here, and never shown a second time."""
 
     def __init__(self, database: Database) -> None:
-        """Take the store that keeps them."""
         self._database = database
 
     def create(self, name: str, scope: Scope, expires: datetime | None = None) -> str:
-        """Keep a new token and return it; this is the only time that it is known.
+        """Store a new token and return it, the only time that it is known.
 
-        Args:
-            name: what the token is called; never used twice, revoked ones included.
-            scope: what it allows.
-            expires: from when on it is refused; None is never.
+        Names are never used twice, revoked ones included; `expires` None is never.
 
         Raises:
-            RequestError: no name, no scope, or a moment that is over.
+            RequestError: no name, no scope, or an expiry in the past.
             StoreError: the name is taken.
         """
         until = _moment(expires)
@@ -79,11 +75,7 @@ class Tokens:
         return token
 
     def revoke(self, name: str) -> None:
-        """Refuse a token from now on; one that is revoked already stays so.
-
-        Raises:
-            StoreError: there is none of this name.
-        """
+        """Refuse a token from now on, also where it is revoked already; raise StoreError where there is none."""
         with self._database._writing() as session:
             row = session.scalar(select(TokenTable).where(TokenTable.name == name))
             if row is None:

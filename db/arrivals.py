@@ -38,13 +38,7 @@ class Arrivals:
         self._new_setups: set[tuple[object, ...]] = set()
 
     def add_plan(self, plan_id: int, plan: SharedPlan, newest: str | None) -> None:
-        """Add a plan.
-
-        Args:
-            plan_id: its number here.
-            plan: as it came, with its events.
-            newest: when the newest plan that is here of its setup was kept, None where there is none.
-        """
+        """Add a plan with its events; `newest` is when the newest plan here of its setup was stored, or None."""
         setup = (plan.device, plan.target, plan.workload, round(plan.temperature, 9))
         if newest is None:
             self._new_setups.add(setup)
@@ -67,8 +61,8 @@ class Arrivals:
     def settle(self, session: Session) -> list[str]:
         """Write the events that may decide here, in the order in which they happened, and return what is left out.
 
-        These are all events of setups that are new here. Of another setup a plan may only come in retired: it was
-        retired where it comes from, or it is older than what was here.
+        These are all of new setups. In others a plan may only come in retired: it was so there, or is older than those
+        here.
         """
         events: list[_Happened] = []
         left_out = []

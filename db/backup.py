@@ -15,11 +15,7 @@ WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # what file syste
 
 
 def back_up(database: Database, file: Path) -> None:
-    """Copy an SQLite store to a new file, which is whole or not there; open it like any store.
-
-    Raises:
-        StoreError: the file is there already or cannot be written, the copy is damaged, or the store lies on a server.
-    """
+    """Copy an SQLite store to a new file, whole or not at all, or raise StoreError; open it like any store."""
     if database.is_server:
         raise StoreError(
             f"{database.url} is backed up by its server's own tools, e.g. pg_dump --format=custom; "
@@ -64,6 +60,5 @@ def _name(part: Path, file: Path) -> None:
 
 
 def _flush(file: Path) -> None:
-    """Have the disk keep a file before it gets its name."""
     with file.open("rb") as stream:
         os.fsync(stream.fileno())

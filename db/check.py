@@ -73,10 +73,10 @@ class Fault:
 
 
 def faults_of(database: Database) -> Iterator[Fault]:
-    """Yield everything that is wrong, in one line each; nothing is changed.
+    """Yield every fault in one line; nothing is changed.
 
-    Looked at are the file or the references between tables, the schema and its locks, every hash, every record and the
-    columns it is found by, the versions of plans, what plans were computed from, and what profiles left behind.
+    It checks the file or table references, the schema and its locks, every hash and record with its search columns,
+    versions and sources of plans, and what profiles left behind.
     """
     for look in (_file, _schema, _locks, _orphans, _rows, _versions, _sources, _leftovers):
         found: list[Fault] = []
@@ -88,7 +88,7 @@ def faults_of(database: Database) -> Iterator[Fault]:
 
 
 def _into(found: list[Fault], look: Callable[[Session], Iterator[Fault]]) -> Callable[[Session], None]:
-    """Return what fills a list, so that what was found before an error is not lost; begun again, it begins anew."""
+    """Return what fills a list, so that what was found before an error is not lost; a repeated call begins again."""
 
     def work(session: Session) -> None:
         found.clear()
@@ -117,7 +117,6 @@ def _is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembi
 
 
 def _locks(session: Session) -> Iterator[Fault]:
-    """Yield tables that may be changed though they should not be."""
     dialect = session.connection().dialect.name
     if dialect not in TRIGGERS:
         return
@@ -131,7 +130,6 @@ def _locks(session: Session) -> Iterator[Fault]:
 
 
 def _orphans(session: Session) -> Iterator[Fault]:
-    """Yield rows that point to a row that is not there."""
     for table in Base.metadata.sorted_tables:
         for key in table.foreign_keys:
             there = select(key.column)
@@ -141,7 +139,6 @@ def _orphans(session: Session) -> Iterator[Fault]:
 
 
 def _rows(session: Session) -> Iterator[Fault]:
-    """Yield rows whose hash, text or columns do not belong together."""
     for table in (DeviceTable, ModelTable, *HASHED):
         last = 0
         while rows := session.scalars(
@@ -170,7 +167,7 @@ def _fault_of(row: Any) -> str | None:  # Any: a row of one of several tables
 
 
 def _made_anew(row: Any) -> Any:  # Any: a row of one of several tables
-    """Return the row that the record in a row would be kept as; None where other floors know the record."""
+    """Return the row that would store the record now; None where other floors know the record."""
     match row:
         case DeviceTable():
             return device_row(from_json(Device, row.document))
@@ -198,7 +195,6 @@ def _versions(session: Session) -> Iterator[Fault]:
 
 
 def _sources(session: Session) -> Iterator[Fault]:
-    """Yield plans whose sources were here when they were kept, and are not."""
     for kind, table in SOURCE_TABLES.items():
         there = select(table.content_hash)
         gone = select(PlanSourceTable).where(
@@ -214,7 +210,6 @@ def _sources(session: Session) -> Iterator[Fault]:
 
 
 def _leftovers(session: Session) -> Iterator[Fault]:
-    """Yield what closed profiles should have dropped."""
     for table in (VisitTable, PartTable):
         left = select(table.profile_id).join(ProfileTable).where(ProfileTable.state != "open").distinct()
         for number in session.scalars(left):

@@ -1,7 +1,7 @@
 """One open database: its transactions, and how long it is waited for.
 
-A transaction that only reads, and one that writes under a key of its own (`patience.py`), is begun again when the
-server lets go of it: a database server that is restarted is waited for, and nothing is lost or kept twice.
+A transaction that reads, or that writes under its own key (`patience.py`), begins again after a server's restart:
+nothing is lost or written twice.
 """
 
 from __future__ import annotations
@@ -39,15 +39,10 @@ class Database:
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
     def __init__(self, url: URL, *, upgrade: bool = True, writes: bool = True) -> None:
-        """Open a database.
+        """Open a database; StoreError where it cannot be opened, or its schema is another one.
 
-        Args:
-            url: where it is.
-            upgrade: create or upgrade the schema where needed; else a store of this version's schema must be there.
-            writes: whether it will be written to; else an SQLite file that may only be read will do.
-
-        Raises:
-            StoreError: it cannot be opened, or its schema is another one.
+        `upgrade` creates or upgrades the schema; else this version's must be there. Without `writes` a read-only file
+        will do.
         """
         if not upgrade:
             _require_file(url)
@@ -87,7 +82,7 @@ class Database:
 
     @property
     def address(self) -> str:
-        """Where the store lies, for another process of ours: with the password, so never to be shown or kept."""
+        """Where the store lies, for another process of ours: with the password, so never to be shown or stored."""
         return self._url.render_as_string(hide_password=False)
 
     @property
@@ -121,10 +116,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open a transaction that writes, and that whatever this thread reads or writes meanwhile is a part of.
-
-        So several writes of a store are kept together, or after an exception none of them.
-        """
+        """Open a write transaction that this thread's reads and writes join: all are stored, or with an error none."""
         with self._writing() as session:
             outer, self._here.session = getattr(self._here, "session", None), session
             try:
@@ -133,11 +125,7 @@ class Database:
                 self._here.session = outer
 
     def _read(self, work: Callable[[Session], Result]) -> Result:
-        """Return what is read in one transaction; a server that does not answer is waited for.
-
-        Raises:
-            StoreAwayError: it did not answer for `patience_s` seconds.
-        """
+        """Return what one transaction reads; StoreAwayError where the server is away for `patience_s` seconds."""
 
         def once() -> Result:
             with self._reading() as session:
@@ -146,13 +134,9 @@ class Database:
         return once() if self._is_joined else patiently(once, self.patience_s)
 
     def _write(self, work: Callable[[Session], Result]) -> Result:
-        """Return what is written in one transaction, kept once, and when this returns: on a server by a key.
+        """Return the result of one write transaction, stored exactly once: on a server by a key.
 
-        Args:
-            work: makes its rows anew when it is called again.
-
-        Raises:
-            StoreAwayError: the server did not answer for `patience_s` seconds; the rows may have been kept.
+        `work` makes its rows again when called again. StoreAwayError leaves open whether the rows are stored.
         """
         if self._is_joined or not self.is_server:
             with self._writing() as session:
@@ -160,7 +144,7 @@ class Database:
         return patiently(KeptOnce(self._writing, work).attempt, self.patience_s)
 
     def _write_in_turn(self, work: Callable[[Session], Result]) -> Result:
-        """Write as `_write` does; where somebody else writes to an SQLite file for long, be minutes in waiting."""
+        """Write as `_write` does, but wait minutes for another long writer of an SQLite file."""
         if self._is_joined or self.is_server:
             return self._write(work)
         return patiently(lambda: self._write(work), LONG_TURN_S)
@@ -171,13 +155,11 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
-        """Open a transaction that reads; everything in it is seen at one moment."""
         with self._session(self._reader) as session:
             yield session
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        """Open a transaction that writes: all of it is kept, or after an exception nothing."""
         with self._session(self._writer) as session:
             yield session
 
@@ -207,7 +189,6 @@ def _require_file(url: URL) -> None:
 
 
 def _reader_and_writer(url: URL, writes: bool) -> tuple[Engine, Engine]:
-    """Return an engine whose transactions see one moment, and one whose transactions write, over the same pool."""
     engine = _engine(url, writes)
     writer = engine.execution_options(**{WRITES: True})
     if url.get_backend_name() == "postgresql":
@@ -227,7 +208,7 @@ def _connect_once(engine: Engine, url: URL) -> None:
 
 
 def _engine(url: URL, writes: bool) -> Engine:
-    """Return an engine that has connected once, so that whatever is wrong with the URL shows before anything else."""
+    """Return an engine that has connected once, so that a wrong URL shows before anything else."""
     try:
         engine = _engine_of(url, writes)
         if engine.dialect.is_async:

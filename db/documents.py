@@ -13,11 +13,7 @@ DocumentTable = DeviceTable | MeasurementTable | ModelTable | OverheadTable | Pa
 
 
 def record_of(kind: type[Record], row: DocumentTable, shown_url: str) -> Record:
-    """Return the record a row holds, validated anew.
-
-    Raises:
-        StoreError: the text is not such a record; the message names the row.
-    """
+    """Return the validated record of a row; raise StoreError, which names the row, where the text is none."""
     try:
         return from_json(kind, row.document)
     except SpectuneError as error:

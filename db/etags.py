@@ -8,7 +8,7 @@ TAG = re.compile(r'(?:W/)?"([^"]*?)(?:--?[a-z]+)?"')  # W/"hash" of nginx, "hash
 
 
 def tag_of(etag: str) -> str:
-    """Return what stands in an ETag, without what a proxy has added; "" where it is none."""
+    """Return the tag in an ETag, without what a proxy has added; "" where it is none."""
     found = TAG.fullmatch(etag.strip())
     return found[1] if found else ""
 

@@ -57,10 +57,7 @@ Row = TypeVar("Row", DeviceTable, ModelTable, OverheadTable, TraceTable, Pairwis
 def everything(database: Database) -> Iterator[Shared]:
     """Yield every device, model, surface, host time, trace, agreement and plan, in this order, oldest first.
 
-    Profiles under way, and what belongs to a service (tokens, jobs), stay out.
-
-    Raises:
-        StoreError: a row is damaged; the message names it.
+    Open profiles, and a service's tokens and jobs, stay out. StoreError names a damaged row.
     """
     with database._reading() as session:
         for device in _rows(session, DeviceTable):

@@ -50,7 +50,7 @@ def one_line_errors(url: URL) -> Iterator[None]:
 
 
 def _is_away(error: SQLAlchemyError) -> bool:
-    """Say whether the same transaction may succeed later: no connection, a lost one, no turn, or a lost fight."""
+    """Return whether the transaction may succeed later: no connection, a lost one, no turn, or a lost fight."""
     if not isinstance(error, DBAPIError):
         return False
     if error.connection_invalidated or getattr(error.orig, "sqlstate", None) in BEGUN_AGAIN:
@@ -72,7 +72,6 @@ def _reason(error: Exception, url: URL) -> str:
 
 
 def _is_full(url: URL) -> bool:
-    """Say whether the disk of an SQLite file has no space left."""
     file = sqlite_file(url) if url.get_backend_name() == "sqlite" else None
     try:
         return file is not None and shutil.disk_usage(file.absolute().parent).free < LEAST_FREE_BYTES

@@ -40,13 +40,10 @@ class Written:
 
 
 def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[Written]:
-    """Write each record to a file of its own and yield it; files of an earlier export are left alone.
+    """Write each record to its own file and yield it, or raise StoreError; an earlier export's files stay.
 
-    A file appears under its name when it is whole. A name that is taken gets the record's hash at its end, so that two
-    exports of one store into one folder write each file once.
-
-    Raises:
-        StoreError: the folder cannot be written.
+    Files appear whole. A name that is taken gets the record's hash at its end, so that two exports of one store into
+    one folder write each file once.
     """
     names = _Names()
     for item in items:
@@ -56,11 +53,7 @@ def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[Written]:
 
 
 def read_folder(folder: Path) -> Iterator[Shared]:
-    """Yield every record of a folder, whoever wrote it: a plan after its sources, else by age.
-
-    Raises:
-        StoreError: there is no such folder, or a file in it is no record; the message names it.
-    """
+    """Yield a folder's records, plans after their sources, else by age; StoreError names a file that is none."""
     if not folder.is_dir():
         raise StoreError(f"{folder} is no folder; write one with: spectune db export FOLDER")
     found = sorted(folder.rglob("*.json"))
@@ -102,7 +95,6 @@ def _text(path: Path) -> str:
 
 
 def _kind_of(path: Path) -> tuple[str, str]:
-    """Return what a file holds, and the moment it was first kept."""
     try:
         value = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
@@ -126,8 +118,6 @@ def _record(path: Path) -> Shared:
 
 
 class _Names:
-    """Names of files; devices and models that were seen before are called what people call them."""
-
     def __init__(self) -> None:
         self._devices: dict[str, str] = {}
         self._models: dict[str, str] = {}
@@ -178,7 +168,7 @@ class _Names:
 
 
 def safe(value: str) -> str:
-    """Return a value as it stands in a file's name: letters, digits, dot, minus and underscore, at most 40."""
+    """Return a value for a file's name: letters, digits, dot, minus and underscore, at most 40."""
     plain = unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode()
     return UNSAFE.sub("_", plain).strip("_.")[:LONGEST_VALUE] or content_hash(value)[:8]
 

@@ -20,7 +20,7 @@ Mark = tuple[str, str]  # of a cell: its hash and its moment, since a shape that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCells:
-    """Which cells are here, and when the newest of each batch was kept; profiles by their numbers here."""
+    """Which cells are here, and when the newest of each batch was stored; profiles by their numbers here."""
 
     profiles: dict[Mark, int | None]  # of each cell the profile that timed it
     newest: dict[int, dict[int | None, str]]  # batch -> profile -> created
@@ -31,7 +31,7 @@ class HeldCells:
         return {there: here for there, here in found if there is not None and here is not None}
 
     def newest_beside(self, profile: int | None, batch: int) -> str:
-        """Return when the newest cell of a batch was kept that this profile did not time; "" where there is none."""
+        """Return when the newest cell of a batch was stored that this profile did not time; "" where there is none."""
         of_batch = self.newest.get(batch, {}).items()
         return max((created for each, created in of_batch if each is None or each != profile), default="")
 

@@ -61,11 +61,7 @@ class Records:
         return sum(len(surface.measurements) for surface in self.surfaces)
 
     def at(self, places: RecordPlaces) -> Records:
-        """Return the records at these places.
-
-        Raises:
-            IndexError: there are not as many.
-        """
+        """Return the records at these places; raise IndexError where there are fewer."""
         surfaces = [(self.surfaces[part.surface], part.runs) for part in places.cells]
         return Records(
             devices=tuple(self.devices[place] for place in places.devices),
@@ -80,10 +76,7 @@ class Records:
 
 
 class Imports(Database):
-    """Records from files; one that the store holds already, however old, is not added again.
-
-    Rows that cannot be read equal none that comes, and stop none.
-    """
+    """Records from files, each added only where the store lacks it; unreadable rows equal none, and stop none."""
 
     def missing(self, records: Records) -> Records:
         """Return the part of some records that the store does not hold."""
@@ -127,7 +120,6 @@ class Imports(Database):
         )
 
     def _new_cells(self, session: Session, surfaces: Sequence[LatencySurface]) -> Iterator[CellRuns]:
-        """Yield the new cells of each surface that has any."""
         for place, surface in enumerate(surfaces):
             known = self._cells_of(session, surface)
             new = [cell not in known for cell in surface.measurements]
@@ -135,20 +127,17 @@ class Imports(Database):
                 yield CellRuns(surface=place, runs=tuple(_runs(new)))
 
     def _cells_of(self, session: Session, surface: LatencySurface) -> set[Measurement]:
-        """Return every cell ever stored under a surface's key."""
         key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
         found = select(MeasurementTable.document).join(SurfaceTable).filter_by(**key)
         return set(readable(Measurement, session.scalars(found)))
 
     def _recorded_like(self, session: Session, trace: AcceptanceTrace) -> list[AcceptanceTrace]:
-        """Return every trace ever stored of the same setup."""
         names = {name: getattr(trace, name) for name in SETUPS[TraceTable]}
         found = select(TraceTable.document).filter_by(**names)
         found = found.where(is_temperature(TraceTable.temperature, trace.temperature))
         return readable(AcceptanceTrace, session.scalars(found))
 
     def _measured_like(self, session: Session, overhead: RoundOverhead) -> list[RoundOverhead]:
-        """Return all host times ever stored of the same setup."""
         names = {name: getattr(overhead, name) for name in SETUPS[OverheadTable]}
         return readable(RoundOverhead, session.scalars(select(OverheadTable.document).filter_by(**names)))
 
@@ -158,7 +147,6 @@ def _places(flags: Iterable[bool]) -> tuple[int, ...]:
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of places whose flag is set."""
     for flag, group in groupby(range(len(flags)), key=lambda place: flags[place]):
         places = list(group)
         if flag:

@@ -1,8 +1,7 @@
 """Jobs: who works on what, how far it is, and that each is done by exactly one worker.
 
-A worker leases the oldest waiting job in one transaction, tells its heartbeat while it works, and keeps what it made
-in the transaction that ends the job. A job of which nothing was heard for long belongs to whoever leases it next; the
-old worker's writes are refused from then on, so that nothing is kept twice.
+A worker leases the oldest waiting job in one transaction, sends heartbeats, and stores its result with the job's end. A
+silent job goes to whoever leases it next; the old worker's writes are then refused: none is stored twice.
 """
 
 from __future__ import annotations
@@ -66,13 +65,7 @@ class Jobs:
     """The jobs of one store."""
 
     def __init__(self, database: Database, stale_s: float = STALE_S, most_attempts: int = MOST_ATTEMPTS) -> None:
-        """Take the store that keeps them.
-
-        Args:
-            database: where they are.
-            stale_s: seconds without a heartbeat after which a running job is anybody's.
-            most_attempts: how often a job is begun before it is given up.
-        """
+        """Take the database; a job without a heartbeat for `stale_s` is free, after `most_attempts` it has failed."""
         self._database, self._stale_s, self._most_attempts = database, stale_s, most_attempts
 
     def add(self, kind: str, request: str, token_name: str) -> JobRow:
@@ -85,11 +78,7 @@ class Jobs:
             return _row(row)
 
     def find(self, key: str) -> JobRow:
-        """Return one job.
-
-        Raises:
-            NoJobError: there is none.
-        """
+        """Return one job, or raise NoJobError."""
         with self._database._reading() as session:
             row = session.execute(_looked_at().where(JobTable.key == key)).one_or_none()
             if row is None:
@@ -97,13 +86,7 @@ class Jobs:
             return JobRow(**row._mapping)
 
     def rows(self, *, limit: int, after: int | None = None, state: str | None = None) -> list[JobRow]:
-        """Return jobs, oldest first.
-
-        Args:
-            limit: most of them.
-            after: only those with a higher id.
-            state: only those in this state.
-        """
+        """Return at most `limit` jobs, oldest first: only those in a state, and with an id above `after`."""
         found = _looked_at().where(JobTable.id > (after or 0)).order_by(JobTable.id).limit(limit)
         with self._database._reading() as session:
             rows = session.execute(found if state is None else found.where(JobTable.state == state))
@@ -122,7 +105,7 @@ class Jobs:
             return {row[0]: row[1] for row in session.execute(found)}
 
     def cancel(self, key: str) -> JobRow:
-        """End a job that has not ended; a worker that is at it stops when it next tells its heartbeat.
+        """End a job that has not ended; its worker stops at its next heartbeat.
 
         Raises:
             NoJobError: there is none.
@@ -137,10 +120,7 @@ class Jobs:
             return _row(row)
 
     def lease(self, worker: str) -> JobRow | None:
-        """Take the oldest job that waits or was left behind, and return it; None where there is none.
-
-        A job that was begun too often fails here, and the next one is tried.
-        """
+        """Take and return the oldest waiting or abandoned job, None without one; one begun too often fails here."""
         while True:
             with self._database._writing() as session:
                 row: JobTable | None = session.scalar(self._free())
@@ -155,11 +135,7 @@ class Jobs:
                 _fail(row, f"given up after {row.attempts} attempts; the last one ended while it did: {row.note}")
 
     def tell(self, key: str, worker: str, note: str | None = None, progress: float | None = None) -> None:
-        """Say that a worker is still at its job, and how far it is.
-
-        Raises:
-            LostJobError: it no longer holds the job; it must stop.
-        """
+        """Note a worker's heartbeat and progress; raise LostJobError, at which it must stop, where it lost the job."""
         with self._database._writing() as session:
             row = _held(session, key, worker)
             row.heartbeat = utc_now()
@@ -168,11 +144,7 @@ class Jobs:
 
     @contextmanager
     def finishing(self, key: str, worker: str) -> Iterator[JobDone]:
-        """Open the transaction that ends a job: what is written in it is kept only if the job is still the worker's.
-
-        Raises:
-            LostJobError: it is not.
-        """
+        """Open the transaction that ends a job; raise LostJobError, and store nothing, where the worker lost it."""
         with self._database.transaction() as session:
             row = _held(session, key, worker)
             done = JobDone()
@@ -181,14 +153,7 @@ class Jobs:
             row.plan_id = done.plan_id
 
     def fail(self, key: str, worker: str, error: str, *, is_final: bool) -> None:
-        """End a worker's hold on a job it could not do.
-
-        Args:
-            key: of the job.
-            worker: who held it; where it no longer does, nothing happens.
-            error: why.
-            is_final: whether it would be the same at the next attempt; else it waits for one, if it has any left.
-        """
+        """End a worker's hold, if any, on a failed job; it waits again unless `is_final` or out of attempts."""
         with self._database._writing() as session:
             row = session.scalar(select(JobTable).filter_by(key=key, worker=worker, state="running").with_for_update())
             if row is None:
@@ -204,13 +169,7 @@ class Jobs:
                 )
 
     def release(self, worker: str, why: str, *, counts: bool) -> int:
-        """Let go of every job of a worker that has ended, and return how many.
-
-        Args:
-            worker: who is gone.
-            why: for people.
-            counts: whether the attempt is one of the few a job has; not where the worker was stopped on purpose.
-        """
+        """Release every job of an ended worker and return how many; `counts` is False for a wanted stop."""
         with self._database._writing() as session:
             rows = session.scalars(select(JobTable).filter_by(worker=worker, state="running").with_for_update()).all()
             for row in rows:
@@ -222,7 +181,7 @@ class Jobs:
             return len(rows)
 
     def drop_ended(self, days: float = KEPT_DAYS) -> int:
-        """Drop ended jobs that were asked for before so many days, and return how many; their plans stay."""
+        """Drop ended jobs that were requested more than so many days ago, and return how many; their plans stay."""
         before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
         is_over = JobTable.state.in_(ENDED) & (JobTable.created < before)
         with self._database._writing() as session:
@@ -243,18 +202,15 @@ class JobDone:
     __slots__ = ("plan_id",)
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.plan_id: int | None = None
 
 
 def _looked_at() -> Select[Any]:
-    """Return the query of jobs without most of what they were asked with."""
     begun = func.substr(JobTable.request, 1, LOOKED_AT).label("request")
     return select(*(begun if each.name == "request" else getattr(JobTable, each.name) for each in fields(JobRow)))
 
 
 def _existing(session: Session, key: str) -> JobTable:
-    """Return a row, held until the transaction ends."""
     row = session.scalar(select(JobTable).filter_by(key=key).with_for_update())
     if row is None:
         raise _no_job(key)

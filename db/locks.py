@@ -12,13 +12,7 @@ TOGETHER = text("SELECT pg_advisory_xact_lock_shared(:number)")
 
 
 def wait_for_turn(session: Session, *names: str, is_shared: bool = False) -> None:
-    """Hold what goes by these names until the transaction ends; other writers of the same names wait.
-
-    Args:
-        session: a transaction that writes.
-        names: of the thing that is looked at and then written.
-        is_shared: holders that share do not wait for each other, only for one that does not share.
-    """
+    """Lock these names until the transaction ends; writers of the same names wait, but sharers not for each other."""
     if session.connection().dialect.name == "postgresql":
         digest = hashlib.sha256("\0".join(("spectune", *names)).encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)

@@ -45,18 +45,9 @@ class Measurements(Database):
     ) -> list[LatencySurface]:
         """Return one surface per key, of each batch the cells that the newest profile timed.
 
-        Two profiles may have met the device at different speeds, so the cells of one are never laid between those of
-        the other. Cells that no profile timed, but were added, count one by one: of equal (batch, context, tokens) the
-        newest, a failure likewise, and none that is older than a profile of its batch. Cells are sorted by (batch,
-        context, tokens).
-
-        Args:
-            device: only this Device.fingerprint.
-            model: only this ModelIdentity.key.
-            dtype: only this number format.
-            role: only forwards for this.
-            regime: only forwards that ran like this.
-            attention: only this attention kernel; "" is one that is not known.
+        Two profiles may have met the device at different speeds, so their cells never mix. Cells added without a
+        profile count one by one: the newest of equal (batch, context, tokens), failures too, unless a profile of their
+        batch is newer. Cells are sorted by (batch, context, tokens). The attention "" is a kernel that is not known.
         """
         wanted = {
             SurfaceTable.device: device,
@@ -81,24 +72,14 @@ class Measurements(Database):
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, None where they were never measured.
 
-        They are of one regime; a batch or kind that the last profile in it left out is told by the one before. They go
-        by the moment they were kept, since a merge may bring what is older than what is here.
-
-        Args:
-            device: Device.fingerprint.
-            target: ModelIdentity.key.
-            dtype: number format.
-            regime: only of rounds that run alike, or of which that is not known.
+        They are of one regime, or one that runs alike; a batch or kind missing in the last profile comes from the one
+        before. The time of storing decides, since a merge may bring older ones.
         """
         times = self.host_times(device, target, dtype, regime)
         return joined(times) if times else None
 
     def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
-        """Return the records that `overhead` joins, newest first: those that say something no newer one says.
-
-        Args:
-            device, target, dtype, regime: as `overhead` takes them.
-        """
+        """Return the records that `overhead` joins, newest first: those that add something to the newer ones."""
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
 
         def work(session: Session) -> list[RoundOverhead]:
@@ -109,11 +90,7 @@ class Measurements(Database):
         return self._read(work)
 
     def _readable_times(self, rows: Iterable[OverheadTable]) -> list[RoundOverhead]:
-        """Return the host times of rows, newest first; for one that cannot be read newer ones stand in.
-
-        Raises:
-            StoreError: the newest cannot be read.
-        """
+        """Return the host times of rows, newest first, without unreadable ones; StoreError where that is the newest."""
         times: list[RoundOverhead] = []
         for row in rows:
             try:
@@ -136,7 +113,6 @@ class Measurements(Database):
 
 
 def _contributing(times: Sequence[RoundOverhead]) -> list[RoundOverhead]:
-    """Return those of some host times, newest first, that have samples no newer one of the newest's regime has."""
     said: set[object] = set()
     found = []
     for each in times:
@@ -186,11 +162,7 @@ def measurement_row(surface_id: int, profile_id: int | None, measurement: Measur
 
 
 def counting_cells(filters: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
-    """Return the query of the newest row of every cell that belongs to its batch's newest profile.
-
-    Args:
-        filters: conditions on the surfaces looked at; the fewer surfaces, the faster.
-    """
+    """Return the query of the newest row of every cell of its batch's newest profile; fewer surfaces are faster."""
     profiled = last_profiled_cells(filters).add_columns(*PROFILED).subquery()
     of_batch = (profiled.c.surface_id == MeasurementTable.surface_id) & (profiled.c.batch == MeasurementTable.batch)
     is_added_since = profiled.c.id.is_(None) | (MeasurementTable.id > profiled.c.id)
@@ -214,7 +186,6 @@ def _of_surfaces(filters: Sequence[ColumnElement[bool]]) -> list[ColumnElement[b
 def _newest_cells(
     session: Session, filters: Sequence[ColumnElement[bool]]
 ) -> Iterator[tuple[SurfaceTable, MeasurementTable]]:
-    """Yield the cells that count, those of one surface together."""
     rows = select(SurfaceTable, MeasurementTable).join(MeasurementTable)
     rows = rows.where(MeasurementTable.id.in_(counting_cells(filters)), *filters)
     yield from session.execute(rows.order_by(SurfaceTable.id, *CELL))

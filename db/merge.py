@@ -65,14 +65,10 @@ class Merged:
 def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
     """Take from another store what this one lacks, all of it or nothing, and return what became of it.
 
-    In a store the newest row of a setup counts. So what is older than what is here of the same setup is left out, host
-    times only where newer ones have all their batches and kinds of round, and a plan that is older than the setup's
-    newest comes in retired. Which plan counts is decided here, not elsewhere:
-    promotions are taken over for setups that are new here, in the order in which they happened, and nowhere else.
-
-    Args:
-        database: takes the records.
-        items: yields them, a plan after its sources; called again where the server has to be waited for.
+    Of a setup the newest row counts, so older ones are left out; host times only where newer ones have all their
+    batches and kinds of round. A plan older than the setup's newest comes in retired. Promotions are taken over, in
+    order, only for setups that are new here: this store decides which plan counts. `items` yields a plan after its
+    sources, maybe repeatedly.
 
     Raises:
         StoreError: the records or the database are damaged; nothing was changed.
@@ -89,8 +85,6 @@ def merge(database: Database, items: Callable[[], Iterable[Shared]]) -> Merged:
 
 
 class _Merging:
-    """One merge under way, inside its transaction."""
-
     def __init__(self, session: Session) -> None:
         self._session = session
         self._added: Counter[str] = Counter()
@@ -102,12 +96,10 @@ class _Merging:
         self._last = {table: session.scalar(select(func.max(table.id))) or 0 for table in SETUPS}  # that was here
 
     def finish(self) -> Merged:
-        """Write what happened to plans, which waits for the last file, and return what became of what came in."""
         self._left_out += self._arrivals.settle(self._session)
         return Merged(added=dict(self._added), known=dict(self._known), left_out=tuple(self._left_out))
 
     def take(self, item: Shared) -> None:
-        """Take one record."""
         match item:
             case SharedDevice():
                 found = select(DeviceTable.id).filter_by(fingerprint=item.device.fingerprint)
@@ -142,7 +134,7 @@ class _Merging:
     ) -> None:
         """Take a record unless it is here, or newer ones of its setup that were here say all of it.
 
-        What came in by this merge is not newer: it comes in the order in which it was kept, whatever its clocks say.
+        What this merge brought is not newer: it comes in the order of storing, whatever its clocks say.
         """
         table, names = type(row), setup_columns(row)
         alike = select(table.id, table.document, table.created).filter_by(**names)
@@ -161,7 +153,7 @@ class _Merging:
         self._add(item.kind, row, item.created)
 
     def _take_cells(self, item: SharedSurface) -> None:
-        """Take the cells of a surface that are not here; of a batch of which newer cells are here, none."""
+        """Take the new cells of a surface; of a batch of which newer cells are here, none."""
         surface_id = surface_id_of(self._session, item.surface)
         file = self._files[surface_id]
         self._files[surface_id] += 1
@@ -183,10 +175,9 @@ class _Merging:
             self._leave_out(f"{count} cells at batch {batch} of {where}: cells of {newest} are here")
 
     def _profile(self, file: int, number: int | None) -> int | None:
-        """Return the profile of this store that stands for one of the other's.
+        """Return the profile of this store for one of the other's.
 
-        Files of one surface may come from different stores, in which one number means different profiles. So the first
-        file of every surface has its profiles, the second has others, and so on.
+        Files of one surface may come from stores that number differently, so each of its files has its own profiles.
         """
         if number is None:
             return None
@@ -218,7 +209,7 @@ class _Merging:
         self._arrivals.add_plan(row.id, item, newest)
 
     def _take_outcomes(self, item: SharedPlan, plan_id: int) -> None:
-        """Take what became of a plan as far as it is not here; of equal texts as many as there are there."""
+        """Take the new outcomes of a plan; of equal texts as many as there are there."""
         tables: tuple[tuple[str, OutcomeTable, Sequence[SharedOutcome]], ...] = (
             ("observation", ObservationTable, item.observations),
             ("validation", ValidationTable, item.validations),
@@ -242,13 +233,9 @@ class _Merging:
 
 
 def _said_since(record: object, newer: Sequence[tuple[str, str]]) -> str:
-    """Return when the last of some newer rows was kept, "" where together they do not say all that a record says.
+    """Return the time of the last of some newer rows, "" where together they lack something of a record.
 
-    Host times are by batch and kind of round in one regime, an agreement is along certain texts.
-
-    Args:
-        record: may be hidden by them.
-        newer: moment and document of each, of the same names.
+    Host times are compared by batch and kind of round in one regime, an agreement by its texts.
     """
     if isinstance(record, RoundOverhead):
         times = [(created, each) for created, each in _read(RoundOverhead, newer) if each.regime == record.regime]
@@ -262,7 +249,6 @@ def _said_since(record: object, newer: Sequence[tuple[str, str]]) -> str:
 
 
 def _read(kind: type[Record], rows: Sequence[tuple[str, str]]) -> list[tuple[str, Record]]:
-    """Return the moments and records of those rows that can be read."""
     return [(created, record) for created, document in rows for record in readable(kind, [document])]
 
 

@@ -24,12 +24,7 @@ _one_at_a_time = threading.Lock()  # alembic keeps the running migration in modu
 
 
 class OlderSchemaError(StoreError):
-    """A database that is not to be changed has no schema of ours, or that of an older version.
-
-    Attributes:
-        seen: what is wrong.
-        advice: the command that changes it.
-    """
+    """A database that may not be changed has no or an older schema; it holds the command that changes it."""
 
     def __init__(self, shown_url: str, versions: Sequence[str]) -> None:
         found = f"schema {', '.join(versions)}, this spectune's is {HEAD}" if versions else "nothing of spectune in it"
@@ -54,10 +49,7 @@ def stored_versions(connection: Connection) -> tuple[str, ...]:
 def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
     """Create or upgrade the schema in one transaction; a database that is up to date is only read.
 
-    Args:
-        reader: opens transactions that read.
-        writer: opens transactions that write, one after the other across processes where the database can.
-        shown_url: how messages name the database.
+    `writer` opens transactions one after the other, across processes where the database can.
 
     Raises:
         StoreError: the schema is newer than this version of spectune.
@@ -73,12 +65,7 @@ def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
 
 
 def require_current(connection: Connection, shown_url: str) -> None:
-    """Check that a database has this version's schema.
-
-    Raises:
-        OlderSchemaError: it has an older one, or none.
-        StoreError: it has a newer one.
-    """
+    """Raise OlderSchemaError where a database has an older schema or none, StoreError where a newer one."""
     if not _is_current(connection, shown_url):
         raise OlderSchemaError(shown_url, stored_versions(connection))
 

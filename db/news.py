@@ -1,4 +1,4 @@
-"""What is new in a store: highest numbers and counts of its rows, so that a memory of them can be kept current."""
+"""What is new in a store: highest numbers and counts of its rows, so that a memory of them stays current."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ class Event:
 class News:
     """What a store holds beyond what was known, all of it seen at one moment.
 
-    Attributes:
-        known: the numbers of that moment.
-        plans, events: those with higher numbers, oldest first; or all of them, where that is said.
-        devices, models: all that can be read, where one is new; else None.
+    Plans and events are new or all, oldest first; devices and models are all readable ones, None without a new one.
     """
 
     known: Known
@@ -85,7 +82,6 @@ def schema_of(database: Database) -> str:
 
 
 def _now(session: Session) -> Known:
-    """Return the highest numbers and counts, by looks into indexes."""
     columns = [
         select(summary).scalar_subquery()
         for summary in (

@@ -26,11 +26,7 @@ class Outcomes(Database):
     """Observations and validations, only ever added; their texts are other floors' records."""
 
     def add_observation(self, plan_id: int, document: str) -> None:
-        """Keep what a decoder saw while it ran a plan.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Store what a decoder saw while it ran a plan; raise StoreError where there is no such plan."""
         self._append(ObservationTable, plan_id, document)
 
     def observations(self, plan_id: int) -> list[str]:
@@ -47,11 +43,7 @@ class Outcomes(Database):
         return self._read(lambda session: list(session.scalars(found.limit(limit)))[::-1])
 
     def add_validation(self, plan_id: int, document: str) -> None:
-        """Keep what a plan delivered when it was measured.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Store what a plan delivered when it was measured; raise StoreError where there is no such plan."""
         self._append(ValidationTable, plan_id, document)
 
     def validations(self, plan_id: int) -> list[str]:
@@ -79,7 +71,6 @@ class Outcomes(Database):
         return self._read(lambda session: [OutcomeRow(**row) for row in session.execute(found).mappings()])
 
     def _existing(self, session: Session, plan_id: int) -> PlanTable:
-        """Return a plan's row."""
         row = session.get(PlanTable, plan_id)
         if row is None:
             raise StoreError(f"there is no plan {plan_id} in {self.url}; list them with: spectune list")

@@ -1,8 +1,8 @@
-"""Waiting for a database server that went away, without losing a write or keeping it twice.
+"""Waiting for a database server that went away, without losing a write or storing it twice.
 
-A connection that is lost while a transaction is committed says nothing about it: it may or may not be kept. So such a
-transaction writes a key of its own beside its rows. When it is begun again it writes the same key first: if an earlier
-attempt was kept, or is just being kept, the server refuses the key, once that attempt has ended, and all is well.
+A connection lost during a commit leaves open whether it took place. So the transaction writes a key of its own beside
+its rows, and first of all when it is repeated: if an earlier attempt was stored, or is just being stored, the server
+refuses the key once that one has ended.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ Result = TypeVar("Result")
 
 
 def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
-    """Return what an attempt returns; one that fails because the database is away is made again after a pause.
-
-    Args:
-        attempt: may be made any number of times.
-        patience_s: no attempt begins later than this.
-
-    Raises:
-        StoreAwayError: the last attempt failed too.
-    """
+    """Return an attempt's result, repeated while the database is away; StoreAwayError after `patience_s`."""
     deadline, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
     while True:
         try:
@@ -49,26 +41,17 @@ def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
 
 
 class KeptOnce(Generic[Result]):
-    """One transaction under one key; it may be attempted again and is kept at most once."""
+    """One transaction under one key; it may be attempted again and is stored at most once."""
 
     def __init__(self, writing: Callable[[], AbstractContextManager[Session]], work: Callable[[Session], Result]):
-        """Describe the transaction.
-
-        Args:
-            writing: opens a transaction that writes.
-            work: writes the rows and returns what the caller wants to know.
-        """
+        """Describe a transaction: `writing` opens it, `work` writes its rows and returns the result."""
         self._writing, self._work = writing, work
         self._row = {"key": uuid4().hex}
         self._results: list[Result] = []  # of attempts whose work was done, the last of which may have been kept
         self._is_first = True
 
     def attempt(self) -> Result:
-        """Return the result of the attempt that was kept, this one or an earlier one.
-
-        Raises:
-            StoreAwayError: the database went away; attempt again.
-        """
+        """Return the result of the attempt that was stored, now or earlier; StoreAwayError asks for another attempt."""
         with self._writing() as session:
             if self._was_kept(session):
                 return self._results[-1]

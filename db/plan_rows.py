@@ -33,13 +33,7 @@ def setup_rows(store: Store) -> list[SetupRow]:
 
 
 def newest_plans(store: Store, most: int, devices: Sequence[str] = ()) -> list[PlanRow]:
-    """Return what the store says about the newest plans, newest first.
-
-    Args:
-        store: where they are.
-        most: of them.
-        devices: only plans filed under one of these; under any where empty.
-    """
+    """Return the store's rows of the newest plans, newest first, at most so many, of these devices or of all."""
     if not isinstance(store, Database):
         rows = [row for row in store.plans() if not devices or row.device in devices]
         return rows[::-1][:most]
@@ -68,12 +62,7 @@ def _counted(rows: Iterable[PlanRow]) -> list[SetupRow]:
 
 
 def counting(store: Store, rows: Iterable[PlanRow]) -> dict[int, int]:
-    """Return by plan which plan counts for its setup; plans that are retired are left out.
-
-    Args:
-        store: asked only about setups of which several plans are promoted.
-        rows: all of its plans, oldest first.
-    """
+    """Return by plan which one counts for its setup, without retired ones; rows are all plans, oldest first."""
     setups: dict[tuple[str, str, str, float], list[PlanRow]] = {}
     for row in rows:
         if row.state != "retired":
@@ -83,7 +72,6 @@ def counting(store: Store, rows: Iterable[PlanRow]) -> dict[int, int]:
 
 
 def _counting_of(store: Store, plans: Sequence[PlanRow]) -> int:
-    """Return which of a setup's plans counts."""
     promoted = [row for row in plans if row.state == "promoted"]
     if len(promoted) < 2:
         return (promoted or plans)[-1].id

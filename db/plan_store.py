@@ -1,4 +1,4 @@
-"""What a store promises of plans: they are kept, found, promoted and retired, and what became of them is kept too."""
+"""What a store promises of plans: they are stored, found, promoted and retired, and so are their outcomes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PlanStore(Protocol):
         ...
 
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
-        """Return what a plan was computed from; nothing is known of plans that an older version kept."""
+        """Return what a plan was computed from; nothing is known of an older version's plans."""
         ...
 
     def plan_events(self, plan_id: int) -> list[PlanEvent]:

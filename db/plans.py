@@ -22,7 +22,7 @@ FILED_APART = (WHAT_IF, ENGINE_PLAN)
 
 
 def mark_of(device: str) -> str:
-    """Return what stands before the device that a plan is filed under; nothing before that of a device's own plans."""
+    """Return the prefix of the device that a plan is filed under; none before a device's own plans."""
     return next((mark for mark in FILED_APART if device.startswith(mark)), "")
 
 
@@ -40,16 +40,10 @@ class Plans(Shelf):
         temperature: float,
         sources: Sequence[PlanSource] = (),
     ) -> int:
-        """Keep a plan's text with its hash and what it was computed from, and return its id.
+        """Store a plan's text, returned byte for byte, with its hash and sources, and return its id.
 
-        Args:
-            plan_json: the plan, returned byte for byte.
-            device: Device.fingerprint.
-            device_kind: Device.kind_key.
-            target: ModelIdentity.key.
-            workload: name of the prompts.
-            temperature: of the requests; within 1e-9 is the same setup.
-            sources: the records it was computed from.
+        `device` is a Device.fingerprint, `device_kind` a Device.kind_key, `target` a ModelIdentity.key. Temperatures
+        within 1e-9 are the same setup.
         """
         setup = setup_of(PlanTable.device == device, target, workload, temperature)
 
@@ -74,9 +68,9 @@ class Plans(Shelf):
         workload: str,
         temperature: float,
     ) -> PlanRow:
-        """Return the plan of a setup that counts, made on exactly this device or on any device of this kind.
+        """Return the plan that counts for a setup, made on exactly this device or on any of this kind.
 
-        That is the one promoted last and not retired since; without one, the newest that is not retired.
+        It is the one promoted last and not retired since, else the newest that is not retired.
 
         Raises:
             NoPlanError: the store holds none.
@@ -92,11 +86,7 @@ class Plans(Shelf):
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
 
     def plan(self, plan_id: int) -> str:
-        """Return the text of one plan, byte for byte as it was added.
-
-        Raises:
-            StoreError: there is no such plan, or its text no longer has its hash.
-        """
+        """Return a plan's text, byte for byte; raise StoreError where it is missing or no longer has its hash."""
 
         def work(session: Session) -> str:
             row = self._existing(session, plan_id)
@@ -107,11 +97,7 @@ class Plans(Shelf):
         return self._read(work)
 
     def plan_row(self, plan_id: int) -> PlanRow:
-        """Return what the store says about one plan.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return the store's row of one plan; raise StoreError where there is none."""
 
         def work(session: Session) -> PlanRow:
             plan = self._existing(session, plan_id)
@@ -120,11 +106,7 @@ class Plans(Shelf):
         return self._read(work)
 
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
-        """Return what a plan was computed from; nothing is known of plans that an older version kept.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return a plan's sources, none for an older version's plan; raise StoreError where there is no such plan."""
         return self._read(lambda session: sources_of(session, self._existing(session, plan_id).id))
 
     def plans(
@@ -139,17 +121,10 @@ class Plans(Shelf):
         temperature: float | None = None,
         state: str | None = None,
     ) -> list[PlanRow]:
-        """Return what the store says about plans, oldest first.
+        """Return the store's rows of plans, oldest first.
 
-        Args:
-            limit: at most so many; all where absent.
-            after: only plans whose id is greater than this.
-            device: only this Device.fingerprint.
-            device_kind: only this Device.kind_key.
-            target: only this ModelIdentity.key.
-            workload: only for these prompts.
-            temperature: only within 1e-9 of this.
-            state: only "kept", "promoted", "retired" or "restored".
+        Of a Device.fingerprint, Device.kind_key or ModelIdentity.key, with an id above `after`, a temperature within
+        1e-9, a state "kept", "promoted", "retired" or "restored".
         """
         names = {"device": device, "device_kind": device_kind, "target": target, "workload": workload}
         found = with_states().where(

@@ -25,10 +25,10 @@ SESSION: dict[str, int] = {  # the server's names: a client that is gone must no
 
 
 def postgres_engine(url: URL) -> Engine:
-    """Return an engine whose connections do not outlive their other side for long.
+    """Return an engine whose connections do not long outlive their other side.
 
-    A server that goes away without a word is noticed after about 10 s, a client after 45 s. A server that answers on
-    the network and works on nothing is waited for: nobody can tell it from one that is busy.
+    A silent server is noticed after about 10 s, a client after 45 s. A server that answers on the network but does
+    nothing is waited for: it looks like a busy one.
     """
     is_libpq = url.get_driver_name() in LIBPQ_DRIVERS
     arguments = {name: value for name, value in NOTICE.items() if is_libpq and name not in url.query}

@@ -14,11 +14,7 @@ class NoProfileError(StoreError):
 
 
 def profile_begun(database: Database, profile_id: int) -> str:
-    """Return when a profile was begun, UTC, ISO 8601: with its number it names one profile for good.
-
-    Raises:
-        NoProfileError: there is none of this number.
-    """
+    """Return a profile's begin (UTC, ISO 8601), unique with its number; raise NoProfileError where there is none."""
     found = select(ProfileTable.created).where(ProfileTable.id == profile_id)
     with database._reading() as session:
         begun = session.scalar(found)

@@ -41,22 +41,14 @@ class Transactions(Protocol):
 class ProfileJournal:
     """What one open profile has done so far; a `profiler.protocols.Journal`.
 
-    Every write is one short transaction: it outlives a killed process once the call returns, and no lock is held
-    between calls. After `finish`, or once another process has abandoned the profile, every write is refused.
+    Every write is one short transaction, without a lock between calls; it outlives a killed process once the call
+    returns. After `finish`, or once another process has abandoned the profile, every write is refused.
     """
 
     def __init__(
         self, profile_id: int, *, is_resumed: bool, place: str, read: Transactions, write: Transactions
     ) -> None:
-        """Describe an open profile; `Profiles.open_profile` finds it.
-
-        Args:
-            profile_id: its number in the store.
-            is_resumed: whether an earlier run began it.
-            place: how messages name the store.
-            read: does something in a transaction that reads.
-            write: does something in a transaction that writes.
-        """
+        """Describe an open profile, found by `Profiles.open_profile`; `place` is the store's name in messages."""
         self.profile_id = profile_id
         self.is_resumed = is_resumed
         self._name = f"profile {profile_id} in {place}"
@@ -64,11 +56,7 @@ class ProfileJournal:
         self._write = write
 
     def visits(self) -> list[Visit]:
-        """Return every timed call so far, by ordinal; none once the surfaces are finished.
-
-        Raises:
-            StoreError: a row is damaged; the message names it.
-        """
+        """Return every timed call by ordinal, none once surfaces are finished; StoreError names a damaged row."""
         columns = [getattr(VisitTable, field.name) for field in fields(Visit)]
         found = select(*columns).where(VisitTable.profile_id == self.profile_id).order_by(VisitTable.ordinal)
         rows = self._read(lambda session: session.execute(found).mappings().all())
@@ -78,11 +66,7 @@ class ProfileJournal:
             raise StoreError(f"a visit of {self._name} was damaged: {error}; start over with --fresh") from error
 
     def add_visit(self, visit: Visit) -> None:
-        """Keep one timed call.
-
-        Raises:
-            StoreError: the ordinal is taken, or the profile is no longer open.
-        """
+        """Store one timed call; raise StoreError where the ordinal is taken or the profile no longer open."""
         row = {"profile_id": self.profile_id, **asdict(visit)}
 
         def work(session: Session) -> None:
@@ -95,16 +79,12 @@ class ProfileJournal:
         self._write(work)
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         found = select(PartTable.document).where(PartTable.profile_id == self.profile_id, PartTable.name == name)
         return self._read(lambda session: session.scalar(found))
 
     def add_part(self, name: str, document: str) -> None:
-        """Keep a document under a new name.
-
-        Raises:
-            StoreError: the name is taken, or the profile is no longer open.
-        """
+        """Store a document under a new name; raise StoreError where it is taken or the profile no longer open."""
 
         def work(session: Session) -> None:
             self._require_open(session)
@@ -113,11 +93,7 @@ class ProfileJournal:
         self._write(work)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Keep the cells as measurements, drop the visits and keep the surfaces as a part: all of it or nothing.
-
-        Raises:
-            StoreError: the surfaces were finished before, or the profile is no longer open.
-        """
+        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         document = to_json(tuple(surfaces), tuple[LatencySurface, ...])
 
         def work(session: Session) -> None:
@@ -136,11 +112,7 @@ class ProfileJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
-
-        Raises:
-            StoreError: the profile is no longer open.
-        """
+        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
 
         def work(session: Session) -> None:
             self._require_open(session)
@@ -153,7 +125,6 @@ class ProfileJournal:
         self._write(work)
 
     def _require_open(self, session: Session) -> None:
-        """Hold the profile open until the transaction ends, or refuse to write."""
         state = session.connection().scalar(STATE, {"profile_id": self.profile_id})
         if state != "open":
             raise StoreError(f"{self._name} is {state or 'gone'} and takes nothing more; start the command again")
@@ -175,12 +146,7 @@ class Profiles(Database):
     """Profiles by key; one that was not finished is found again."""
 
     def open_profile(self, key: str, fresh: bool = False) -> ProfileJournal:
-        """Return the newest unfinished profile of a key, or a new one where there is none.
-
-        Args:
-            key: at most 64 characters; equal for what one command may resume of another.
-            fresh: abandon the unfinished ones first, with everything they hold.
-        """
+        """Return the newest unfinished profile of a key (64 characters), or a new one; `fresh` abandons those first."""
         found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
 
         def work(session: Session) -> tuple[int, bool]:

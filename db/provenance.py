@@ -40,11 +40,7 @@ PLACES: dict[str, tuple[type[object], SourceTable, tuple[str, ...]]] = {  # reco
 
 
 def keep_sources(session: Session, plan: PlanTable, sources: Sequence[PlanSource]) -> None:
-    """Write what a plan was computed from, as part of the transaction that writes the plan.
-
-    A record that an older version of spectune wrote has another text than this one would write, so another hash; the
-    source then takes the hash that the row has.
-    """
+    """Write a plan's sources in the plan's transaction; an older version's record has another hash, that of its row."""
     if sources:
         wait_for_turn(session, PRUNING, is_shared=True)
     for source in sources:
@@ -82,7 +78,6 @@ def _keep_manifest(session: Session, document: str) -> None:
 
 
 def _of_surface(session: Session, source: PlanSource) -> PlanSource:
-    """Return a surface's source with the hashes of the rows that hold its cells."""
     assert source.manifest is not None
     manifest = manifest_of(source.manifest)
     cells = select(MeasurementTable.content_hash).join(SurfaceTable).filter_by(**manifest.key)
@@ -109,7 +104,6 @@ def _renamed_cells(session: Session, key: dict[str, str], among: set[str], wante
 
 
 def _of_row(session: Session, source: PlanSource, plan: PlanTable) -> PlanSource:
-    """Return any other source with the hash of the row that holds it."""
     kind, table, alike = PLACES[source.kind]
     if session.scalar(select(table.id).filter_by(content_hash=source.content_hash).limit(1)) is not None:
         return replace(source, is_held=True)

@@ -1,4 +1,4 @@
-"""Taking out of a store what nothing needs any more: what is superseded, and what nobody went on with."""
+"""Taking out of a store what nothing needs: replaced records and abandoned profiles."""
 
 from __future__ import annotations
 
@@ -65,17 +65,12 @@ class Pruned:
 
 
 def prune(database: Database, *, dry_run: bool = False, observations: int | None = None) -> list[Pruned]:
-    """Take out what nothing needs, in one transaction, and return what that is; an SQLite file gets smaller.
+    """Delete what nothing needs, in one transaction, and return what that is; an SQLite file gets smaller.
 
-    Kept are the cells that make each surface, the newest host times of each setup and regime, the newest trace and
-    agreement of each setup, and every source of a plan that counts or is promoted. Plans and validations are never
-    taken out, nor are traces, host times and agreements that cannot be read. Sources of other plans that go are
-    marked as no longer held. Profiles that nobody went on with for `PROFILES_LAST_S` are abandoned.
-
-    Args:
-        database: whose rows.
-        dry_run: only say what would be taken out.
-        observations: how many of each plan stay, the newest; all where None.
+    What stays: the cells of each surface, the newest host times of each setup and regime, the newest trace and
+    agreement of each setup, all sources of plans that count or are promoted, all plans and validations, and unreadable
+    records. Other plans' lost sources are marked as no longer held. Profiles idle for `PROFILES_LAST_S` are abandoned.
+    `observations` newest ones stay of each plan; None keeps all.
     """
     if dry_run:
         return database._read(lambda session: _listed(session, _superfluous(session, observations)))
@@ -96,7 +91,6 @@ def prune(database: Database, *, dry_run: bool = False, observations: int | None
 
 
 def _superfluous(session: Session, observations: int | None) -> Numbers:
-    """Return the numbers of rows that nothing needs."""
     cells = session.scalars(select(MeasurementTable.id)).all()  # first: what is added meanwhile is no candidate
     plans = _plans_that_matter(session)
     needed = {*session.scalars(counting_cells()), *session.scalars(last_profiled_cells()), *_named(session, plans)}
@@ -121,14 +115,12 @@ def _superfluous(session: Session, observations: int | None) -> Numbers:
 
 
 def _older_observations(session: Session, kept: int) -> list[int]:
-    """Return all observations of every plan but the newest few."""
     place = func.row_number().over(partition_by=ObservationTable.plan_id, order_by=ObservationTable.id.desc())
     numbered = select(ObservationTable.id, place.label("place")).subquery()
     return list(session.scalars(select(numbered.c.id).where(numbered.c.place > kept)))
 
 
 def _forgotten_profiles(session: Session) -> list[int]:
-    """Return the open profiles to which nothing was added for long."""
     long_ago = utc_ago(PROFILES_LAST_S)
     lively = (select(table.profile_id).where(table.created > long_ago) for table in (VisitTable, PartTable))
     idle = select(ProfileTable.id).where(ProfileTable.state == "open", ProfileTable.created < long_ago)
@@ -150,7 +142,6 @@ def _newest_traces(session: Session, old: Collection[int]) -> set[int]:
 
 
 def _newest_agreements(session: Session) -> set[int]:
-    """Return how models of the same names agree: the newest of every target, workload and temperature."""
     newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(PairwiseTable).order_by(PairwiseTable.id)):
         agreement = _read(PairwiseAcceptance, row.document)
@@ -159,7 +150,6 @@ def _newest_agreements(session: Session) -> set[int]:
 
 
 def _newest_times(session: Session) -> set[int]:
-    """Return what a setup goes by in each regime: the newest host times of every batch size and kind of policy."""
     newest: dict[tuple[object, ...], int] = {}
     for row in session.scalars(select(OverheadTable).order_by(OverheadTable.created, OverheadTable.id)):
         times = _read(RoundOverhead, row.document)
@@ -190,7 +180,6 @@ def _plans_that_matter(session: Session) -> list[int]:
 
 
 def _named(session: Session, plans: Sequence[int]) -> Iterable[int]:
-    """Yield the cells of the surfaces that plans rest on."""
     hashes = select(PlanSourceTable.content_hash).where(
         PlanSourceTable.kind == "surface", PlanSourceTable.plan_id.in_(plans)
     )
@@ -202,7 +191,6 @@ def _named(session: Session, plans: Sequence[int]) -> Iterable[int]:
 
 
 def _listed(session: Session, found: Numbers) -> list[Pruned]:
-    """Say what rows are about, in as few lines as there are surfaces and setups."""
     about: Counter[tuple[str, str]] = Counter()
     names = (SurfaceTable.device, SurfaceTable.model, SurfaceTable.role, SurfaceTable.regime, SurfaceTable.dtype)
     for part in _parts(found["measurement"]):
@@ -236,7 +224,6 @@ def _take_out(session: Session, found: Numbers) -> None:
 
 
 def _mark_sources(session: Session) -> None:
-    """Say of every source that lost something that the store no longer holds it."""
     held = select(PlanSourceTable.content_hash).where(PlanSourceTable.is_held)
     lost: list[str] = []
     for kind, (table, _) in SUPERSEDED.items():

@@ -1,4 +1,4 @@
-"""The JSON Schemas of what stores exchange, one per kind; `python -m spectune.db.published` writes them anew."""
+"""The JSON Schemas of what stores exchange, one per kind; `python -m spectune.db.published` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipts: the answer to a write is kept in the transaction of the write, and given again to its repetition."""
+"""Receipts: a write's answer is stored in its transaction, and returned to a repeated request."""
 
 from __future__ import annotations
 
@@ -31,23 +31,14 @@ class Receipts:
     """Does every named write of a store at most once."""
 
     def __init__(self, database: Database) -> None:
-        """Take the store that is written to."""
         self._database = database
 
     def once(self, key: str, token_name: str, digest: str, work: Callable[[], Receipt]) -> Receipt:
-        """Do a write and keep its answer, both or neither; or return the answer it was given before.
+        """Do a write and store its answer, both or neither; or return the answer that it got before.
 
-        Of two requests with one key at the same time, the second waits for the first.
-
-        Args:
-            key: the client's name for the write; whoever repeats all of it is answered, since a token may have been
-                replaced while the client waited.
-            token_name: who writes.
-            digest: sha256 of all that was asked for, 64 hex digits.
-            work: reads and writes the same store, in this thread; whatever it raises undoes all of it.
-
-        Raises:
-            RequestError: the key was used for something else.
+        A second request with the same key waits for the first. Any token gets the answer, since it may have been
+        replaced meanwhile. `digest` is the request's sha256 in hex; RequestError where the key has another. `work` uses
+        the same store, in this thread; whatever it raises undoes all of it.
         """
         hashed = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         with self._database.transaction() as session:
@@ -73,7 +64,7 @@ def _known(session: Session, hashed: str) -> ReceiptTable | None:
 
 
 def _claimed(session: Session, row: ReceiptTable) -> ReceiptTable | None:
-    """Write the row; where another transaction has just kept one of the same key, return that one."""
+    """Write the row; where another transaction has just stored one of the same key, return that one."""
     hashed = row.key
     try:
         with session.begin_nested():

@@ -39,11 +39,7 @@ class OpenProfile(Journal, Protocol):
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
-
-        Raises:
-            StoreError: the profile is no longer open.
-        """
+        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
         ...
 
 

@@ -17,11 +17,10 @@ from .wire import OpenedProfile, ProfileOpening
 
 
 class RemoteStore(RemoteRecords, RemotePlans):
-    """Everything a service remembers; open it with `open_store`, use it as a context manager.
+    """Everything a service stores; open it with `open_store`, use it as a context manager.
 
-    Every write is kept by the service once its call returns, and kept once however often the network made it try.
-    Three things are kept on this machine: plans and lists of plans that were read, for when the service does not
-    answer; observations that could not be delivered; and visits of open profiles. Safe to share between threads.
+    Each write is stored once, and when its call returns. This machine keeps plans and their lists, for when the service
+    is away, undelivered observations, and visits of open profiles. Threads may share it.
     """
 
     def __init__(
@@ -30,26 +29,12 @@ class RemoteStore(RemoteRecords, RemotePlans):
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the service.
-
-        Args:
-            url: where it is, and the token for it.
-            sleep: waits some seconds before another attempt.
-            clock: seconds; tells when something is due.
-
-        Raises:
-            StoreError: it does not answer and was never asked before, refuses, or speaks another language.
-        """
+        """Open the service, or raise StoreError; `sleep` waits seconds before another attempt, `clock` tells them."""
         super().__init__(url, sleep, clock)
         self._journals: WeakSet[RemoteJournal] = WeakSet()
 
     def open_profile(self, key: str, fresh: bool = False) -> RemoteJournal:
-        """Return the newest unfinished profile of a key, or a new one where there is none.
-
-        Args:
-            key: at most 64 characters; equal for what one command may resume of another.
-            fresh: abandon the unfinished ones first, with everything they hold.
-        """
+        """Return a key's newest unfinished profile, or a new one, as `Profiles.open_profile`."""
         opened = self._service.ask(OpenedProfile, "/v1/profiles", ProfileOpening(key=key, fresh=fresh))
         spool = begun_spool(self._folder / "profiles", key, opened)
         abandon_others(spool)

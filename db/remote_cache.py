@@ -1,4 +1,4 @@
-"""What a service answered before: asked again with its ETag, and used when the service does not answer."""
+"""A service's earlier answers: revalidated by their ETag, and used when the service does not answer."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ class AnswerCache:
     """Answers of one service on disk; damaged ones are as good as absent, and the oldest make room."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep answers in a folder, made with the first of them."""
         self._folder = folder
 
     def recalled(self, asked: str) -> Kept | None:
-        """Return what was answered, None where nothing whole is kept."""
+        """Return the earlier answer, None where nothing whole is stored."""
         try:
             kept = from_json(Kept, self._file(asked).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, SpectuneError):
@@ -49,7 +48,7 @@ class AnswerCache:
         return kept if kept.asked == asked and kept.is_whole else None
 
     def keep(self, asked: str, body: str, etag: str | None) -> None:
-        """Keep an answer as the newest; one that cannot be written is not kept, and nothing else happens."""
+        """Store an answer as the newest; one that cannot be written is left out, and nothing else happens."""
         if len(body) > MOST_BYTES // 4:  # it would push out everything else
             return
         kept = Kept(asked=asked, at=utc_now(), etag=etag, body=body, body_hash=_hash(body))

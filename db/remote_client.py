@@ -1,4 +1,4 @@
-"""One open service: asked who it is once, closed once."""
+"""One open service, which says once who it is, and is closed once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,13 @@ from .wire import ServiceInfo
 
 
 class RemoteClient:
-    """A service that speaks this client's language, and what is kept of it on this machine."""
+    """A service that speaks this client's language, and what this machine stores of it."""
 
     def __init__(self, url: ServiceUrl, sleep: Callable[[float], None], clock: Callable[[], float]) -> None:
-        """Ask the service who it is; where it does not answer, what it said last time will do.
-
-        Args:
-            url: of the service.
-            sleep: waits some seconds before another attempt.
-            clock: seconds; tells when something is due.
+        """Ask the service who it is, or take its last answer; `sleep` waits seconds before another attempt.
 
         Raises:
-            AwayError: it does not answer, and nothing it said before is kept.
+            AwayError: it does not answer, and no earlier answer is here.
             StoreError: it refuses, is no planner service, or speaks another language.
         """
         self._folder = service_folder(url)

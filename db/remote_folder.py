@@ -21,11 +21,7 @@ def service_folder(url: ServiceUrl) -> Path:
 
 
 def made(folder: Path) -> Path:
-    """Return a folder that is there, for this user alone.
-
-    Raises:
-        StoreError: it cannot be made.
-    """
+    """Return a folder that is there, for this user alone; raise StoreError where it cannot be made."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -34,11 +30,7 @@ def made(folder: Path) -> Path:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file in one step: no reader, and no crash, sees half of it.
-
-    Raises:
-        StoreError: the disk is full, or the folder may not be written.
-    """
+    """Write a file in one step: no reader, and no crash, sees half of it; raise StoreError where it cannot."""
     partial = file.with_name(f"{file.name}.{os.getpid()}-{get_ident()}.partial")
     made(file.parent)
     try:
@@ -59,12 +51,7 @@ def remove(file: Path) -> None:
 
 
 def files_by_age(folder: Path, suffix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a folder with their facts, the ones written last first; one that has just gone is left out.
-
-    Args:
-        folder: that is looked into.
-        suffix: of the files; where "", half-written ones that a killed process left are among them.
-    """
+    """Yield a folder's files and facts, last written first; without a suffix half-written ones, too."""
     found: list[tuple[Path, os.stat_result]] = []
     for file in folder.glob(f"*{suffix}"):
         try:

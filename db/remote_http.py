@@ -2,7 +2,7 @@
 
 StoreError
 ├── StoreAwayError
-│   └── AwayError      the service does not answer; what was asked may be asked again later
+│   └── AwayError      the service does not answer; the same request may be sent later
 └── RefusedError       it answered, and refused
 """
 
@@ -98,16 +98,7 @@ class Transport:
     def __init__(
         self, url: ServiceUrl, sleep: Callable[[float], None] = time.sleep, timeout: httpx.Timeout = TIMEOUT
     ) -> None:
-        """Prepare for requests; nothing is sent yet.
-
-        Args:
-            url: of the service.
-            sleep: waits some seconds before another attempt.
-            timeout: of each wait for the network.
-
-        Raises:
-            StoreError: SPECTUNE_CA_FILE cannot be used.
-        """
+        """Prepare for requests; nothing is sent yet; StoreError where SPECTUNE_CA_FILE cannot be used."""
         self.url = url
         self._sleep = sleep
         headers = {"User-Agent": f"spectune/{version('spectune')}"}
@@ -131,7 +122,7 @@ class Transport:
         return self._client.is_closed
 
     def send(self, ask: Ask, patience: Patience = PATIENT) -> Answer:
-        """Return what the service answers: 2xx, or 304 where an ETag was sent.
+        """Return the service's answer: 2xx, or 304 where an ETag was sent.
 
         Raises:
             AwayError: no attempt was answered.
@@ -201,8 +192,6 @@ class Transport:
 
 
 class _AgainError(Exception):
-    """An attempt that may be repeated."""
-
     def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
         self.wait_s = wait_s
@@ -228,7 +217,6 @@ def _headers(ask: Ask) -> dict[str, str]:
 
 
 def _trusted() -> ssl.SSLContext | bool:
-    """Return whom to trust: the authorities everybody trusts, and that of SPECTUNE_CA_FILE."""
     file = os.environ.get(CA_VARIABLE)
     if not file:
         return True
@@ -241,7 +229,6 @@ def _trusted() -> ssl.SSLContext | bool:
 
 
 def _tls_fault(error: BaseException) -> str | None:
-    """Say what is wrong with the other side's certificate or TLS; None where something else is."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             advice = f"set {CA_VARIABLE} to the file of its authority, or mend the certificate"
@@ -273,7 +260,6 @@ def _problem(body: bytes) -> dict[str, Any]:  # Any: JSON values of whoever answ
 
 
 def _wait_s(retry_after: str | None) -> float:
-    """Return the seconds a service asks to wait: it says so in seconds or by a date."""
     if not retry_after:
         return 0.0
     try:

@@ -1,4 +1,4 @@
-"""A profile whose journal is kept by a service: calls are written down here at once, and there in batches."""
+"""A profile whose journal is at a service: calls are written down here at once, and there in batches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ LONGEST_PAUSE_S = 60.0  # between two attempts while it does not
 class RemoteJournal:
     """What one open profile has done so far; a `profiler.protocols.Journal`.
 
-    A visit outlives a killed process of this machine once `add_visit` returns: it is in a local file. It reaches the
-    service within `BATCH_S` seconds or `BATCH_VISITS` visits, or as soon as the service answers again, in one request
-    between two timed calls and never beside one. Everything else is kept by the service once the call returns.
-    After `finish`, or once another process has abandoned the profile, every write is refused; where that process runs
-    on another machine, with the next batch.
+    A visit outlives a killed process once `add_visit` returns: it is in a local file. It reaches the service within
+    `BATCH_S` seconds or `BATCH_VISITS` visits, or as soon as the service answers again, between two timed calls and
+    never beside one. All else is at the service once the call returns. After `finish`, or once another process
+    abandoned the profile, writes are refused; where that process is on another machine, with the next batch.
     """
 
     def __init__(
@@ -40,14 +39,7 @@ class RemoteJournal:
         spool: VisitSpool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Go on with an open profile; `RemoteStore.open_profile` finds it.
-
-        Args:
-            service: that keeps it.
-            opened: its number, and whether an earlier run began it.
-            spool: its local file, begun.
-            clock: seconds; tells when a batch is due.
-        """
+        """Go on with an open profile from `RemoteStore.open_profile`; the clock tells when a batch is due."""
         self.profile_id = opened.profile_id
         self.is_resumed = opened.is_resumed
         self._service, self._spool, self._clock = service, spool, clock
@@ -60,22 +52,14 @@ class RemoteJournal:
         self._due_s = clock() + BATCH_S
 
     def visits(self) -> list[Visit]:
-        """Return every timed call so far, by ordinal: what the service has, and what it has not been sent yet.
-
-        Raises:
-            StoreError: a visit is damaged, or the profile was gone on with on another machine.
-        """
+        """Return every timed call by ordinal, sent or not; StoreError if damaged, or resumed on another machine."""
         self._spool.learn()
         self._reconcile()
         together = {**self._delivered, **self._spool.visits}
         return [together[ordinal] for ordinal in sorted(together)]
 
     def add_visit(self, visit: Visit) -> None:
-        """Keep one timed call.
-
-        Raises:
-            StoreError: the ordinal is taken, or the profile is no longer open.
-        """
+        """Store one timed call; raise StoreError where the ordinal is taken or the profile no longer open."""
         if not self._spool.is_open:
             raise self._closed()
         if visit.ordinal in self._delivered:
@@ -88,23 +72,15 @@ class RemoteJournal:
             self._try_to_deliver(ONCE)
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         return self._service.text(self._part(name))
 
     def add_part(self, name: str, document: str) -> None:
-        """Keep a document under a new name.
-
-        Raises:
-            StoreError: the name is taken, or the profile is no longer open.
-        """
+        """Store a document under a new name; raise StoreError where it is taken or the profile no longer open."""
         self._service.write_text(self._part(name), document)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Keep the cells as measurements, drop the visits and keep the surfaces as a part: all of it or nothing.
-
-        Raises:
-            StoreError: the surfaces were finished before, or the profile is no longer open.
-        """
+        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         self._service.write("POST", f"{self._place}/surfaces", Surfaces(surfaces=tuple(surfaces)))
         self._spool.mark_surfaces()
         self._delivered, self._batch = {}, None
@@ -116,11 +92,7 @@ class RemoteJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Keep what was measured besides surfaces, mark the profile finished and drop its parts: all of it or nothing.
-
-        Raises:
-            StoreError: the profile is no longer open.
-        """
+        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
         last = Finish(overhead=overhead, traces=tuple(traces), pairwise=tuple(pairwise))
         self._service.write("POST", f"{self._place}/finish", last)
         self._spool.close("finished")
@@ -169,11 +141,7 @@ class RemoteJournal:
         return any(visit.ordinal in self._delivered for visit in batch.visits)
 
     def _reconcile(self) -> None:
-        """Learn what the service has.
-
-        Raises:
-            StoreError: it has another visit under an ordinal of ours.
-        """
+        """Learn what the service has; raise StoreError where an ordinal of ours has another visit there."""
         kept = {visit.ordinal: visit for visit in self._service.all(Visit, f"{self._place}/visits")}
         ours = self._spool.visits
         if not kept.keys() >= ours.keys() and self._is_done_with(ours):

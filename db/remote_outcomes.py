@@ -1,4 +1,4 @@
-"""What became of plans, at a service: observations are kept here until they are there."""
+"""Outcomes of plans at a service: observations wait here until they are there."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RemoteOutcomes(RemoteClient):
     """Observations and validations of plans; each method is that of a store in a database."""
 
     def add_observation(self, plan_id: int, document: str) -> None:
-        """Keep what a decoder saw while it ran a plan: at the service, or here until it answers.
+        """Store what a decoder saw while it ran a plan: at the service, or here until it answers.
 
-        What waits here goes first, oldest first, once, some with every call; while any is left this one waits too, and
-        while the service refuses this client.
+        Waiting ones go first, oldest first, some with every call; while any is left, or the service refuses this
+        client, this one waits too.
 
         Raises:
             StoreError: there is no such plan, or neither the service nor the disk takes the document.
@@ -47,10 +47,7 @@ class RemoteOutcomes(RemoteClient):
         return self._documents("observations", plan_id)
 
     def newest_observations(self, plan_id: int, limit: int) -> list[str]:
-        """Return the newest observations of a plan, at most so many, oldest first.
-
-        An older service takes no notice of what is asked and answers with the first page; then all are read.
-        """
+        """Return a plan's newest observations, at most so many, oldest first; an older service sends all."""
         if limit <= MOST_ITEMS:
             asked: Params = {"newest": True, "limit": limit}
             page = self._service.get(Page[Document], f"/v1/plans/{plan_id:d}/observations", asked)
@@ -59,11 +56,7 @@ class RemoteOutcomes(RemoteClient):
         return self.observations(plan_id)[-limit:]
 
     def add_validation(self, plan_id: int, document: str) -> None:
-        """Keep what a plan delivered when it was measured; an older service gets it without the tokens of a round.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Store what a plan delivered, for an older service without the tokens of a round; or raise StoreError."""
         place = f"/v1/plans/{plan_id:d}/validations"
         try:
             self._service.write("POST", place, Document(document=document))

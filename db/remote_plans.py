@@ -1,4 +1,4 @@
-"""Plans at a service: those that were read are kept for when it does not answer."""
+"""Plans at a service: those that were read are stored for when it does not answer."""
 
 from __future__ import annotations
 
@@ -31,17 +31,7 @@ class RemotePlans(RemoteOutcomes):
         temperature: float,
         sources: Sequence[PlanSource] = (),
     ) -> int:
-        """Keep a plan's text with its hash and what it was computed from, and return its id.
-
-        Args:
-            plan_json: the plan, returned byte for byte.
-            device: Device.fingerprint.
-            device_kind: Device.kind_key.
-            target: ModelIdentity.key.
-            workload: name of the prompts.
-            temperature: of the requests; within 1e-9 is the same setup.
-            sources: the records it was computed from.
-        """
+        """Store a plan's text, byte for byte, with hash and sources, and return its id, as `Plans.add_plan`."""
         new = NewPlan(
             document=plan_json,
             device=device,
@@ -62,12 +52,7 @@ class RemotePlans(RemoteOutcomes):
         workload: str,
         temperature: float,
     ) -> PlanRow:
-        """Return the plan of a setup that counts, made on exactly this device or on any device of this kind.
-
-        Raises:
-            NoPlanError: the store holds none.
-            StoreError: not exactly one of device and device_kind is given.
-        """
+        """Return the plan that counts for a setup, as `Plans.find_plan`, with its errors."""
         if (device is None) == (device_kind is None):
             raise StoreError(f"give device or device_kind, one of them, got {device!r} and {device_kind!r}")
         setup: Params = {"target": target, "workload": workload, "temperature": float(temperature)}
@@ -81,27 +66,15 @@ class RemotePlans(RemoteOutcomes):
         raise NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", self.url)
 
     def plan(self, plan_id: int) -> str:
-        """Return the text of one plan, byte for byte as it was added.
-
-        Raises:
-            StoreError: there is no such plan, or its text no longer has its hash.
-        """
+        """Return a plan's text, byte for byte; raise StoreError where it is missing or no longer has its hash."""
         return self._reader.text(f"/v1/plans/{plan_id:d}")
 
     def plan_row(self, plan_id: int) -> PlanRow:
-        """Return what the store says about one plan.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return the store's row of one plan; raise StoreError where there is none."""
         return self._reader.get(PlanRow, f"/v1/plans/{plan_id:d}/row")
 
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
-        """Return what a plan was computed from; nothing is known of plans that an older version kept.
-
-        Raises:
-            StoreError: there is no such plan.
-        """
+        """Return a plan's sources, none for an older version's plan; raise StoreError where there is no such plan."""
         return self._service.all(PlanSource, f"/v1/plans/{plan_id:d}/sources")
 
     def plan_events(self, plan_id: int) -> list[PlanEvent]:
@@ -120,18 +93,7 @@ class RemotePlans(RemoteOutcomes):
         temperature: float | None = None,
         state: str | None = None,
     ) -> list[PlanRow]:
-        """Return what the store says about plans, oldest first.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only plans whose id is greater than this.
-            device: only this Device.fingerprint.
-            device_kind: only this Device.kind_key.
-            target: only this ModelIdentity.key.
-            workload: only for these prompts.
-            temperature: only within 1e-9 of this.
-            state: only "kept", "promoted", "retired" or "restored".
-        """
+        """Return the store's rows of plans, oldest first, filtered as by `Plans.plans`."""
         wanted: Params = {
             "device": device,
             "device_kind": device_kind,
@@ -147,12 +109,7 @@ class RemotePlans(RemoteOutcomes):
     ) -> Resolved:
         """Return the plan that the service finds best for a device, and how well it fits.
 
-        Args:
-            device: what it is to run on.
-            target: ModelIdentity.key.
-            workload: name of the prompts; any where None.
-            temperature: of the requests.
-            dtype: number format of the weights: plans made for it go first on each rung; any does where None.
+        `workload` None means any. On each rung plans for the number format `dtype` come first; None takes any.
 
         Raises:
             NoPlanError: the store holds none.
@@ -169,42 +126,21 @@ class RemotePlans(RemoteOutcomes):
             raise PlanError(str(error)) if error.status == CONFLICT else error from error
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on.
-
-        Args:
-            plan_id: the plan.
-            by: who says so, at most 120 characters.
-            reason: why, for people.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count from now on, by someone for a reason; StoreError where missing or retired."""
         self._decide("promote", plan_id, by, reason)
 
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count no more.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count no more; raise StoreError where there is none or it is retired."""
         self._decide("retire", plan_id, by, reason)
 
     def restore_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a retired plan be one of its setup's again; it counts where it is the newest or is promoted.
-
-        Raises:
-            StoreError: there is no such plan, or it is not retired.
-        """
+        """Let a retired plan, else StoreError, be one of its setup's again; it counts where newest or promoted."""
         self._decide("restore", plan_id, by, reason)
 
     def roll_back_plan(
         self, *, device: str, target: str, workload: str, temperature: float, by: str, reason: str
     ) -> PlanRow:
-        """Retire the plan of a setup that counts, and return the one that counts now: the one that did before.
-
-        Raises:
-            StoreError: no plan of the setup counts, or there is none to go back to; nothing was changed.
-        """
+        """Retire the plan that counts and return the one before, which counts now; StoreError changes nothing."""
         back = Rollback(
             device=device, target=target, workload=workload, temperature=float(temperature), reason=reason, by=by
         )

@@ -35,12 +35,11 @@ Deliver = Callable[[Waiting], None]  # raises AwayError or RefusedError
 class ObservationQueue:
     """Observations of one service on disk, shared by the processes of one user.
 
-    A file is written once and removed once its document is delivered or refused for good. Two processes may send the
-    same one at the same time: its key makes that one write.
+    A file is written once, and removed once it is delivered or refused for good. Two processes may send the same one at
+    once: its key makes that one write.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Keep documents in a folder, made with the first of them."""
         self._folder = folder
 
     def waiting(self) -> list[Path]:
@@ -48,11 +47,7 @@ class ObservationQueue:
         return sorted(self._folder.glob(f"*{SUFFIX}"))
 
     def add(self, waiting: Waiting) -> None:
-        """Let a document wait; the oldest make room where there are too many.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Let a document wait, or raise StoreError; the oldest make room where there are too many."""
         write_whole(self._folder / f"{time.time_ns():020d}-{waiting.key}{SUFFIX}", to_json(waiting))
         held = 0
         for number, (file, facts) in enumerate(files_by_age(self._folder), start=1):
@@ -61,11 +56,7 @@ class ObservationQueue:
                 remove(file)
 
     def deliver(self, send: Deliver, at_most: int = MOST_AT_ONCE) -> bool:
-        """Send what waits, the oldest first, and return whether there is nothing left.
-
-        Args:
-            send: takes one.
-            at_most: how many are sent; whoever calls has other work to do, a decoder mostly.
+        """Send up to `at_most` waiting ones, oldest first, and return whether none is left; a decoder has other work.
 
         Raises:
             AwayError: the service does not answer; what is left waits on.

@@ -30,14 +30,9 @@ class Fetch(Protocol):
 
 
 class CachedReader:
-    """Reads that are kept on disk once they are understood; safe to share between threads.
-
-    Attributes:
-        note: what a reader should know; "" as long as every answer was the service's own.
-    """
+    """Reads cached on disk once understood, for any thread; `note` is "" while every answer was the service's own."""
 
     def __init__(self, service: Service, cache: AnswerCache, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read from a service, and keep what it says in a cache."""
         self.note = ""
         self._service, self._cache, self._clock = service, cache, clock
         self._away_until_s = clock()
@@ -49,28 +44,18 @@ class CachedReader:
         return self._clock() < self._away_until_s
 
     def get(self, kind: type[Record], path: str, params: Params | None = None, patience: Patience = PATIENT) -> Record:
-        """Return one record.
-
-        Args:
-            kind: of the record.
-            path: what is asked for.
-            params: what stands behind the question mark.
-            patience: where nothing is kept to fall back on.
+        """Return one record of a path with its query; `patience` is for a request without a cached answer.
 
         Raises:
-            AwayError: the service does not answer, and never said this before.
-            StoreError: it refuses: what it said before does not count then; or it answers something else.
+            AwayError: the service does not answer, and never answered this before.
+            StoreError: it refuses (earlier answers do not count then), or answers something else.
         """
         asked = path if not params else f"{path}?{urlencode(_plain(params))}"
         fetch = partial(self._service.fetch, path, params)
         return self._now_or_before(asked, patience, fetch, lambda text, _: self._service.read(kind, text.encode()))
 
     def text(self, path: str) -> str:
-        """Return a text whose ETag is its sha256.
-
-        Raises:
-            AwayError, StoreError: as `get` does; or the text does not have its hash.
-        """
+        """Return a text whose ETag is its sha256; errors are those of `get`, or StoreError for another hash."""
 
         def whole(text: str, etag: str | None) -> str:
             if etag is None or tag_of(etag) != hashlib.sha256(text.encode()).hexdigest():
@@ -117,7 +102,6 @@ class CachedReader:
         return record
 
     def _kept(self, asked: str, understand: Understand[Record]) -> tuple[Kept, Record] | None:
-        """Return what was answered and what that says, None where nothing is kept that is understood."""
         kept = self._cache.recalled(asked)
         if kept is None:
             return None
@@ -132,7 +116,6 @@ class CachedReader:
             self.note = ""
 
     def _old(self, kept: Kept, record: Record) -> Record:
-        """Return what was said before; the note tells of the oldest that was used."""
         self._oldest = min(kept.at, self._oldest or kept.at)
         self.note = f"{self._service.url} does not answer; what it said on {self._oldest[:19]} UTC is used"
         return record

@@ -60,16 +60,7 @@ class RemoteRecords(RemoteClient):
         regime: str | None = None,
         attention: str | None = None,
     ) -> list[LatencySurface]:
-        """Return one surface per key, of each batch the cells that the newest profile timed.
-
-        Args:
-            device: only this Device.fingerprint.
-            model: only this ModelIdentity.key.
-            dtype: only this number format.
-            role: only forwards for this.
-            regime: only forwards that ran like this.
-            attention: only this attention kernel; "" is one that is not known.
-        """
+        """Return one surface per key, of each batch the newest profile's cells; see `Measurements.surfaces`."""
         wanted = {"device": device, "model": model, "dtype": dtype}
         further = {"role": role, "regime": regime, "attention": attention}
         return self._surfaces({**wanted, **further})
@@ -89,13 +80,7 @@ class RemoteRecords(RemoteClient):
     def surface_rows(
         self, limit: int | None = None, after: int | None = None, *, device: str | None = None
     ) -> list[SurfaceRow]:
-        """Return what the store says about surfaces that have timings, in the order they were first measured.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only surfaces whose id is greater than this.
-            device: only this Device.fingerprint.
-        """
+        """Return rows of timed surfaces in the order first measured: of a Device.fingerprint, an id above `after`."""
         return self._service.all(SurfaceRow, "/v1/surfaces/rows", {"device": device}, limit, after)
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
@@ -103,23 +88,12 @@ class RemoteRecords(RemoteClient):
         self._service.write("POST", "/v1/overheads", overhead)
 
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
-        """Return the newest host times of a target on a device, None where they were never measured.
-
-        Args:
-            device: Device.fingerprint.
-            target: ModelIdentity.key.
-            dtype: number format.
-            regime: only of rounds that run alike, or of which that is not known.
-        """
+        """Return a target's newest host times on a device, of rounds that run alike; None where never measured."""
         setup = {"device": device, "target": target, "dtype": dtype, "regime": regime}
         return self._service.find(RoundOverhead, "/v1/overheads", setup)
 
     def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
-        """Return the records that `overhead` joins, newest first; of an older service what it joins, as one.
-
-        Args:
-            device, target, dtype, regime: as `overhead` takes them.
-        """
+        """Return the records that `overhead` joins, newest first; of an older service what it joins, as one."""
         setup = {"device": device, "target": target, "dtype": dtype, "regime": regime}
         try:
             return self._service.all(RoundOverhead, "/v1/overheads/records", setup)
@@ -134,31 +108,16 @@ class RemoteRecords(RemoteClient):
         self._service.write("POST", "/v1/traces", trace)
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
-        """Return the newest trace of every drafter recorded for a setup, oldest recording first.
-
-        Args:
-            target: ModelIdentity.key.
-            workload: name of the prompts.
-            temperature: of the target's text; within 1e-9 is the same.
-        """
+        """Return every drafter's newest trace of a setup, the oldest first; temperatures within 1e-9 are the same."""
         setup: Params = {"target": target, "workload": workload, "temperature": float(temperature)}
         return self._service.all(AcceptanceTrace, "/v1/traces", setup)
 
     def trace_rows(self, limit: int | None = None, after: int | None = None) -> list[TraceRow]:
-        """Return what the store says about traces, oldest first; the recordings themselves are not read.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only traces whose id is greater than this.
-        """
+        """Return the rows of traces, oldest first, with an id above `after`; the recordings themselves are not read."""
         return self._service.all(TraceRow, "/v1/traces/rows", None, limit, after)
 
     def trace(self, trace_id: int) -> AcceptanceTrace:
-        """Return one trace.
-
-        Raises:
-            StoreError: there is no such trace, or its text is damaged.
-        """
+        """Return one trace; raise StoreError where it is missing or damaged."""
         return self._service.get(AcceptanceTrace, f"/v1/traces/{trace_id:d}")
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
@@ -173,14 +132,7 @@ class RemoteRecords(RemoteClient):
         workload: str | None = None,
         temperature: float | None = None,
     ) -> PairwiseAcceptance | None:
-        """Return the newest agreement of exactly these models, in its own order; None where there is none.
-
-        Args:
-            models: the names, in any order.
-            target: only along texts of this ModelIdentity.key.
-            workload: only along texts that continue these prompts.
-            temperature: only along texts of exactly this one, as the plan's traces have it.
-        """
+        """Return the newest agreement of exactly these models along such texts, in its own order, or None."""
         asked: Params = {
             "model": tuple(models),
             "target": target,

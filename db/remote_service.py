@@ -1,4 +1,4 @@
-"""A planner service as records: what is asked for and answered, in pieces where it is large."""
+"""A planner service as records: requests and answers, in pieces where they are large."""
 
 from __future__ import annotations
 
@@ -24,20 +24,14 @@ JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 class Service:
-    """What one service can be asked; safe to share between threads."""
+    """The requests to one service; safe to share between threads."""
 
     def __init__(self, transport: Transport) -> None:
-        """Speak through a transport."""
         self._transport = transport
         self.url = transport.url.shown
 
     def get(self, kind: type[Record], path: str, params: Params | None = None) -> Record:
-        """Return one record.
-
-        Raises:
-            AwayError: the service does not answer.
-            StoreError: it refuses, or answers something else.
-        """
+        """Return one record; raise AwayError without an answer, StoreError for a refusal or another record."""
         return self.read(kind, self.fetch(path, params).body)
 
     def find(self, kind: type[Record], path: str, params: Params | None = None) -> Record | None:
@@ -59,15 +53,7 @@ class Service:
         after: int | None = None,
         get: Callable[[type[Page[Record]], str, Params], Page[Record]] | None = None,
     ) -> list[Record]:
-        """Return a list, page by page.
-
-        Args:
-            kind: of its items.
-            path, params: where it is.
-            limit: at most so many; all where absent.
-            after: only what comes after this.
-            get: returns a page, as `get` does, which does where absent.
-        """
+        """Return a list, page by page by `get`: at most `limit` items, those after `after`."""
         items: list[Record] = []
         while limit is None or len(items) < limit:
             most = MOST_ITEMS if limit is None else min(MOST_ITEMS, limit - len(items))
@@ -101,18 +87,11 @@ class Service:
         key: str | None = None,
         patience: Patience = PATIENT,
     ) -> Answer:
-        """Send a record once, however often the network makes it try, and return the answer.
-
-        Args:
-            method: POST or PUT.
-            path: where to.
-            record: what; a `wire` record or one of a lower floor.
-            key: of this write; a new one where None. Equal keys are one write.
-            patience: with a service that does not answer.
+        """Send a record once, whatever the network does, and return the answer; equal keys are one write.
 
         Raises:
-            AwayError: the service does not answer; whether it has kept the record is not known.
-            StoreError: it refuses; nothing was kept.
+            AwayError: the service does not answer; whether it has stored the record is not known.
+            StoreError: it refuses; nothing was stored.
         """
         ask = Ask(method=method, path=path, body=to_json(record).encode(), key=key or str(uuid4()))
         return self._sent(ask, patience)
@@ -126,11 +105,7 @@ class Service:
         self._sent(Ask(method="PUT", path=path, body=text.encode(), content_type=TEXT, key=str(uuid4())), PATIENT)
 
     def read(self, kind: type[Record], body: bytes) -> Record:
-        """Return the record of a body.
-
-        Raises:
-            StoreError: it is another one; the message says whether the versions differ.
-        """
+        """Return the record of a body; raise StoreError, with differing versions, where it is another one."""
         try:
             return from_json(kind, body)
         except SpectuneError as error:
@@ -153,7 +128,7 @@ class Service:
         return self._uploaded(ask, ask.body, patience)
 
     def _uploaded(self, ask: Ask, body: bytes, patience: Patience) -> Answer:
-        """Send a large body in pieces, each again where it was cut, and let the service do what it stands for."""
+        """Send a large body in pieces, each again where it was cut, and let the service do what it means."""
         new = NewUpload(
             kind=ask.path.rpartition("/")[2],
             size=len(body),
@@ -178,7 +153,6 @@ class Service:
             raise
 
     def _drop(self, place: str) -> None:
-        """End an upload, which would only take room until it is too old."""
         with suppress(StoreError):
             self._transport.send(Ask(method="DELETE", path=place), ONCE)
 
@@ -197,11 +171,7 @@ class Service:
 
 
 def require_spoken(info: ServiceInfo, url: str) -> None:
-    """Check that a service speaks the language of this client.
-
-    Raises:
-        StoreError: it speaks another.
-    """
+    """Raise StoreError where a service does not speak the language of this client."""
     if info.api != API:
         newer = "this client" if info.api > API else "the service"
         raise StoreError(
@@ -221,7 +191,6 @@ def _piece(place: str, piece: bytes, received: int) -> Ask:
 
 
 def _params(params: Params | None) -> tuple[tuple[str, str], ...]:
-    """Return what stands behind the question mark; what is None is left out."""
     pairs: list[tuple[str, str]] = []
     for name, value in (params or {}).items():
         if isinstance(value, tuple):

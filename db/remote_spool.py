@@ -1,7 +1,7 @@
 """Timed calls of one profile in a local file, so that none waits for a network and none is lost with the process.
 
-One JSON value a line, only ever appended, under a lock of the file: the key of the profile first, then visits and
-changes of its state. Processes of one machine that run the same profile see each other's lines before they write.
+One JSON value a line, only appended, under a lock: the profile's key first, then visits and changes of its state.
+Processes of one machine in the same profile see each other's lines before they write.
 """
 
 from __future__ import annotations
@@ -56,11 +56,7 @@ class VisitSpool:
         return self.state == "open"
 
     def begin(self, key: str) -> None:
-        """Make the file where there is none, and read it where there is one.
-
-        Raises:
-            StoreError: the folder cannot be written, or the file is damaged.
-        """
+        """Make or read the file; raise StoreError where the folder cannot be written, or the file is damaged."""
         made(self.file.parent)
         with self._held(os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size == 0:
@@ -68,11 +64,7 @@ class VisitSpool:
             self._catch_up(descriptor)
 
     def add(self, visit: Visit) -> bool:
-        """Write a visit down; False where its ordinal is taken or the profile is closed, and nothing was written.
-
-        Raises:
-            StoreError: the disk is full, or the file is gone or damaged.
-        """
+        """Write a visit, or return False where its ordinal is taken or the profile closed; or raise StoreError."""
         with self._held() as descriptor:
             self._catch_up(descriptor)
             if not self.is_open or visit.ordinal in self.visits:
@@ -102,7 +94,6 @@ class VisitSpool:
 
     @contextmanager
     def _held(self, flags: int = 0) -> Iterator[int]:
-        """Open the file, alone among threads and processes, for one block."""
         with self._lock:
             try:
                 descriptor = os.open(self.file, os.O_RDWR | os.O_APPEND | flags, 0o600)
@@ -166,10 +157,7 @@ def begun_spool(folder: Path, key: str, opened: OpenedProfile) -> VisitSpool:
 
 
 def abandon_others(spool: VisitSpool) -> None:
-    """Write down that every other open profile of a spool's key is abandoned; forget files that were closed long ago.
-
-    What was abandoned is told to processes of this machine that still run it.
-    """
+    """Mark a spool key's other open profiles as abandoned, for processes here; forget long closed files."""
     for file, facts in files_by_age(spool.file.parent, SUFFIX):
         if file == spool.file:
             continue

@@ -17,14 +17,14 @@ SHAPE = "write https://host[:port][/prefix], with the token in SPECTUNE_TOKEN or
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceUrl:
-    """One service; `shown` is its URL without the token, and what everything kept of it is filed under."""
+    """One service; `shown` is its URL without the token, under which all its files are."""
 
     shown: str  # no slash at its end
     token: str | None = field(default=None, repr=False)
 
     @property
     def folder_name(self) -> str:
-        """A name for files kept of this service: equal for equal URLs, whatever the token."""
+        """A name for this service's files here: equal for equal URLs, whatever the token."""
         return hashlib.sha256(self.shown.encode()).hexdigest()[:16]
 
     @property
@@ -50,11 +50,10 @@ def is_service(place: str) -> bool:
 
 
 def service_url(place: str) -> ServiceUrl:
-    """Return where a service is, and the token for it: of the URL, else of SPECTUNE_TOKEN.
+    """Return where a service is, and its token: the URL's, else SPECTUNE_TOKEN.
 
     Raises:
-        StoreError: it is no such URL, the token cannot be one, or would travel in clear over a network. The message
-            never repeats the URL's secrets.
+        StoreError: it is no such URL, or its token is none or would travel in clear; no secret is in the message.
     """
     parts = _split(place)
     token = unquote(parts.password) if parts.password else os.environ.get(TOKEN_VARIABLE) or None

@@ -1,4 +1,4 @@
-"""What stores exchange: every row of one as a record of plain JSON, with the moment it was first kept."""
+"""What stores exchange: every row of one as a record of plain JSON, with the moment it was first stored."""
 
 from __future__ import annotations
 

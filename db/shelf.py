@@ -59,45 +59,24 @@ COLUMNS = [getattr(PlanTable, field.name) for field in fields(PlanRow) if field.
 
 
 class Shelf(Outcomes):
-    """The states of plans, told by events that are only ever added."""
+    """The states of plans, by events that are only ever added."""
 
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on.
-
-        Args:
-            plan_id: the plan.
-            by: who says so, at most 120 characters.
-            reason: why, for people.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count from now on, by someone for a reason; StoreError where missing or retired."""
         self._write(lambda session: self._add_event(session, plan_id, "promoted", by, reason))
 
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count no more.
-
-        Raises:
-            StoreError: there is no such plan, or it is retired.
-        """
+        """Let a plan count no more; raise StoreError where there is none or it is retired."""
         self._write(lambda session: self._add_event(session, plan_id, "retired", by, reason))
 
     def restore_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a retired plan be one of its setup's again; it counts where it is the newest or is promoted.
-
-        Raises:
-            StoreError: there is no such plan, or it is not retired.
-        """
+        """Let a retired plan, else StoreError, be one of its setup's again; it counts where newest or promoted."""
         self._write(lambda session: self._add_event(session, plan_id, "restored", by, reason))
 
     def roll_back_plan(
         self, *, device: str, target: str, workload: str, temperature: float, by: str, reason: str
     ) -> PlanRow:
-        """Retire the plan of a setup that counts, and return the one that counts now: the one that did before.
-
-        Raises:
-            StoreError: no plan of the setup counts, or there is none to go back to; nothing was changed.
-        """
+        """Retire the plan that counts and return the one before, which counts now; StoreError changes nothing."""
         setup = setup_of(PlanTable.device == device, target, workload, temperature)
 
         def work(session: Session) -> PlanRow:
@@ -121,7 +100,7 @@ class Shelf(Outcomes):
         return self._read(lambda session: [PlanEvent(**row) for row in session.execute(found).mappings()])
 
     def _add_event(self, session: Session, plan_id: int, action: Action, by: str, reason: str) -> None:
-        """Change a plan's state, in the turn of its setup: whoever looks which plan counts decides on what is so."""
+        """Change a plan's state in its setup's turn: whoever looks which plan counts sees what is so."""
         plan = self._existing(session, plan_id)
         wait_for_turn(session, "plans", plan.device, plan.target, plan.workload)
         last = select(PlanEventTable.action).where(PlanEventTable.plan_id == plan.id)

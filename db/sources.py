@@ -112,11 +112,7 @@ def record_hash(record: object) -> str:
 
 
 def manifest_of(text: str) -> SurfaceManifest:
-    """Return the manifest of a JSON text.
-
-    Raises:
-        StoreError: it is none.
-    """
+    """Return the manifest of a JSON text, or raise StoreError."""
     return from_json(SurfaceManifest, text)
 
 

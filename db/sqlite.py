@@ -24,14 +24,9 @@ BEGIN_WRITING = "BEGIN IMMEDIATE"
 
 
 def sqlite_engine(url: URL, *, writes: bool = True) -> Engine:
-    """Return an engine for a file or for memory; foreign keys are enforced and writers queue instead of failing.
+    """Return an engine for a file or memory, with foreign keys enforced; writers queue instead of failing.
 
-    Args:
-        url: of the file.
-        writes: whether it will be written to; else one that may only be read will do.
-
-    Raises:
-        StoreError: the file cannot be used; it is left as it was.
+    Without `writes` a read-only file will do. StoreError where the file cannot be used; it is left as it was.
     """
     if (file := sqlite_file(url)) is not None:
         prepare_file(file, writes=writes)
@@ -96,7 +91,7 @@ def _is_writable(file: Path) -> bool:
 
 
 def _read_only(url: URL, file: Path) -> URL:
-    """Return the URL of a file that is only read: without locks where no other program is at it."""
+    """Return the URL of a file that is only read: without locks where no other program uses it."""
     # A reader cannot take away the files that locks need; its owner could then not write to them, nor to the store.
     is_closed = not file.with_name(f"{file.name}-wal").exists()
     immutable = {"immutable": "1"} if is_closed else {}

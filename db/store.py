@@ -39,11 +39,9 @@ class Store(RecordStore, PlanStore, Protocol):
 def open_store(url: str | None = None, *, upgrade: bool = True, writes: bool = True) -> Store:
     """Open a store: a database, whose schema is created or upgraded where needed, or a planner service.
 
-    Args:
-        url: the path of an SQLite file, any SQLAlchemy URL, or the https:// URL of a service (http:// on this machine);
-            None means the SPECTUNE_STORE variable, else `store.db` in the user's data folder.
-        upgrade: create or upgrade a database's schema; else one of this version's schema must be there.
-        writes: whether it will be written to; else an SQLite file that may only be read will do.
+    `url` is the path of an SQLite file, an SQLAlchemy URL, or a service's https:// URL (http:// on this machine); None
+    means SPECTUNE_STORE, else `store.db` in the user's data folder. Without `upgrade` this version's schema must be
+    there; without `writes` a read-only SQLite file will do.
 
     Raises:
         StoreError: the text is no URL, the scheme is unknown, the file is damaged or may not be written, the server

@@ -41,13 +41,7 @@ class SurfaceRows(Database):
     def surface_rows(
         self, limit: int | None = None, after: int | None = None, *, device: str | None = None
     ) -> list[SurfaceRow]:
-        """Return what the store says about surfaces that have timings, in the order they were first measured.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only surfaces whose id is greater than this.
-            device: only this Device.fingerprint.
-        """
+        """Return rows of timed surfaces in the order first measured: of a Device.fingerprint, an id above `after`."""
         own = MeasurementTable.surface_id == SurfaceTable.id
         timings = select(func.count()).select_from(MeasurementTable).where(own).scalar_subquery()
         last = select(func.max(MeasurementTable.id)).where(own).scalar_subquery()

@@ -1,11 +1,10 @@
 """The tables of a store: JSON documents beside the columns they are found by.
 
-Every table's name starts with `spectune_`, because other programs' tables (Optuna's) may share the database.
-Devices and models are replaced by their key; visits and parts are dropped when their profile no longer needs them;
-every other row is only ever added. The newest is the highest id, but of host times the last that was `created`: a merge
-brings older ones, for the batches and kinds of round that newer ones lack. The tables of `APPEND_ONLY` refuse in the
-database itself to be changed by anything but a prune (`migrations/versions/0003_provenance.py`).
-A `content_hash` is the sha256 of the row's document, 64 hex digits.
+Names start with `spectune_`, because other programs' tables (Optuna's) may share the database. Devices and models are
+replaced by their key; visits and parts are dropped after their profile; every other row is only added. The newest is
+the highest id, but of host times the last `created`: a merge brings older ones, for batches and kinds of round that
+newer ones lack. Of the `APPEND_ONLY` tables the database refuses changes, except a prune
+(`migrations/versions/0003_provenance.py`). A `content_hash` is the sha256 of the row's document, 64 hex digits.
 """
 
 from __future__ import annotations
@@ -244,7 +243,7 @@ class ValidationTable(Base):
 
 
 class WriteTable(Base):
-    """One kept transaction by its writer's key: a writer that lost its connection finds out here whether it was."""
+    """One stored transaction by its writer's key: a writer that lost its connection learns here whether it was."""
 
     __tablename__ = f"{TABLE_PREFIX}write"
     __table_args__ = (

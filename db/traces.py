@@ -42,36 +42,21 @@ class Traces(Database):
         self._write(lambda session: keep_newest(session, trace_row(trace)))
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
-        """Return the newest trace of every drafter recorded for a setup, oldest recording first.
-
-        Args:
-            target: ModelIdentity.key.
-            workload: name of the prompts.
-            temperature: of the target's text; within 1e-9 is the same.
-        """
+        """Return every drafter's newest trace of a setup, the oldest first; temperatures within 1e-9 are the same."""
         newest = select(func.max(TraceTable.id)).filter_by(target=target, workload=workload)
         newest = newest.where(is_temperature(TraceTable.temperature, temperature)).group_by(TraceTable.drafter)
         found = select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id)
         return self._read(lambda session: [record_of(AcceptanceTrace, row, self.url) for row in session.scalars(found)])
 
     def trace_rows(self, limit: int | None = None, after: int | None = None) -> list[TraceRow]:
-        """Return what the store says about traces, oldest first; the recordings themselves are not read.
-
-        Args:
-            limit: at most so many; all where absent.
-            after: only traces whose id is greater than this.
-        """
+        """Return the rows of traces, oldest first, with an id above `after`; the recordings themselves are not read."""
         columns = [getattr(TraceTable, field.name) for field in fields(TraceRow)]
         found = select(*columns).where(*([TraceTable.id > after] if after is not None else []))
         found = found.order_by(TraceTable.id).limit(limit)
         return self._read(lambda session: [TraceRow(**row) for row in session.execute(found).mappings()])
 
     def trace(self, trace_id: int) -> AcceptanceTrace:
-        """Return one trace.
-
-        Raises:
-            StoreError: there is no such trace, or its text is damaged.
-        """
+        """Return one trace; raise StoreError where it is missing or damaged."""
 
         def work(session: Session) -> AcceptanceTrace:
             row = session.get(TraceTable, trace_id)
@@ -93,14 +78,7 @@ class Traces(Database):
         workload: str | None = None,
         temperature: float | None = None,
     ) -> PairwiseAcceptance | None:
-        """Return the newest agreement of exactly these models, in its own order; None where there is none.
-
-        Args:
-            models: the names, in any order.
-            target: only along texts of this ModelIdentity.key.
-            workload: only along texts that continue these prompts.
-            temperature: only along texts of exactly this one, as the plan's traces have it.
-        """
+        """Return the newest agreement of exactly these models along such texts, in its own order, or None."""
         found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
 
         def work(session: Session) -> PairwiseAcceptance | None:
@@ -132,7 +110,7 @@ def texts_along(pairwise: PairwiseAcceptance) -> Texts:
 
 
 def is_along(pairwise: PairwiseAcceptance, target: str | None, workload: str | None, temperature: float | None) -> bool:
-    """Say whether models were compared along the texts that are asked for; None asks for any."""
+    """Return whether models were compared along these texts; None means any."""
     asked = (target, workload, temperature)
     return all(wanted in (None, seen) for wanted, seen in zip(asked, texts_along(pairwise), strict=True))
 

@@ -1,4 +1,4 @@
-"""Bodies that come in parts: each part is kept before it is acknowledged, the whole is checked before it is used."""
+"""Bodies that come in parts: each part is stored before it is acknowledged, the whole is checked before use."""
 
 from __future__ import annotations
 
@@ -54,23 +54,16 @@ class Uploads:
     """The uploads of one store, each seen only by the token that began it."""
 
     def __init__(self, database: Database, most_bytes: int = LARGEST_BYTES, most_open: int = 16) -> None:
-        """Take the store that keeps them.
-
-        Args:
-            database: where the parts go.
-            most_bytes: of one upload.
-            most_open: unfinished ones of one token.
-        """
+        """Take the database; an upload has at most `most_bytes`, a token at most `most_open` unfinished ones."""
         self._database, self._most_bytes, self._most_open = database, most_bytes, most_open
 
     def begin(self, token_name: str, *, kind: str, target: str, size: int, sha256: str) -> UploadRow:
-        """Keep what is to come and return it, with its key.
+        """Announce an upload and return its row, with its key.
 
-        Where as many are open as may be, the one that got no part for longest ends, if it got none for ten minutes; for
-        an hour, if it is complete.
+        With `most_open` open, the one idle for longest ends, if it got nothing for ten minutes, or an hour if complete.
 
         Raises:
-            RequestError: the size or the hash cannot be.
+            RequestError: the size or the hash is impossible.
             TooManyUploadsError: too many are under way.
         """
         if not 0 < size <= self._most_bytes:
@@ -93,16 +86,12 @@ class Uploads:
             return _row(row)
 
     def find(self, token_name: str, key: str) -> UploadRow:
-        """Return one upload.
-
-        Raises:
-            NoUploadError: there is none.
-        """
+        """Return one upload, or raise NoUploadError."""
         with self._database._reading() as session:
             return _row(_existing(session, token_name, key, is_held=False))
 
     def add(self, token_name: str, key: str, position: int, content: bytes) -> UploadRow:
-        """Keep the next bytes and return the upload; they are kept once this returns.
+        """Store the next bytes and return the upload.
 
         Raises:
             NoUploadError: there is no such upload, or it has ended.
@@ -128,7 +117,7 @@ class Uploads:
         Raises:
             NoUploadError: there is no such upload, or it has ended.
             UploadConflictError: bytes are missing.
-            RequestError: they are not those that were announced; the upload can only be begun anew.
+            RequestError: the bytes are not those announced; a new upload is needed.
         """
         with self._database._reading() as session:
             row = _open(session, token_name, key, is_held=False)
@@ -144,11 +133,7 @@ class Uploads:
             return whole.getvalue()
 
     def end(self, token_name: str, key: str) -> None:
-        """Drop the bytes of an upload and let nothing more be added.
-
-        Raises:
-            NoUploadError: there is no such upload, or it has ended.
-        """
+        """Drop an upload's bytes and close it; raise NoUploadError where it is missing or ended."""
         with self._database._writing() as session:
             _end(session, _open(session, token_name, key))
 
@@ -164,14 +149,12 @@ class Uploads:
 
 
 def _is_left() -> ColumnElement[bool]:
-    """Return the condition of uploads that nobody goes on with."""
     is_partial = UploadTable.received < UploadTable.size
     is_idle = UploadTable.touched < utc_ago(IDLE_MINUTES * 60)
     return (is_partial & is_idle) | (UploadTable.touched < utc_ago(WAITING_MINUTES * 60))
 
 
 def _existing(session: Session, token_name: str, key: str, *, is_held: bool = True) -> UploadTable:
-    """Return a row, held until the transaction ends."""
     found = select(UploadTable).filter_by(key=key, token_name=token_name)
     row = session.scalar(found.with_for_update() if is_held else found)
     if row is None:

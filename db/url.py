@@ -28,25 +28,16 @@ def named_place(url: str | None = None) -> str:
 
 
 def settled_place(url: str | None = None) -> str:
-    """Return what names the store from now on: neither another working folder nor another SPECTUNE_STORE changes it.
-
-    It may hold a password.
-
-    Raises:
-        StoreError: as `resolve_url` does.
-    """
+    """Return the store's place, whatever folder and SPECTUNE_STORE, maybe with a password; or StoreError."""
     place = named_place(url)
     return place if is_service(place) else resolve_url(place).render_as_string(hide_password=False)
 
 
 def resolve_url(url: str | None = None) -> URL:
-    """Return where a store lies, as SQLAlchemy understands it; its `str` hides the password.
-
-    Args:
-        url: a database URL or the path of an SQLite file; None means SPECTUNE_STORE, else the default path.
+    """Return where a store lies for SQLAlchemy (`str` hides a password); None is SPECTUNE_STORE or the default.
 
     Raises:
-        StoreError: the text is neither a path nor a URL. The message never repeats it: it may hold a password.
+        StoreError: the text is neither a path nor a URL; it may hold a password, so the message does not repeat it.
     """
     place = named_place(url)
     if place == ":memory:":

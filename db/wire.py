@@ -1,4 +1,4 @@
-"""What travels between a planner service and its clients: the bodies of requests and answers, one record each.
+"""The bodies of requests and answers between a planner service and its clients, one record each.
 
 `profiler.records.wire` turns them into JSON and back, bit for bit; records of lower floors lie in them as JSON values,
 and texts that must survive byte for byte (plans, parts, observations, validations) as strings.

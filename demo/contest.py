@@ -58,10 +58,7 @@ class Contestant:
 
 
 def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contestant]:
-    """Return plain decoding, two defaults and the plan's choice, each with its prediction.
-
-    The defaults are of a draft model where the plan knows one, else of copying from the text.
-    """
+    """Return plain decoding, two defaults (of a draft model, else of copying) and the plan's choice, predicted."""
     known = [*cell.drafters, *(name for name, _ in plan.drafters)]
     drafter = next((name for name in known if name != LOOKUP), LOOKUP)
     defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
@@ -74,12 +71,7 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """What a race gave, by name.
-
-    Attributes:
-        tokens_per_s: `transformers.generate` among them.
-        tokens_per_round: of a sequence, of those that decode in rounds.
-    """
+    """What a race gave, by name: tokens/s, with `transformers.generate`, and a sequence's tokens per round."""
 
     tokens_per_s: dict[str, float]
     tokens_per_round: dict[str, float]
@@ -129,13 +121,11 @@ class Count:
 class Counter:
     """Decodes contestants in fp32, and replays a recording of the very same prompts.
 
-    Sequences of an uncoupled policy do not influence each other, so one decoding at many slots, over
-    all rounds, tells for every batch. A coupled one is decoded in the batch's own slots, which are kept
-    full, as in its replay.
+    Sequences of an uncoupled policy do not influence each other: one decoding at many slots tells for every batch. A
+    coupled one is decoded in the batch's own slots, always full, as in its replay.
     """
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:
-        """Take the fp32 models."""
         self._family, self._judge, self._requests = family, judge_model, requests
         self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
@@ -219,7 +209,6 @@ def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
 
 
 def _own_rule(policy: TreePolicy) -> Rule | None:
-    """Return what TALON or OPT-Tree expands; other kinds have no rule of their own."""
     if isinstance(policy, TalonPolicy):
         return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
     if isinstance(policy, OptTreePolicy):
@@ -262,7 +251,7 @@ def rows_of_cell(
 
 
 def outcome_of_cell(cell: PlanCell, speeds: dict[str, float], tokens_per_round: float) -> CellOutcome:
-    """Return how the chosen row fared; its rounds kept so many tokens of a sequence."""
+    """Return how the chosen row did; its rounds accepted so many tokens of a sequence."""
     measured, promise = speeds[PLAN], cell.prediction
     return CellOutcome(
         batch=cell.batch,

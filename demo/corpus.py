@@ -1,9 +1,7 @@
 """The demo's text: Python's own standard library, which every machine has.
 
-A file is held out when a hash of its path says so, so the split is the same for every
-Python version and nobody's prompts come from a file the models were trained on.
-
-    python -m spectune.demo.corpus texts.jsonl      the training texts as `spectune train` reads them
+A hash of a file's path holds it out, so the split is the same for every Python version, and no prompt comes from a
+training file. `python -m spectune.demo.corpus texts.jsonl` writes the training texts for `spectune train`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ def held_out_texts() -> list[str]:
 
 
 def texts_without(prompts: Sequence[str]) -> list[str]:
-    """Return the training sources in which none of the prompts stands, in path order."""
+    """Return the training sources without any of the prompts, in path order."""
     return [text for text in training_texts() if text.strip() and not any(prompt in text for prompt in prompts)]
 
 
@@ -51,7 +49,7 @@ def shipped_prompts() -> list[str]:
 
 
 def is_held_out(relative_path: str) -> bool:
-    """Return whether a source, named relative to the library, is kept for evaluation."""
+    """Return whether a source, named relative to the library, is for evaluation."""
     digest = hashlib.sha256(relative_path.encode()).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 

@@ -1,8 +1,8 @@
 """A small trained Llama inside a much larger shape: it costs what a large model costs and says what the small one says.
 
-Every number that the small model computes stands somewhere in the large one, among numbers that cannot reach it. So
-greedy texts, and how often a drafter is accepted, stay those of the small models, while weights, caches and products
-have the large model's sizes. H and H' are the sizes of a hidden state before and after; what is new:
+Every number that the small model computes is in the large one, among numbers that cannot reach it. So greedy texts and
+acceptance stay those of the small models, while weights, caches and products have the large sizes. H and H' are the
+sizes of a hidden state before and after; what is new:
 
 hidden      nothing writes to the new numbers of a hidden state, so they are 0, and what reads them is random. Its mean
             square is H / H' of what it was, which norms of weight * sqrt(H / H') and an eps * H / H' undo.
@@ -15,9 +15,9 @@ vocabulary  new ids are never drawn: one new number of a hidden state is a const
             taken out of the norms' eps, so that it comes out of the last norm positive, and the head, untied now, turns
             it into a logit of about -10^10 for them.
 
-All this is exact but for rounding. In bf16 weights are rounded again where they are scaled, unless sqrt(H / H') and
-sqrt(f) are powers of two: H' of 4 H or 16 H, heads of their old size or 4 times that. The shapes named "-even" are such
-for the demo's models. Most of a hidden state is 0, so a device may draw less power than on a trained model.
+All this is exact but for rounding. In bf16 scaled weights are rounded again, unless sqrt(H / H') and sqrt(f) are powers
+of two: H' of 4 H or 16 H, heads of their old size or 4 times that ("-even" shapes for the demo's models). Most of a
+hidden state is 0, so a device may draw less power than on a trained model.
 
 Source: growth that keeps the function is from Chen et al. 2015, arXiv:1511.05641; layers that add nothing at first, and
 the norm's weight, from Gesmundo, Maile 2023, arXiv:2308.06103.
@@ -53,16 +53,10 @@ def grown(
     device: str | None = None,
     seed: int = 0,
 ) -> LlamaForCausalLM:
-    """Return a model of a larger shape that computes what `model` does, which is left as it is.
+    """Return a model of a larger shape that computes what `model`, left as it is, does.
 
-    Weights are drawn on the device in the number format asked for; the host holds no copy, and the device no second.
-
-    Args:
-        model: a Llama without biases.
-        shape: no size of it smaller than the model's; with a larger vocabulary its hidden size must be larger too.
-        dtype: one of `runtime.models.loading.DTYPES`; None: the model's.
-        device: a torch device; None: the model's.
-        seed: of the random weights.
+    The model is a Llama without biases; no size may shrink, and a larger vocabulary needs a larger hidden size. Weights
+    are drawn on the device in the wanted dtype (None: the model's): the host holds no copy, and the device no second.
 
     Raises:
         ModelError: the model does not fit into the shape, cannot be grown, or an unknown dtype.
@@ -89,8 +83,6 @@ def grown(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Growth:
-    """How the parts of a model are placed in those of a larger one."""
-
     old: GrownShape
     new: GrownShape
     eps: float  # of the larger model's norms
@@ -106,7 +98,6 @@ class _Growth:
         return math.ceil(self.old.group / self.new.group)
 
     def config(self, model: LlamaForCausalLM) -> LlamaConfig:
-        """Return the larger model's configuration."""
         config = deepcopy(model.config)
         for field in fields(self.new):
             setattr(config, field.name, getattr(self.new, field.name))
@@ -115,7 +106,6 @@ class _Growth:
         return config
 
     def fill(self, larger: LlamaForCausalLM, model: LlamaForCausalLM) -> None:
-        """Write the model into a larger one that is random all over."""
         hidden, words = self.old.hidden_size, self.old.vocab_size
         base: Any = larger.model  # Any: transformers types its modules as Tensor | Module
         small: Any = model.model
@@ -176,18 +166,12 @@ def _put(weight: Tensor, place: Any, values: Tensor) -> None:  # Any: what a ten
 
 
 def _only(linear: nn.Module, rows: slice, columns: Any, values: Tensor) -> None:  # Any: a slice, or a tensor of columns
-    """Let a layer, or a table, be 0 but for these values."""
     weight: Any = linear.weight
     weight.zero_()
     _put(weight, (rows, columns), values)
 
 
 def _growth(model: LlamaForCausalLM, shape: GrownShape, dtype: torch.dtype) -> _Growth:
-    """Return how a model is placed in a shape.
-
-    Raises:
-        ModelError: it does not fit, or cannot be grown.
-    """
     if not isinstance(model, LlamaForCausalLM):
         raise ModelError(f"a {type(model).__name__} cannot be grown; give a LlamaForCausalLM")
     config: Any = model.config  # Any: transformers types most of its fields as optional
@@ -208,7 +192,6 @@ def _growth(model: LlamaForCausalLM, shape: GrownShape, dtype: torch.dtype) -> _
 
 
 def _require_room(old: GrownShape, new: GrownShape, turning: str) -> None:
-    """Raise ModelError unless every part has a place."""
     for field in fields(GrownShape):
         has, gets = getattr(old, field.name), getattr(new, field.name)
         if gets < has:
@@ -231,7 +214,6 @@ def _require_room(old: GrownShape, new: GrownShape, turning: str) -> None:
 
 
 def _require_quiet(old: GrownShape, new: GrownShape, eps: float, dtype: torch.dtype) -> None:
-    """Raise ModelError unless new ids of the vocabulary can be kept from being drawn."""
     if new.hidden_size == old.hidden_size:
         raise ModelError(
             f"a larger vocabulary needs a hidden_size above {old.hidden_size}, to keep new ids from being drawn; "

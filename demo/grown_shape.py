@@ -61,11 +61,7 @@ SHAPES: Mapping[str, GrownShape] = {
 
 
 def grown_shape(name: str) -> GrownShape:
-    """Return one of `SHAPES`.
-
-    Raises:
-        ModelError: there is none of that name.
-    """
+    """Return one of `SHAPES`; raise ModelError where none has the name."""
     if name not in SHAPES:
         raise ModelError(f"no shape is named {name!r}; choose one of {', '.join(SHAPES)}, or make a GrownShape")
     return SHAPES[name]

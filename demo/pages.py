@@ -63,7 +63,6 @@ def _facts(lines: list[tuple[str, str]]) -> RenderableType:
 
 
 def _forwards(surface: LatencySurface) -> str:
-    """Say what a forward of one token takes at each batch, at the longest context measured."""
     return ", ".join(_forward(surface, batch) for batch in surface.batches) + " ms a forward"
 
 

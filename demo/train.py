@@ -1,7 +1,6 @@
 """Train the demo family from nothing: tokenizer, target, then drafters distilled on the target.
 
-Run as `spectune demo --train -o FOLDER`. Each stage leaves its result in the folder, and a
-stage whose result is there is not run again.
+`spectune demo --train -o FOLDER` runs it; a stage whose result is in the folder is not run again.
 """
 
 from __future__ import annotations
@@ -146,11 +145,7 @@ def _say(line: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Train whatever of the family is not in folder yet.
-
-    Raises:
-        TrainingError: the folder holds files that are not of such a training.
-    """
+    """Train what of the family is not in the folder; raise TrainingError where that holds anything else."""
     claim(folder, MAKER)
     tokenizer = prepare_tokenizer(folder / "tokenizer")
     training, held_out = encode(tokenizer, training_texts()), encode(tokenizer, held_out_texts())

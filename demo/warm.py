@@ -2,8 +2,8 @@
 
     python -m spectune.demo.warm TARGET [NAME=DRAFTER ...]
 
-One process compiles for the number format of the profile, the other for fp32, in which the demo judges. What both need
-is compiled by whichever comes to it first, and read from the cache folder by the other one.
+One compiles for the profile's dtype, the other for fp32, in which the demo judges. Shared kernels are compiled by the
+first to need them, and read from the cache folder by the other.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _setups(models: Models) -> list[RoundSetup]:
 
 @contextlib.contextmanager
 def _beside(models: Models) -> Iterator[None]:
-    """Run the other process meanwhile; what it says is of no use, what it fails to compile is compiled later."""
+    """Run the other process meanwhile; its output is of no use, and what it fails to compile is compiled later."""
     drafters = [f"{name}={folder}" for name, folder in models.drafters.items()]
     asked = [sys.executable, "-m", "spectune.demo.warm", str(models.target), *drafters]
     child = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

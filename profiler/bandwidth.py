@@ -27,15 +27,7 @@ MOST_PASSES = 200
 
 
 def memory_bandwidth(device: Device, clock: Clock | None = None) -> Bandwidth:
-    """Return the bandwidth of a device's memory, with what disturbed it; measuring takes about a second.
-
-    Args:
-        device: one that the installed torch can use.
-        clock: what times a pass; the device's own where None.
-
-    Raises:
-        DeviceError: the arrays do not fit, or torch cannot use the device.
-    """
+    """Return a device's memory bandwidth and disturbances, in about a second; DeviceError if arrays do not fit."""
     timer = clock or clock_in(clock_of(device), CAPTURED)  # one launch, as a captured forward
     before = read_state(device)
     try:
@@ -53,22 +45,13 @@ def memory_bandwidth(device: Device, clock: Clock | None = None) -> Bandwidth:
 
 
 def known_bandwidth(device: Device, folder: Path | None = None) -> Bandwidth | None:
-    """Return what an earlier measurement remembered, None where there is none that can be read.
-
-    Args:
-        device: exactly this one.
-        folder: where bandwidths are remembered; `cache_folder()` where None.
-    """
+    """Return the remembered bandwidth of exactly this device; None where there is none that can be read."""
     found = recalled(Bandwidth, _file(device, folder))
     return found if found is not None and found.device == device.fingerprint else None
 
 
 def remember_bandwidth(device: Device, measured: Bandwidth, folder: Path | None = None) -> Path:
-    """Keep a measurement for `known_bandwidth` and return the file it is in; the folder is created where absent.
-
-    Raises:
-        DeviceError: the folder cannot be written.
-    """
+    """Store a measurement for `known_bandwidth` and return its file; raise DeviceError where it cannot be written."""
     file = _file(device, folder)
     remember(measured, file)
     return file

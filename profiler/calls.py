@@ -1,4 +1,4 @@
-"""The calls of a session: kept ready as far as there is room, and a drafter's run behind the target."""
+"""The calls of a session: held ready as far as there is room, a drafter's run behind the target's."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from .tally import Cell
 
 
 class PreparedCalls:
-    """Prepared calls by cell, those used last kept longest, and whose weights lie in the caches.
+    """Prepared calls by cell, up to a limit, the least recently used dropped first; it also tracks cached weights.
 
-    A drafter's forwards are timed as they run behind one of the target (`repeats.py`). Where the drafter itself ran
-    last, the target's shortest call goes between.
+    A drafter's forward is timed as behind one of the target (`repeats.py`): where the drafter ran last, the target's
+    shortest call goes between.
     """
 
     def __init__(self, runners: Sequence[ShapeRunner], most: int) -> None:
-        """Take what can be run, and how many calls are kept."""
         self._runners, self._most = runners, most
         self._calls: dict[Cell, Call] = {}
         self._last_model = ""  # ModelIdentity.key of the cell used last
@@ -27,15 +26,10 @@ class PreparedCalls:
         self._short_runs, self._cooling_ms = 0, 0.0
 
     def __contains__(self, cell: Cell) -> bool:
-        """Whether a cell's call is ready."""
         return cell in self._calls
 
     def use(self, cell: Cell) -> Call:
-        """Return the call of a cell, prepared where it is not; the caller runs it next.
-
-        Raises:
-            Exception: the shape cannot run.
-        """
+        """Return the call of a cell, prepared if it is not, to be run next; raises what `prepare` does."""
         runner, is_new = self._runners[cell.surface], cell not in self._calls
         call = runner.prepare(*cell.shape) if is_new else self._calls.pop(cell)
         self._calls[cell] = call  # the last one is the one used last
@@ -46,11 +40,7 @@ class PreparedCalls:
         return call
 
     def tried(self, cell: Cell, timed: Callable[[], float]) -> float:
-        """Return what timing a cell's call gives; where it fails, once more without the others, which hold memory.
-
-        Raises:
-            Exception: the shape cannot run alone either.
-        """
+        """Return a cell call's timing; a failed one is tried again without the others, which hold memory."""
         try:
             return timed()
         except MeasurementError:  # it fits in no memory
@@ -67,10 +57,7 @@ class PreparedCalls:
         self._calls.pop(cell, None)
 
     def cool(self) -> None:
-        """Run the target's shortest call where the cell used last would find its own weights in the caches.
-
-        It is run untimed; where the target has no call ready, nothing is.
-        """
+        """Run the target's shortest ready call, untimed, where the last cell would find its weights in the caches."""
         self._short_runs += 1
         target = self._shortest_of_target() if self._is_warm else None
         if target is None:

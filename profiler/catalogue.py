@@ -111,7 +111,6 @@ def _read(entry: Entry) -> Catalogued:
 
 
 def _figures(entry: Entry) -> list[tuple[str, Figure | None]]:
-    """Return every figure of a device by its name; None where it is not known."""
     single = [
         (name, entry[name]) for name in ("memory_gib", "bandwidth_gb_per_s", "cache_mib", "cores") if name in entry
     ]

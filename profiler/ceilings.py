@@ -15,36 +15,18 @@ from .remembered import cache_folder, recalled, remember
 
 
 def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
-    """Return the speeds a device reaches now; takes a few seconds.
-
-    Args:
-        device: one that the installed torch can use; the caller holds its lock.
-        dtype: number format of the matrix products.
-        clock: what times; the device's own where None.
-
-    Raises:
-        DeviceError: torch cannot use the device, or not in this format.
-    """
+    """Return the speeds a device, whose lock the caller holds, reaches now, in a few seconds, or raise DeviceError."""
     reads, products = read_speeds(device, clock), peak_flops(device, dtype, clock)
     return Ceilings(device=device.fingerprint, reads=reads, products=products)
 
 
 def known_ceilings(device: Device, folder: Path | None = None) -> Ceilings | None:
-    """Return the best of what was measured before, None where nothing was or it cannot be read.
-
-    Args:
-        device: exactly this one.
-        folder: where ceilings are remembered; `cache_folder()` where None.
-    """
+    """Return the best earlier measurement of exactly this device; None where there is none that can be read."""
     return recalled(Ceilings, _file(device, folder))
 
 
 def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = None) -> Ceilings:
-    """Keep the better of a measurement and what is remembered, size by size, and return it.
-
-    Raises:
-        DeviceError: the folder cannot be written.
-    """
+    """Store and return the better of a measurement and the remembered one, size by size; or raise DeviceError."""
     known, file = known_ceilings(device, folder), _file(device, folder)
     best = measured if known is None else known.joined(measured)
     remember(best, file)
@@ -52,7 +34,7 @@ def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = 
 
 
 def limits_here(device: Device, ceilings: Ceilings) -> Limits:
-    """Return the limits of a device that is here: of measured and published speeds the faster ones.
+    """Return a present device's limits: the faster of measured and published speeds.
 
     A sum reads no faster than memory allows but may read slower, so a published bandwidth counts too.
     """

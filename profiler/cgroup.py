@@ -19,11 +19,7 @@ class CpuAllowance:
 
 
 def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
-    """Return what the control groups grant this process of the CPU.
-
-    Args:
-        root: where proc and sys lie.
-    """
+    """Return the CPU that control groups grant this process; proc and sys lie under `root`."""
     folders = list(_folders(root, "cpu"))
     quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]
     counts = [count for folder in folders if (count := _throttling(folder)) is not None]
@@ -35,18 +31,11 @@ def cpu_allowance(root: Path = ROOT) -> CpuAllowance:
 
 
 def memory_left(root: Path = ROOT) -> int | None:
-    """Return the bytes that this process may still take by the tightest of its control groups; None without a limit.
-
-    What a group holds of files counts as free: the kernel drops it where memory is short.
-
-    Args:
-        root: where proc and sys lie.
-    """
+    """Return the bytes left by the tightest control group, with file pages as free; None without a limit."""
     return min((left for folder in _folders(root, "memory") if (left := _left(folder)) is not None), default=None)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's group and of those around it that are seen from here."""
     groups = _text(root / "proc/self/cgroup") or ""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -60,7 +49,6 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return a group's limit in cores: version 2 keeps it in one file, version 1 in two."""
     limit = _text(folder / "cpu.max")
     if limit is None:
         parts = [_text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")]

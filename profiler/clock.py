@@ -42,8 +42,7 @@ class HostClock:
 class CudaClock(HostClock):
     """Times calls that queue work on one GPU, between two events on its current stream.
 
-    On an idle GPU what the host takes to launch is part of a call's time: of many launches it is most of it. Behind
-    work that keeps the GPU busy meanwhile, one launch is no part of it.
+    On an idle GPU the host's launches are part of the time. Behind work that keeps it busy, one launch is not.
     """
 
     def __init__(self, index: int, *, is_busy: bool = False) -> None:
@@ -73,10 +72,9 @@ def clock_of(device: Device) -> Clock:
 
 
 def clock_in(clock: Clock, regime: str) -> Clock:
-    """Return the clock that times calls in a regime on the device of another clock.
+    """Return the clock for calls in a regime, on the device of another clock.
 
-    A captured forward is one launch. Where it runs inside a longer graph, as in a drafted chain, or is launched ahead
-    of the host, nobody waits for that launch; elsewhere it is the host's time, which rounds tell (`RoundOverhead`).
+    Nothing waits for the one launch of a captured forward; other launches are host time, which `RoundOverhead` tells.
     """
     return CudaClock(clock.index, is_busy=True) if isinstance(clock, CudaClock) and regime == CAPTURED else clock
 

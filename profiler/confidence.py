@@ -1,7 +1,7 @@
 """Measure and mend the calibration of a drafter's confidence.
 
-The survival of a node is the probability that it lies on the target's own path. A drafter's path probability is its
-own guess of it; isotonic regression finds the best guess that ranks nodes of one depth as the drafter does.
+A node's survival is the probability that it lies on the target's own path; the drafter's path probability is a guess of
+it. Isotonic regression finds the best guess that ranks nodes of one depth as the drafter does.
 """
 
 from __future__ import annotations
@@ -22,16 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliability:
-    """Return the reliability curve of confidences in bins of equal width; empty bins are left out.
-
-    Args:
-        confidences: (nodes,), probabilities.
-        is_hit: (nodes,), what came true.
-        bins: how many [0, 1] is cut into.
-
-    Raises:
-        MeasurementError: no nodes, or a confidence outside [0, 1].
-    """
+    """Return the reliability of (nodes,) confidences in equal, filled bins; MeasurementError without any."""
     if not len(confidences) or not ((confidences >= 0.0) & (confidences <= 1.0)).all():
         raise MeasurementError("a reliability curve needs confidences in [0, 1], at least one")
     places = np.minimum((confidences * bins).astype(np.int64), bins - 1)
@@ -53,15 +44,9 @@ def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliabili
 
 
 def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
-    """Return how conditional probabilities compare with how often nodes below the target's path continue it.
+    """Return conditional probabilities against how often nodes below the target's path continue it.
 
-    Args:
-        trace: what was recorded.
-        bins: how many [0, 1] is cut into.
-        least: nodes said to be less probable are left out.
-
-    Raises:
-        MeasurementError: no node is left.
+    Nodes less probable than `least` are left out; MeasurementError where none is left.
     """
     nodes = scored_nodes(trace)
     chosen = nodes.is_below_hit & (np.exp(nodes.log_probs) >= least)
@@ -70,14 +55,9 @@ def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0)
 
 
 def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None) -> Calibration:
-    """Return the survival curves of a drafter, one per depth as long as there are nodes enough.
+    """Return a drafter's survival curves, one per depth while nodes suffice.
 
-    Args:
-        trace: what was recorded.
-        prompts: places of the prompts to learn from; all where None.
-
-    Raises:
-        MeasurementError: no prompts.
+    It learns from the prompts at these places, or all; MeasurementError without any.
     """
     if prompts is not None and not len(prompts):
         raise MeasurementError("a calibration needs prompts to learn from; give some")
@@ -101,7 +81,6 @@ def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None
 
 
 def _curve(nodes: ScoredNodes, chosen: Bools) -> SurvivalCurve:
-    """Return the isotonic regression of hits on path log-probabilities; blocks become the curve's points."""
     from scipy.optimize import isotonic_regression
 
     values, inverse, weights = np.unique(nodes.path_log_probs[chosen], return_inverse=True, return_counts=True)

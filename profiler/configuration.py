@@ -14,11 +14,7 @@ from .records.configuration import architecture_of
 
 
 def read_architecture(location: Path) -> Architecture:
-    """Return the architecture of a model folder, of a GGUF file, or of a config.json by itself.
-
-    Raises:
-        ModelError: there is no such file, it is not JSON, or it describes no architecture that is known.
-    """
+    """Return the architecture of a model folder, GGUF file or config.json, or raise ModelError where it is unknown."""
     if is_gguf(location):
         return architecture_of(config_of(read_gguf(location)))
     file = location / "config.json" if location.is_dir() else location
@@ -32,7 +28,6 @@ def read_architecture(location: Path) -> Architecture:
 
 
 def _quantised_beside(folder: Path) -> dict[str, Any]:
-    """Return what ModelOpt writes into a file of its own."""
     try:
         told = json.loads((folder / "hf_quant_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

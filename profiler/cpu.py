@@ -32,11 +32,7 @@ class Processor:
 
 
 def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
-    """Return the processor with what this process may use of it.
-
-    Args:
-        libraries: (name, version) of the software that computes on it.
-    """
+    """Return the processor with what this process may use of it; `libraries` (name, version) compute on it."""
     processor = processor_here()
     return Device(
         kind="cpu",
@@ -53,7 +49,6 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
 
 
 def _threads() -> int:
-    """Return how many threads one operation of torch uses; without torch, how many could run at once."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -67,11 +62,7 @@ def processor_here() -> Processor:
 
 
 def read_cpuinfo(text: str) -> Processor:
-    """Return what a text says about a processor; what is common to all cores is taken from the first.
-
-    Args:
-        text: the contents of /proc/cpuinfo.
-    """
+    """Return what the text of /proc/cpuinfo says; what is common to all cores is taken from the first."""
     cores = [_fields(block) for block in text.split("\n\n") if block.strip()]
     first = cores[0] if cores else {}
     flags = set(first.get("flags", first.get("Features", "")).split())
@@ -94,23 +85,14 @@ def allowed_cores() -> frozenset[int]:
 
 
 def available_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory that can be taken without swapping and within control groups; None where nothing tells.
-
-    Args:
-        root: where proc and sys lie; proc/meminfo holds lines such as "MemAvailable:   123 kB".
-    """
+    """Return the memory available without swapping and within control groups; None where nothing tells."""
     told = dict(line.split(":", 1) for line in (_told(root / "proc/meminfo") or "").splitlines() if ":" in line)
     free = 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
     return min((one for one in (free, memory_left(root)) if one is not None), default=None)
 
 
 def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> int | None:
-    """Return the size of the outermost caches that some cores use, together; None where the system does not tell.
-
-    Args:
-        cores: numbers of the cores; a cache that several of them share counts once.
-        folder: where the kernel describes the cores.
-    """
+    """Return the size of all outermost caches of some cores, shared ones once; None where the system does not tell."""
     levels: dict[int, dict[str, int | None]] = {}  # level -> cores that share a cache -> its bytes
     for core in cores:
         for index in (folder / f"cpu{core}/cache").glob("index*"):
@@ -123,7 +105,6 @@ def last_level_cache_bytes(cores: Sequence[int], folder: Path = CPU_FOLDER) -> i
 
 
 def _told(file: Path) -> str | None:
-    """Return what a file of the kernel says, None where it hides it."""
     try:
         return file.read_text().strip()
     except OSError:

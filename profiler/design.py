@@ -53,19 +53,13 @@ class AdaptiveDesign:
     ) -> None:
         """Take one domain per surface.
 
-        Args:
-            domains: what each surface is to answer.
-            held_out: random shapes timed to judge the surfaces, shared out evenly.
-            value: what a shape is worth to a decision; all the same where absent.
-            enough: relative error at which a point or a gap is left alone.
+        `held_out` random shapes, shared out evenly, judge the surfaces. `value` None makes all shapes worth the same. A
+        point or gap of at most the relative error `enough` is left alone.
         """
         self._domains, self._held_out, self._value, self._enough = tuple(domains), held_out, value, enough
 
     def begin(self, tally: Tally, rng: random.Random) -> None:
-        """Enter the first surface's sentinels, and held-out cells and the coarse points of each.
-
-        How slow the device is at a moment is told by whatever runs then: a few sentinels are enough for all surfaces.
-        """
+        """Enter the first surface's sentinels, which tell the moment for all, held-out cells and coarse points."""
         for surface, domain in enumerate(self._domains):
             for shape in sentinels(domain) if surface == 0 else ():
                 tally.cell(surface, shape, "sentinel")
@@ -124,7 +118,6 @@ class AdaptiveDesign:
         return sorted(due, key=lambda cell: (cell.clean, call_ms[cell.number]))
 
     def _too_few(self, tally: Tally, worth: Worth) -> Iterator[Cell]:
-        """Yield cells of too few calls, those with fewest first, and of equally many those that matter most."""
         rated = ((c.clean, -worth(c.surface, c.shape), c.number) for c in tally.cells if c.purpose != "held-out")
         for clean, against, number in sorted(rated):
             cell = tally.cells[number]

@@ -20,12 +20,11 @@ BY_TILES = "6"  # the same on processors with a unit for matrices
 def detect(spec: str = "auto") -> Device:
     """Return one device of this machine.
 
-    Args:
-        spec: "cpu", "cuda:N" (N counts as PyTorch does, within CUDA_VISIBLE_DEVICES), "cuda" for the first, or "auto":
-            the first GPU, where an installed PyTorch can use GPUs, else the CPU.
+    "cuda:N" counts as PyTorch does, within CUDA_VISIBLE_DEVICES; "cuda" is the first. "auto" is the first GPU that an
+    installed PyTorch can use, else the CPU.
 
     Raises:
-        DeviceError: the name is unknown, the device is not there, or CUDA may mean another GPU by that number.
+        DeviceError: the name is unknown, the device is missing, or CUDA may mean another GPU by that number.
     """
     libraries = library_versions()
     if spec == "auto":
@@ -61,14 +60,14 @@ def library_versions() -> tuple[tuple[str, str], ...]:
 
 
 def _cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
-    """Return this machine's CPU; what forwards of ours take there is known by their own version, too."""
+    """Return this machine's CPU; its libraries include our own version, which sets what our forwards take."""
     device = read_cpu(libraries)
     forwards = BY_TILES if "amx_bf16" in device.isa else FORWARDS
     return replace(device, libraries=(*libraries, ("spectune's forwards", forwards)))
 
 
 def _torch_has_cuda() -> bool:
-    """Whether the installed PyTorch is built for GPUs; without PyTorch nothing is left out for its sake."""
+    """Return whether the installed PyTorch is built for GPUs; without PyTorch nothing is left out."""
     try:
         import torch
     except ModuleNotFoundError:

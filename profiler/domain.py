@@ -1,4 +1,4 @@
-"""What a surface is asked to answer: which batches, contexts and tokens, and where to begin measuring."""
+"""What a surface is to answer: which batches, contexts and tokens, and where to begin measuring."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind th
 class Domain:
     """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens.
 
-    Where a matrix unit takes `tile_rows` rows at once, whatever takes one more is slower by a step, which a straight
-    line between two measured points would hide.
+    A row beyond a tile of `tile_rows` costs a step, which a straight line between two points would hide.
     """
 
     batches: tuple[int, ...]  # ascending, distinct

@@ -1,22 +1,18 @@
 """How much slower or faster the whole device was at every timed call, and which calls were disturbed.
 
-A timed call is cost x slowness of the moment x noise. On a logarithmic scale that is a sum. The slowness of a moment is
-what the calls just before and after it, of whatever cells, say together: the median of their distances from their own
-cells' medians. Costs and slowness are found in turn, as in Tukey's median polish. A call never judges its own moment,
-so the window of neighbours can be chosen by what it leaves unexplained: short where the machine's speed changes from
-one hundredth of a second to the next, long where it changes slowly, none where it is steady.
+A timed call is cost x slowness of the moment x noise, a sum of logarithms. The slowness of a moment is the median
+distance of the calls around it, of whatever cells, from their cells' medians. Costs and slowness are found in turn, as
+in Tukey's median polish. No call judges its own moment, so the window of neighbours is the one that leaves least
+unexplained: short where the speed changes within a hundredth of a second, long where slowly, none where it is steady.
 
-A moment need not slow all shapes alike. Where neighbours take memory bandwidth, forwards of few rows, which do nothing
-but read weights, take 1.45 times as long, those of 16 rows 1.1 times, and those of 64 rows as long as ever (a 1.5B in
-bf16 on 2 cores of a shared Zen 4). So a call feels the moment by its cell's *sensitivity*, which falls with the cell's
-cost over the least cost of its surface:
+A moment need not slow all shapes alike. Where neighbours take memory bandwidth, forwards of few rows, which only read
+weights, take 1.45 times as long, those of 16 rows 1.1 times, and those of 64 rows as long as ever (a 1.5B in bf16 on 2
+cores of a shared Zen 4). So a call feels the moment by its cell's *sensitivity*:
 
     log slowness of a call = sensitivity x mood of the moment        sensitivity = (least cost / cost) ^ exponent
 
-Exponent 0 is a machine that slows all alike. The exponent is chosen as the window is.
-
-Costs may be pooled: where calls are few and long, a cell's cost is what its surface's form says of it, too
-(`records/pooling.py`), and calls of cells timed once tell moods as well.
+The least cost is its surface's. Exponent 0 slows all alike; it is chosen as the window is. Pooled costs
+(`records/pooling.py`) also use the surface's form where calls are few and long, and cells timed once then tell moods.
 
 Source: the polish is Tukey 1977, Exploratory Data Analysis, chapter 11; the local window and the sensitivity are ours.
 """
@@ -46,13 +42,9 @@ DISTURBED = 1.5  # slowness beyond which a moment is a disturbance, not a mood
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drift:
-    """What moments did to the calls in them.
+    """What moments did to the calls in them: `slowness` and `is_disturbed` are (calls,), 1.0 at a typical moment.
 
-    Attributes:
-        slowness: (calls,), 1.0 at a typical moment.
-        is_disturbed: (calls,).
-        window: calls on either side that told it; 0 where drift was not told apart from noise.
-        exponent: of the sensitivities; 0 where moments slow all shapes alike.
+    `window` is calls on either side, 0 where drift was not told from noise; `exponent` 0 slows all shapes alike.
     """
 
     slowness: Floats
@@ -72,13 +64,8 @@ def fit_drift(
 ) -> Drift:
     """Return the slowness of every call.
 
-    Args:
-        ms: (calls,), as timed, in the order they were timed.
-        cells: (calls,), which cell each call was of.
-        windows: to choose from; the one that leaves the least unexplained wins, none where none helps.
-        surfaces: (calls,), which surface each call was of; all of one where None.
-        exponents: of sensitivities, to choose from likewise.
-        pool: betters the costs of cells by each other; every cell has its own where None.
+    `ms`, `cells` and `surfaces` are (calls,), in the order timed; no `surfaces` means one. Of windows and exponents
+    those win that leave the least unexplained, or none. `pool` betters the costs of cells by each other.
     """
     logs = np.log(ms)
     told = np.flatnonzero((np.bincount(cells, minlength=1)[cells] > 1) | (pool is not None))
@@ -133,7 +120,6 @@ def _fit(
 
 
 def _costs(logs: Floats, cells: Ints, pool: Pool | None) -> Floats:
-    """Return (cells,) the logarithms of costs."""
     medians = group_medians(logs, cells)
     return medians if pool is None else pool(medians)
 

@@ -1,12 +1,10 @@
 """Estimates for a device that was not measured: its limits, and how closely a measured device kept to its own.
 
-Notation: A is (cells, 5), the milliseconds that each part of a forward takes at least: layers (a count), weights,
-cache, matmul, attention. x is (5,), how many times longer each part really took, so x[1:] >= 1. With "sum" a forward
-takes A x; with "max" the memory's parts and the arithmetic's overlap, and the longer of the two counts. Fits minimise
-the squared relative error, sum over cells of (predicted / measured - 1)^2.
+Notation: A is (cells, 5), the least milliseconds of each part of a forward: layers (a count), weights, cache, matmul,
+attention. x is (5,), how many times longer each part really took, so x[1:] >= 1. With "sum" a forward takes A x; with
+"max" memory and arithmetic overlap, and the longer counts. Fits minimise the squared relative error over cells.
 
-What overlaps depends on the regime: with CUDA graphs the parts were found to add up, in eager mode the longer one hid
-the other, so both are tried and the better one is kept.
+With CUDA graphs the parts were found to add up, in eager mode the longer one hid the other: the better fit is used.
 """
 
 from __future__ import annotations
@@ -46,18 +44,12 @@ class Measured:
 def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
     """Return how closely a device kept to its limits, over all cells of its surfaces that ran.
 
-    Surfaces of prompts are left out: each cell is many forwards one after the other, which read the weights anew.
-
-    Several models tell apart what one alone cannot: whether the time that no shape changes is spent on launching
-    layers or on reading weights.
-
-    Args:
-        measured: surfaces of one device, regime and number format.
-        limits: of that device.
+    Surfaces of prompts do not count: their cells are many forwards, which read the weights again. Only several models
+    tell whether constant time goes into launching layers or reading weights. All are of one device, regime and dtype.
 
     Raises:
         MeasurementError: the surfaces do not belong together, or too few cells ran.
-        DeviceError: the limits do not tell how fast the device multiplies in this format.
+        DeviceError: the limits have no matrix speed in this format.
     """
     first = _require_one_kind(measured)
     parts, measured_ms = _cells(measured, limits)
@@ -82,12 +74,10 @@ def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
 
 
 def estimated_ms(architecture: Architecture, work: Work, limits: Limits, efficiency: Efficiency) -> float:
-    """Return what a forward should take on a device that keeps to its limits as closely as the calibrated one did.
+    """Return a forward's time on a device that comes as close to its limits as the calibrated one did.
 
-    The time per layer goes with the time between launches where both devices' are published, else it is kept.
-
-    Raises:
-        DeviceError: the limits do not tell how fast the device multiplies in this format.
+    The time per layer goes with the published time between launches of both devices, where known. DeviceError where the
+    limits have no matrix speed in this format.
     """
     parts = _parts(architecture, work, limits, efficiency.dtype)
     launch = dict(limits.launch_us).get(efficiency.regime)
@@ -102,17 +92,11 @@ def estimate_surface(
 ) -> LatencySurface:
     """Return the estimate of every shape as a surface of the regime estimated:REGIME, never below its bound.
 
-    Args:
-        architecture: of the model.
-        limits: of the device.
-        key: device, model, role, regime, dtype and attention that the estimate is for; regime and dtype are those of
-            the efficiency.
-        shapes: distinct; one that does not fit into memory becomes a failure.
-        efficiency: of a measured device.
+    Regime and dtype of `key` are those of the efficiency. A shape that does not fit into memory is a failure.
 
     Raises:
         MeasurementError: the role is no whole forward, or regime or dtype are not the calibrated ones.
-        DeviceError: the limits do not tell how fast the device multiplies in this format.
+        DeviceError: the limits have no matrix speed in this format.
     """
     if (key.regime, key.dtype) != (efficiency.regime, efficiency.dtype):
         raise MeasurementError(
@@ -129,8 +113,6 @@ def estimate_surface(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Fit:
-    """One way of combining the parts, fitted to all cells and judged by leaving out each."""
-
     combination: Combination
     factors: Floats  # (5,)
     errors: Floats  # (cells,), leave-one-out
@@ -187,7 +169,6 @@ def _fitted(parts: Floats, measured_ms: Floats, combination: Combination) -> _Fi
 
 
 def _predicted(parts: Floats, factors: Floats, combination: Combination) -> Floats:
-    """Return the milliseconds of each row of A: (cells,)."""
     if combination == "sum":
         return np.asarray(parts @ factors)
     memory, compute = parts[:, MEMORY] @ factors[MEMORY], parts[:, COMPUTE] @ factors[COMPUTE]

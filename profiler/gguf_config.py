@@ -1,7 +1,4 @@
-"""The configuration of a GGUF file's model, by the names that config.json has for it.
-
-transformers has a mapping of its own, which reads scaled positions as unscaled ones.
-"""
+"""A GGUF file's configuration by the names of config.json; transformers' mapping reads scaled positions as unscaled."""
 
 from __future__ import annotations
 
@@ -27,11 +24,7 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def config_of(file: GgufFile, frequencies: tuple[float, ...] = ()) -> dict[str, Any]:
-    """Return what config.json would hold.
-
-    Args:
-        file: the model's.
-        frequencies: what the file's `FREQUENCIES` hold.
+    """Return what config.json would hold; `frequencies` are what the file's `FREQUENCIES` hold.
 
     Raises:
         ModelError: the family is not known, a value is missing, or positions are scaled in another way.
@@ -50,8 +43,6 @@ def config_of(file: GgufFile, frequencies: tuple[float, ...] = ()) -> dict[str, 
 
 
 class _Said:
-    """A file's values, by their names behind the family's."""
-
     def __init__(self, file: GgufFile) -> None:
         self.file, self.family = file, file.family
 
@@ -95,7 +86,6 @@ def _config(said: _Said, frequencies: tuple[float, ...]) -> dict[str, Any]:
 
 
 def _tokens(file: GgufFile) -> dict[str, Any]:
-    """Return the tokens that stand for something; texts end at any of several."""
     token = {name: file.said.get(f"tokenizer.ggml.{name}") for name in (*ENDS, "bos_token_id", "padding_token_id")}
     ends = list(dict.fromkeys(token[name] for name in ENDS if token[name] is not None))
     return {
@@ -106,7 +96,6 @@ def _tokens(file: GgufFile) -> dict[str, Any]:
 
 
 def _rope(said: _Said, frequencies: tuple[float, ...]) -> Mapping[str, Any]:
-    """Return how positions turn queries and keys."""
     kind, theta = said.get("rope.scaling.type", "none"), float(said.get("rope.freq_base", LOCAL_THETA))
     whole: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
     if kind == "linear":

@@ -1,7 +1,7 @@
 """What a GGUF file says of its model, and where its tensors lie; no tensor is read.
 
-The package gguf has a reader of its own. It makes an array of every token's text, which takes some ten seconds for a
-vocabulary of 150,000, so this one steps over texts in arrays and only counts them.
+The package gguf makes an array of every token's text, some ten seconds for a vocabulary of 150,000. This reader steps
+over texts in arrays and only counts them.
 
 Source: ggml's docs/gguf.md, versions 2 and 3.
 """
@@ -79,11 +79,7 @@ def is_gguf(location: str | Path) -> bool:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Return what a GGUF file says; read once as long as it is not written to.
-
-    Raises:
-        ModelError: there is no such file, it is another kind, a part, damaged, or cut off.
-    """
+    """Return what a GGUF file says, read once until it changes; ModelError where it is damaged, cut off or a part."""
     try:
         place = path.resolve()
         seen = place.stat()
@@ -146,13 +142,10 @@ def _bytes(tensor: GgufTensor) -> int:
 
 
 class _Cursor:
-    """Reads a file's values one behind the other."""
-
     def __init__(self, data: mmap.mmap) -> None:
         self._data, self.place = data, 0
 
     def numbers(self, codes: str) -> tuple[Any, ...]:  # Any: of the codes' types
-        """Return the next numbers, by `struct`'s codes."""
         found: tuple[Any, ...] = struct.unpack_from(f"<{codes}", self._data, self.place)
         self.place += struct.calcsize(f"<{codes}")
         return found
@@ -185,7 +178,6 @@ class _Cursor:
         return numbers
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        """Return a tensor's name, shape, format and place behind the table."""
         name = self.text()
         (dimensions,) = self.numbers("I")
         if dimensions > MOST_DIMENSIONS:
@@ -194,7 +186,6 @@ class _Cursor:
         return name, tuple(reversed(sizes)), kind, offset
 
     def _step_over_text(self) -> int:
-        """Go behind the next text; return where it starts."""
         (size,) = self.numbers("Q")
         start = self.place
         self.place += size

@@ -15,11 +15,8 @@ MIG_IN_NAME = re.compile(r"\bMIG (\S+)$")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
     """Return the GPUs that CUDA may use, in the order of `visible_handles`; none without a driver.
 
-    Args:
-        libraries: (name, version) of the software that computes on them.
-
     Raises:
-        DeviceError: the driver does not answer, or CUDA_VISIBLE_DEVICES names what is not there.
+        DeviceError: the driver does not answer, or CUDA_VISIBLE_DEVICES names a missing GPU.
     """
     with nvml_session() as is_there:
         if not is_there:
@@ -64,7 +61,6 @@ def _gpu(index: int, handle: Handle, libraries: tuple[tuple[str, str], ...]) -> 
 
 
 def _mig_profile(handle: Handle) -> str:
-    """Return a slice's profile: from its name, else from what NVML counts of it."""
     if found := MIG_IN_NAME.search(pynvml.nvmlDeviceGetName(handle)):
         return found[1]
     counted = pynvml.nvmlDeviceGetAttributes(handle)

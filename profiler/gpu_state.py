@@ -34,11 +34,7 @@ COUNTERS = {  # what holds clocks back -> its counter of nanoseconds; the number
 
 
 def read_gpu_state(device: Device) -> DeviceState:
-    """Return the present state of a GPU; what it, its driver or this user cannot read is None or empty.
-
-    Raises:
-        DeviceError: the GPU is no longer there, or the driver does not answer.
-    """
+    """Return a GPU's present state, None or empty where it cannot be read; DeviceError where it does not answer."""
     with nvml_session() as is_there:
         if not is_there:
             raise DeviceError(f"no NVIDIA driver answers for {device.label}; check nvidia-smi")
@@ -68,13 +64,8 @@ def reason_names(mask: int) -> tuple[str, ...]:
 def without_ours(processes: tuple[OtherProcess, ...], own_pid: int, own_bytes: int | None) -> tuple[OtherProcess, ...]:
     """Return the processes of a GPU less our own.
 
-    The driver counts processes as the host does, so inside a container our own has another id there. Where we use the
-    GPU and our id is missing, the process whose memory is nearest to ours is taken for us.
-
-    Args:
-        processes: all that use the GPU.
-        own_pid: our id as we know it.
-        own_bytes: memory we hold on the GPU; None where we do not use it.
+    The driver counts processes as the host does, so in a container our id there is another. Where we hold `own_bytes`
+    on the GPU (None: none) and our id is missing, the process with the nearest memory counts as ours.
     """
     ours = [each for each in processes if each.pid == own_pid]
     if not ours and own_bytes is not None:

@@ -30,13 +30,10 @@ class HubId:
 
 
 def resolve_model(text: str) -> Path:
-    """Return the path of a model that is named by a path or by an id of Hugging Face.
+    """Return the path of a model: `org/name`, `name` or `org/name/file.gguf`, each with an optional `@revision`.
 
-    What exists here comes first. An id is looked up in the cache, and fetched where that lacks a part of it. What can
-    be no id is returned as a path. A terminal shows the progress of a download.
-
-    Args:
-        text: a path, `org/name`, `name` or `org/name/file.gguf`; ids may end with `@revision`.
+    What exists here comes first. An id is looked up in the cache, and fetched where a part is missing, with progress on
+    a terminal. What can be no id is returned as a path.
 
     Raises:
         ModelError: there is no such path, and the id cannot be fetched or holds nothing that can be loaded.
@@ -57,10 +54,7 @@ def resolve_model(text: str) -> Path:
 
 
 def cached_model(text: str) -> Path | None:
-    """Return the path of a model in Hugging Face's cache, None for what is no id or not there; uses no network.
-
-    Without the package huggingface_hub nothing is looked up.
-    """
+    """Return a model's path in Hugging Face's cache, or None; uses no network, and works without huggingface_hub."""
     asked = hub_id(text)
     try:
         return None if asked is None else _cached(asked)
@@ -82,8 +76,8 @@ def hub_id(text: str) -> HubId | None:
 def _cached(asked: HubId) -> Path | None:
     """Return where a model lies whole in the cache.
 
-    Other programs fetch files one by one, so a tokenizer has to be there, too. A drafter that brings none is looked
-    up on the hub each time.
+    Other programs fetch files one by one, so a tokenizer is required. A drafter without one is looked up on the hub
+    each time.
     """
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -99,7 +93,7 @@ def _cached(asked: HubId) -> Path | None:
 
 
 def _fetched(asked: HubId) -> Path:
-    """Return where a model lies after it was fetched, or where it lies as far as it is known without a network."""
+    """Return where a fetched model lies, or where it lies as far as is known without a network."""
     place = _snapshot(asked)
     is_there = place.is_file() if asked.file else (place / "config.json").is_file() and any(place.glob("*.safetensors"))
     if not is_there:
@@ -110,7 +104,6 @@ def _fetched(asked: HubId) -> Path:
 
 
 def _snapshot(asked: HubId, *, is_local: bool = False) -> Path:
-    """Return the path of a model's snapshot, or of the file of it that was asked for."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import tqdm
 
@@ -130,7 +123,6 @@ def _snapshot(asked: HubId, *, is_local: bool = False) -> Path:
 
 
 def _contents(asked: HubId) -> str:
-    """Return why a repository holds nothing of what was asked for, by the names of its files."""
     from huggingface_hub import HfApi
 
     files = HfApi().list_repo_files(asked.repo, revision=asked.revision)
@@ -147,7 +139,6 @@ def _contents(asked: HubId) -> str:
 
 
 def _reason(error: Exception, asked: HubId) -> str:
-    """Return why the hub's library did not bring a model."""
     from huggingface_hub import constants, errors
 
     causes = list(_causes(error))
@@ -177,7 +168,6 @@ def _reason(error: Exception, asked: HubId) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, what caused it, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

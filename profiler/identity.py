@@ -19,13 +19,9 @@ ADAPTER = "adapter_config.json"  # of the package PEFT
 
 
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a model folder in Hugging Face layout, or of a GGUF file.
+    """Return the identity of a Hugging Face folder or a GGUF file; its weights hash reads all `weight_files`.
 
-    The weights hash runs over the bytes of its `weight_files`. Linear in their size.
-
-    Args:
-        path: folder with config.json and *.safetensors; tokenizer.json where the model brings one. Or a GGUF file.
-        name: what to call it; the folder's or file's name, or that of its id on the hub, where absent.
+    `name` None takes that of its id on the hub, folder or file.
 
     Raises:
         ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
@@ -51,11 +47,7 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a GGUF file; its vocabulary is inside, so one hash names all of it.
-
-    Raises:
-        ModelError: it is no GGUF file, or not a whole one.
-    """
+    """Return the identity of a whole GGUF file, else ModelError; one hash names all, as its vocabulary is inside."""
     tensors = read_gguf(path).tensors.values()
     return ModelIdentity(
         name=name or path.stem,
@@ -68,15 +60,10 @@ def identify_gguf(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def identify_config(config: Path, parameters: int, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a model that is a config.json and random weights, measured for its latency alone.
+    """Return the identity of a config.json with random weights, measured only for its latency.
 
-    Equal configurations are one model whatever their random weights, which do not change a latency. Its key is
-    never that of real weights: the hash runs over the word "random" and the configuration.
-
-    Args:
-        config: a config.json by itself.
-        parameters: of the model it describes.
-        name: what to call it; the file's name where absent, or its folder's where the file is called config.json.
+    Equal configurations are one model whatever their weights. Its key is never that of real weights: the hash runs over
+    the word "random" and the configuration. `name` None takes the file's, or its folder's for config.json.
 
     Raises:
         ModelError: there is no such file.
@@ -114,13 +101,12 @@ def require_no_adapter(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold a model's weights, as transformers chooses them.
+    """Return a model's weight files as transformers chooses them.
 
-    That is model.safetensors, or else the shards that its index names in the order of their names, or else every
-    *.safetensors file.
+    That is model.safetensors, else the shards of its index by name, else every *.safetensors file.
 
     Raises:
-        ModelError: there are none, or the index cannot be read or names files that are missing.
+        ModelError: there are none, or the index cannot be read or names missing files.
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if single.is_file():
@@ -136,7 +122,6 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _instead(path: Path) -> str:
-    """Return what to give instead of a path where no model folder lies."""
     snapshot = snapshot_at(path)
     if snapshot is not None:
         return f"fetch it again: hf download {snapshot.repo} --revision {snapshot.commit}"

@@ -42,25 +42,20 @@ def measure(
 ) -> tuple[LatencySurface, ...]:
     """Return the measured surface of each runner, in their order; none where this sitting leaves some of the budget.
 
-    A session of several sittings, between which other work is done, sees more of a device's moods than one of the same
-    length at a stretch: its surfaces are of the typical one, and `LatencySurface.drift` tells more of how they vary.
+    Several sittings with other work between them see more of a device's moods than one of the same length: the surfaces
+    are then of the typical mood, and `LatencySurface.drift` tells more.
 
-    Rounds visit a few cells each, in random order, between visits of the sentinels that every round shares. Each call
-    is in the sink before the next one. Between rounds the design chooses where to look next. A cell that raises becomes
-    a failure and the others go on. Raw repeats are kept beside the drift of their rounds.
+    Rounds visit a few cells each, in random order, between visits of the sentinels that every round shares. The sink
+    gets each call before the next one. Between rounds the design chooses where to look next. A cell that raises becomes
+    a failure and the others go on. Raw repeats are stored with the drift of their rounds.
 
     Args:
-        runners: what can be run.
-        domains: what each runner's surface is to answer.
-        device: where; the caller holds its lock.
+        device: the caller holds its lock.
         budget_s: seconds for warm-up and rounds together, those of an earlier, stopped run included.
-        sink: receives every call when it was timed, and the surfaces at the end; gives back what a stopped run timed.
-        seed: of the held-out cells and the visiting order.
+        sink: gets every call and the surfaces, and gives back what a stopped run timed.
         held_out: random shapes timed only to judge the surfaces, over all runners.
         value: what a shape is worth to a decision.
-        design: chooses the cells; adaptive where absent.
-        progress: told the share of the budget spent after every call.
-        session: calls per visit and clock; defaults where absent.
+        progress: called with the spent share of the budget after every call.
         until: share of the budget, in (0, 1], at which this sitting ends; not before the first points are timed.
 
     Raises:

@@ -18,19 +18,12 @@ POLL_S = 0.05  # between two looks at a lock that another profile holds
 
 @contextmanager
 def device_lock(device: Device, folder: Path, wait_s: float = 0.0) -> Iterator[Path]:
-    """Hold a device for one block; the lock ends with the block or the process, whichever comes first.
+    """Hold a device for one block, at most as long as the process; yield the lock file with the holder's process id.
 
-    Args:
-        device: what is held: the processor itself, under whatever software it was detected.
-        folder: where the lock file lies; created where absent.
-        wait_s: seconds to wait for another holder to end; 0 is one look.
-
-    Yields:
-        The lock file, which holds the process id of its holder.
+    A processor is the same one under any software. `wait_s` 0 is one look.
 
     Raises:
-        DeviceError: another process, or another block of this one, still holds the device; or the folder cannot be
-            written.
+        DeviceError: another process or block still holds the device, or the folder cannot be written.
     """
     path = folder / f"{device.kind}-{device.uuid or device.index}.lock"
     with _opened(path) as file:
@@ -46,7 +39,6 @@ def device_lock(device: Device, folder: Path, wait_s: float = 0.0) -> Iterator[P
 
 
 def _is_acquired(file: IO[str], wait_s: float) -> bool:
-    """Take the lock as soon as it is free; False where it was not in time."""
     deadline_s = time.monotonic() + wait_s
     while True:
         try:

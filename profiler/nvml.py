@@ -55,8 +55,7 @@ def optional(read: Callable[..., Answer], *arguments: object) -> Answer | None:
 def visible_handles() -> list[Handle]:
     """Return the handles of what CUDA may use, in PCI order or as CUDA_VISIBLE_DEVICES names them.
 
-    A GPU that MIG divides is replaced by its slices, because CUDA runs on no other part of it. CUDA itself may show
-    only the first of them: name the slice to use in CUDA_VISIBLE_DEVICES.
+    MIG slices replace their GPU. CUDA may show only the first: name the slice to use in CUDA_VISIBLE_DEVICES.
     """
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
@@ -67,11 +66,7 @@ def visible_handles() -> list[Handle]:
 
 
 def require_known_order() -> None:
-    """Refuse to say which GPU a number means where CUDA counts otherwise than the driver: the fastest model first.
-
-    Raises:
-        DeviceError: GPUs of several models are here, and they are counted or named by number.
-    """
+    """Raise DeviceError where numbers of GPUs of several models may mislead: CUDA counts the fastest first."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or all(
         entry.strip().startswith(("GPU-", "MIG-")) for entry in named
@@ -87,11 +82,7 @@ def require_known_order() -> None:
 
 
 def handle_of(device: Device) -> Handle:
-    """Return the handle of a GPU that was found before.
-
-    Raises:
-        DeviceError: it is no longer there.
-    """
+    """Return the handle of a GPU that was found before; raise DeviceError where it is missing."""
     handles = visible_handles()
     if device.uuid is not None:
         handles = [handle for handle in handles if pynvml.nvmlDeviceGetUUID(handle) == device.uuid]
@@ -121,7 +112,6 @@ def _named(entry: str) -> Handle:
 
 
 def _slices(handle: Handle) -> list[Handle]:
-    """Return a GPU's MIG slices where MIG is on, else the handle itself."""
     if is_slice(handle):
         return [handle]
     current, _ = optional(pynvml.nvmlDeviceGetMigMode, handle) or (pynvml.NVML_DEVICE_MIG_DISABLE, None)

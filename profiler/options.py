@@ -1,7 +1,7 @@
 """What a round could time in one batch of one surface, and what each would be worth.
 
-A surface is wrong between its points, by how far they are from a straight line, and at its points, by their noise.
-Both are estimated from what was timed so far, as relative errors:
+A surface is wrong between its points, by their distance from a straight line, and at its points, by their noise. Both
+are estimated from what was timed so far, as relative errors:
 
     between a and b    min(jump / 2, misfit), at least jump / 6      misfit: how far a and b lie from the line through
                                                                      their neighbours; large beside an edge
@@ -60,7 +60,6 @@ def _points(part: Slice) -> Iterator[Option]:
 
 
 def _gaps(part: Slice) -> Iterator[Option]:
-    """Yield the middle of every gap between measured tokens at the reference context."""
     row = part.rows.get(part.reference, [])
     values = [math.log(cell.ms) for _, cell in row]
     errors = interval_errors([tokens for tokens, _ in row], values)
@@ -79,7 +78,7 @@ def _middle(part: Slice, left: tuple[int, Cell], right: tuple[int, Cell], error:
 
 
 def _rows(part: Slice) -> Iterator[Option]:
-    """Yield, at every other context, a point where how it differs from the reference is not known well."""
+    """Yield, at every other context, a point whose difference from the reference is not known well."""
     known = [tokens for tokens, _ in part.rows.get(part.reference, [])]
     for context, row in part.rows.items():
         if context == part.reference:
@@ -115,12 +114,7 @@ def _contexts(part: Slice) -> Iterator[Option]:
 
 
 def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[float]:
-    """Return how wrong a straight line may be inside each gap: (places - 1,), in the values' own unit.
-
-    Args:
-        places: ascending.
-        values: one per place, noise included.
-    """
+    """Return how wrong a straight line may be inside each gap of ascending places: (places - 1,)."""
     misfits = [math.inf] * len(places)
     for at in range(1, len(places) - 1):
         share = (places[at] - places[at - 1]) / (places[at + 1] - places[at - 1])
@@ -134,13 +128,12 @@ def interval_errors(places: Sequence[int], values: Sequence[float]) -> list[floa
 
 
 def _beyond_noise(part: Slice, error: float, ends: Iterable[Cell]) -> float:
-    """Return what of an error noise does not explain, and a new point would remove."""
+    """Return the part of an error that noise does not explain, and a new point would remove."""
     noise = NOISE_OF_A_MISFIT * math.hypot(*(part.tally.error(end) for end in ends))
     real = math.sqrt(max(0.0, error * error - noise * noise))
     return real if real > part.enough else 0.0
 
 
 def _half_gaps(places: Sequence[int], whole: int) -> list[float]:
-    """Return the share of the axis that lies nearest to each place."""
     edges = [places[0], *((left + right) / 2 for left, right in pairwise(places)), places[-1]]
     return [(high - low + (1 if len(places) == 1 else 0)) / whole for low, high in pairwise(edges)]

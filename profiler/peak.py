@@ -1,7 +1,6 @@
 """The most that a device was seen to multiply and to read per second.
 
-A bound needs the best a device can do, not what it usually does: sizes are visited in turns, so that a disturbance
-hits all of them a little and none of them always, and the fastest repeat counts.
+A bound needs a device's best: sizes take turns, so that a disturbance hits all a little, and the fastest repeat counts.
 """
 
 from __future__ import annotations
@@ -28,16 +27,7 @@ FEWEST_TURNS = 5
 
 
 def peak_flops(device: Device, dtype: str, clock: Clock | None = None) -> tuple[ProductTiming, ...]:
-    """Return timed products of square matrices, by size; `Ceilings.flops_per_s` takes the best of them.
-
-    Args:
-        device: one that the installed torch can use.
-        dtype: torch's name of a floating-point format.
-        clock: what times a product; the device's own where None.
-
-    Raises:
-        DeviceError: torch cannot multiply such matrices there.
-    """
+    """Return timed products of square matrices, by size, or DeviceError; `Ceilings.flops_per_s` takes the best."""
     timer = clock or clock_of(device)
     try:
         calls = _products(device, dtype, timer)
@@ -50,15 +40,7 @@ def peak_flops(device: Device, dtype: str, clock: Clock | None = None) -> tuple[
 
 
 def read_speeds(device: Device, clock: Clock | None = None) -> tuple[ReadTiming, ...]:
-    """Return timed sums over arrays, by their size: from what fits into a core's cache to what fits into none.
-
-    Args:
-        device: one that the installed torch can use.
-        clock: what times a pass; the device's own where None.
-
-    Raises:
-        DeviceError: torch cannot use the device.
-    """
+    """Return timed sums by array size, from a core's cache to beyond all caches, or raise DeviceError."""
     timer = clock or clock_of(device)
     try:
         timed = _in_turns(_sums(device), timer)
@@ -70,7 +52,6 @@ def read_speeds(device: Device, clock: Clock | None = None) -> tuple[ReadTiming,
 
 
 def _products(device: Device, dtype: str, clock: Clock) -> dict[int, Call]:
-    """Return a product per size, ascending, as far as one call is not too long."""
     calls: dict[int, Call] = {}
     for size in PRODUCT_SIZES:
         calls[size] = _product(device, dtype, size)
@@ -95,7 +76,6 @@ def _product(device: Device, dtype: str, size: int) -> Call:
 
 
 def _sums(device: Device) -> dict[int, Call]:
-    """Return a sum per footprint; all of them read the start of one array."""
     import torch
 
     largest = min(int(device.memory_bytes * SHARE_OF_MEMORY), CACHES * _cache_bytes(device))
@@ -105,7 +85,7 @@ def _sums(device: Device) -> dict[int, Call]:
 
 
 def _cache_bytes(device: Device) -> int:
-    """Return the size of the last cache before memory; a quarter of the largest footprint where nobody tells."""
+    """Return the size of the last cache before memory; a quarter of the largest footprint where it is not known."""
     if device.kind == "cuda":
         import torch
 
@@ -121,10 +101,7 @@ def _sum(numbers: torch.Tensor) -> Call:
 
 
 def _in_turns(calls: Mapping[int, Call], clock: Clock) -> dict[int, tuple[float, ...]]:
-    """Return the milliseconds of every call, timed turn by turn until the budget is spent.
-
-    Each is timed right after an untimed one, so that caches hold of it what they can.
-    """
+    """Return the milliseconds of every call, in turns for the budget, each right behind an untimed one."""
     repeats_ms: dict[int, list[float]] = {size: [] for size in calls}
     end_s = clock.now_s() + BUDGET_S
     turns = 0

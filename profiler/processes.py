@@ -27,14 +27,7 @@ class ProcessTimes:
 
 
 def busy_processes(proc: Path, window_s: float = WINDOW_S) -> tuple[OtherProcess, ...]:
-    """Return the other processes that keep at least a tenth of a core busy, the busiest first, eight at most.
-
-    This process and those it started are not among them. Waits for the window.
-
-    Args:
-        proc: where /proc lies; none are found where it does not exist.
-        window_s: how long they are watched.
-    """
+    """Watch for a window, and return the (at most eight) other processes with a tenth of a core, busiest first."""
     start_s, first = time.monotonic(), process_times(proc)
     time.sleep(window_s)
     last, seconds = process_times(proc), time.monotonic() - start_s
@@ -44,14 +37,7 @@ def busy_processes(proc: Path, window_s: float = WINDOW_S) -> tuple[OtherProcess
 def busiest(
     first: Sequence[ProcessTimes], last: Sequence[ProcessTimes], ticks: float, ours: frozenset[int]
 ) -> tuple[OtherProcess, ...]:
-    """Return who was busy between two looks, the busiest first.
-
-    Args:
-        first: every process at the first look; one that began later counts with all its time.
-        last: every process at the last look.
-        ticks: of the wall clock between the two.
-        ours: processes that do not count.
-    """
+    """Return who but us was busy between two looks, busiest first; a later process counts with all its time."""
     earlier = {(each.pid, each.started): each.ticks for each in first}
     used = [(each, (each.ticks - earlier.get((each.pid, each.started), 0)) / ticks) for each in last]
     busy = [pair for pair in used if pair[0].pid not in ours and pair[1] >= BUSY_CORES]
@@ -79,7 +65,7 @@ def family_of(pid: int, processes: Sequence[ProcessTimes]) -> frozenset[int]:
 
 
 def _parsed(text: str) -> ProcessTimes:
-    """Read one line of /proc/PID/stat; the name stands in brackets and may itself hold brackets and spaces."""
+    """Read one line of /proc/PID/stat; the name in brackets may itself hold brackets and spaces."""
     head, _, tail = text.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()  # from the state on, the third field of the manual page

@@ -1,4 +1,4 @@
-"""A prompt: what is asked of a model."""
+"""A prompt of a model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What is asked of a model; a conversation keeps its turns for the model's chat template."""
+    """A prompt of a model; a conversation holds its turns for the model's chat template."""
 
     text: str  # of a conversation: its contents, joined by blank lines, for models without a template
     messages: tuple[Message, ...] = ()

@@ -61,15 +61,7 @@ def is_data(path: Path) -> bool:
 
 
 def entries_of(path: Path, tell: Tell) -> Iterator[Entry]:
-    """Yield the entries of a file, or of all files of a folder in the order of their names.
-
-    Args:
-        path: a file or a folder.
-        tell: told what is left out.
-
-    Raises:
-        RequestError: it cannot be read, or is not what its name says; a place is named.
-    """
+    """Yield the entries of a file, or of a folder's files by name; RequestError names a place that cannot be read."""
     if not path.is_dir():
         yield from _entries(path, tell)
         return
@@ -99,7 +91,6 @@ def _entries(path: Path, tell: Tell) -> Iterator[Entry]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Let what goes wrong with a file be told in words."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -116,7 +107,6 @@ def _told(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a file as text, compressed or not."""
     with path.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -125,7 +115,6 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _text_lines(path: Path, file: TextIO) -> Iterator[tuple[int, str]]:
-    """Yield lines and their numbers, from 1."""
     number = 0
     while line := file.readline(LONGEST):
         number += 1
@@ -170,7 +159,6 @@ def _blocks(path: Path, file: TextIO) -> Iterator[Entry]:
 
 
 def _rows(path: Path, file: TextIO) -> Iterator[Entry]:
-    """Yield the rows of a .csv file by the names of its columns, without its empty cells."""
     before = csv.field_size_limit(LONGEST)
     try:
         header = file.readline(LONGEST)
@@ -189,7 +177,6 @@ def _rows(path: Path, file: TextIO) -> Iterator[Entry]:
 
 
 def _require_known(path: Path, names: Sequence[str]) -> None:
-    """Raise RequestError unless some column is known."""
     if not any(map(is_known, names)):
         seen = ", ".join(repr(name[:40]) for name in names[:12]) or "none"
         raise RequestError(
@@ -218,7 +205,6 @@ def _rows_of_parquet(path: Path) -> Iterator[Entry]:
 
 
 def _values(path: Path, file: TextIO, tell: Tell) -> Iterator[Entry]:
-    """Yield the elements of an array; of a file of objects, what they hold."""
     text, number = _JsonText(path, file), 0
     is_array = text.skip("[")
     while text.more() and not (is_array and text.skip("]")):
@@ -247,15 +233,12 @@ class _BrokenOffError(RequestError):
 
 
 class _JsonText:
-    """JSON values one behind the other, decoded from a window of a file."""
-
     def __init__(self, path: Path, file: TextIO) -> None:
         self._path, self._file = path, file
         self._text, self._place, self._is_whole = "", 0, False
         self._decoder = json.JSONDecoder()
 
     def more(self) -> bool:
-        """Return whether anything but spaces follows, and stand before it."""
         while True:
             space = SPACE.match(self._text, self._place)
             assert space is not None, "no space at all matches, too"
@@ -266,17 +249,12 @@ class _JsonText:
                 return False
 
     def skip(self, mark: str) -> bool:
-        """Step over a mark, and spaces before it; return whether it was there."""
         is_there = self.more() and self._text[self._place] == mark
         self._place += is_there
         return is_there
 
     def value(self) -> Json:
-        """Return the value that stands here.
-
-        Raises:
-            RequestError: it is not JSON, or longer than a prompt may be.
-        """
+        """Return the next value; raise RequestError where it is not JSON, or longer than a prompt may be."""
         while True:
             try:
                 value, self._place = self._decoder.raw_decode(self._text, self._place)
@@ -293,7 +271,6 @@ class _JsonText:
                 return value
 
     def _read(self) -> bool:
-        """Read some more, and forget what is decoded; return whether there was more."""
         left = self._text[self._place :]
         if len(left) > LONGEST:
             raise RequestError(f"{self._path}: an entry has more than {LONGEST:,} characters, too many for a prompt")

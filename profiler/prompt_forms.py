@@ -37,15 +37,7 @@ READ = (
 
 
 def prompt_of(entry: object, folder: Path) -> Prompt | None:
-    """Return the prompt that an entry of a file holds; None where it is a conversation in which nobody asks.
-
-    Args:
-        entry: a JSON value; a text is a prompt by itself.
-        folder: in which images lie.
-
-    Raises:
-        RequestError: the form is unknown, or something in it is not as it should be.
-    """
+    """Return the prompt of a JSON value, None where no human speaks; RequestError for a malformed one."""
     if isinstance(entry, str):
         return Prompt(text=entry)
     if not isinstance(entry, Mapping):
@@ -61,7 +53,7 @@ def prompt_of(entry: object, folder: Path) -> Prompt | None:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a key tells a form, or stands beside a prompt."""
+    """Return whether a key tells a form, or belongs to a prompt of any form."""
     return key in FORMS or key in {"workload", "answer", "image", "context", "passage", "category", "tools"}
 
 
@@ -72,7 +64,7 @@ def _chat(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt:
 
 
 def _conversation(listed: Json, entry: Entry, common: dict[str, Json]) -> Prompt:
-    """Return a conversation without what the model said at its end: that is asked for."""
+    """Return a conversation without the model's last turns: these are to be generated."""
     messages = _messages(listed)
     while messages and messages[-1].role == "assistant":
         messages.pop()
@@ -102,7 +94,6 @@ def _turns(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt:
 
 
 def _shared(entry: Entry, common: dict[str, Json], folder: Path) -> Prompt | None:
-    """Return the first turn of a human; None where there is none."""
     turns = entry["conversations"] if "conversations" in entry else entry["conversation"]
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise RequestError('conversations must be a list of {"from": "human", "value": text}')
@@ -185,11 +176,7 @@ def _messages(entries: Json) -> list[Message]:
 
 
 def message_of(entry: object) -> Message:
-    """Return a turn as OpenAI's API takes it: text or parts of text, or none beside calls of tools.
-
-    Raises:
-        RequestError: it is none, or has a part that is no text, such as an image.
-    """
+    """Return a turn as OpenAI's API takes it: text, its parts, or tool calls; RequestError for anything else."""
     role = entry.get("role") if isinstance(entry, Mapping) else None
     if not isinstance(entry, Mapping) or not isinstance(role, str):
         raise RequestError(f'a message must be {{"role": text, "content": text}}, got {str(entry)[:60]!r}')
@@ -201,7 +188,6 @@ def message_of(entry: object) -> Message:
 
 
 def _joined(parts: Json) -> str:
-    """Return the text of a message's parts."""
     if not isinstance(parts, Sequence):
         raise RequestError(f"the content of a message must be text, got {str(parts)[:40]!r}")
     kinds = [part.get("type", "") if isinstance(part, Mapping) else "" for part in parts]

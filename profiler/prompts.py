@@ -1,7 +1,4 @@
-"""The prompts a profile is taken on, read from the files people have: `prompt_files.py`, in the forms people use.
-
-What an entry of a file may be, `prompt_forms.py` lists.
-"""
+"""The prompts of a profile, read from files (`prompt_files.py`) in the forms that `prompt_forms.py` lists."""
 
 from __future__ import annotations
 
@@ -27,16 +24,8 @@ def read_prompts(
 ) -> tuple[Prompt, ...]:
     """Return the prompts of a file or a folder, in its order.
 
-    Args:
-        path: see the head of this file.
-        sample: how many are drawn, as many of each workload; None: all. Of each no more than these lie in memory.
-        seed: of what is drawn.
-        most: prompts that may be there without a sample.
-        tell: told what is left out.
-
-    Raises:
-        RequestError: there is no such file, it is not what its name says, holds no prompt or too many, or one that is
-            malformed, whose place is named.
+    `sample` draws so many, as many of each workload, and holds no more in memory; without it `most` limits them.
+    RequestError names a file, or the prompt in it, that is malformed. `tell` gets what is left out.
     """
     found = _prompts(path, tell)
     prompts = _all(path, found, most) if sample is None else _drawn(found, sample, seed)
@@ -54,12 +43,7 @@ def answers_of(prompts: Iterable[Prompt]) -> tuple[str, ...]:
 
 
 def by_workload(prompts: Iterable[Prompt], default: str) -> dict[str, tuple[Prompt, ...]]:
-    """Return the prompts of every workload, in the order in which the workloads first come.
-
-    Args:
-        prompts: of one file.
-        default: the workload of prompts that do not name theirs.
-    """
+    """Return the prompts by workload (`default` where none is named), in the order in which these first come."""
     found: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         found.setdefault(prompt.workload or default, []).append(prompt)

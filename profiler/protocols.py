@@ -38,7 +38,7 @@ class SurfaceKey:
 
 
 class ShapeRunner(Protocol):
-    """Runs forwards of one model as the decoder would, at any shape asked for."""
+    """Runs forwards of one model, as the decoder would, at any shape."""
 
     @property
     def identity(self) -> str:
@@ -68,15 +68,8 @@ class ShapeRunner(Protocol):
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Call:
         """Return a call that runs one forward of this shape, again and again at the same cost.
 
-        The calls of all cells stay alive together, so they should share their large buffers.
-
-        Args:
-            batch: sequences.
-            context_tokens: tokens per sequence already in the cache.
-            tokens: tokens per sequence fed to the forward, root included.
-
-        Raises:
-            Exception: the shape cannot run; its message becomes the cell's failure. The call may raise likewise.
+        Calls of all cells live together, so they should share large buffers. `tokens` include the root. What this or
+        the call raises becomes the cell's failure.
         """
         ...
 
@@ -85,11 +78,7 @@ class CellValue(Protocol):
     """What knowing a cell is worth to a decision; the floor above brings it."""
 
     def worths(self, cost: Callable[[int, Shape], float | None]) -> Callable[[int, Shape], float]:
-        """Return the worth of a shape of a surface, both by number: 0 none, 1 the decision hangs on it.
-
-        Args:
-            cost: milliseconds of a shape of a surface as far as they are known, None where they are not.
-        """
+        """Return the worth of a shape of a surface: 0 none, 1 the decision depends on it; `cost` is in ms, or None."""
         ...
 
 
@@ -97,7 +86,7 @@ class Parts(Protocol):
     """Where a job puts what it has finished, so that a killed one can go on."""
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         ...
 
     def add_part(self, name: str, document: str) -> None:

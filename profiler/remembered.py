@@ -29,11 +29,7 @@ def recalled(kind: type[Record], file: Path) -> Record | None:
 
 
 def remember(record: object, file: Path) -> None:
-    """Write a record to a file in one step, so that no reader sees half of it; its folder is created where absent.
-
-    Raises:
-        DeviceError: the folder cannot be written.
-    """
+    """Write a record in one step, so that no reader sees half of it; raise DeviceError where it fails."""
     partial = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """How one visit times a call: in the state of the caches in which a decoder runs it.
 
-A decoder that does not speculate, or that copies from the text, runs its target again and again, so a target's call is
-timed once untimed ones have settled it. A drafter's calls come in short runs between two of the target, whose weights
-push the drafter's out of the caches: the first calls behind something else are what it costs, and their mean is taken.
+Without speculation, or copying text, a decoder runs its target again and again: a target's call is timed once untimed
+ones have settled it. A drafter's calls come in short runs between two of the target, whose weights push the drafter's
+out of the caches: its cost is the mean of the first calls behind something else.
 """
 
 from __future__ import annotations
@@ -56,13 +56,7 @@ class Repeats:
         return call_ms * (self.untimed(call_ms) + self.timed(call_ms))
 
     def time_ms(self, call: Call, clock: Clock, call_ms: float) -> float:
-        """Run a visit's calls and return what one takes.
-
-        Args:
-            call: prepared, and run before.
-            clock: of the device.
-            call_ms: what it is known to take; NaN where nothing is.
-        """
+        """Run a visit's calls and return one's milliseconds; `call_ms` is the known cost, or NaN."""
         known_ms = call_ms if call_ms > 0.0 else 0.0
         for _ in range(self.untimed(known_ms)):
             call()

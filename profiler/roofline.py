@@ -2,11 +2,10 @@
 
     bound = max(read bytes / bandwidth, operations / peak)
 
-Nothing is added for launches, for the writing of results or for imperfect overlap, and only what no implementation
-can leave out is counted: every weight once, the context's keys and values once, the matrix products, and attention to
-the context. Of experts those are read that tokens touch: the same ones for all in the least case, and in a surface as
-many as evenly spread routing touches, E (1 - (1 - k / E)^rows). The bandwidth is that of the forward's own footprint,
-since what stays in a cache from one forward to the next is not read from memory again (see `records/limits.py`).
+Nothing is added for launches, written results or imperfect overlap. What no implementation can leave out counts: every
+weight once, the context's keys and values once, the matrix products, and attention to the context. In the least case
+all tokens touch the same experts; a surface counts evenly spread routing, E (1 - (1 - k / E)^rows). The bandwidth is
+that of the forward's own footprint, since what stays in a cache is not read again (`records/limits.py`).
 
 Source: Williams, Waterman and Patterson 2009, Roofline: An Insightful Visual Performance Model.
 """
@@ -31,11 +30,7 @@ WHOLE_FORWARDS = ("verify", "draft", PREFILL)
 
 
 def roofline_ms(architecture: Architecture, limits: Limits, dtype: str, batch: int, context: int, tokens: int) -> float:
-    """Return the milliseconds that no forward of a shape takes less than, the logits of all tokens included.
-
-    Raises:
-        ModelError: the number format is unknown.
-    """
+    """Return the least milliseconds of a forward with the logits of all tokens; ModelError for an unknown dtype."""
     return least_ms(architecture.work(dtype, batch, context, tokens), limits, dtype)
 
 
@@ -59,16 +54,7 @@ def bound_surface(
 ) -> LatencySurface:
     """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
 
-    Tokens are taken to spread evenly over experts.
-
-    Args:
-        architecture: of the model.
-        limits: of the device.
-        key: device, model, role, regime, dtype and attention that the bound is for; not a computed regime itself.
-        shapes: distinct.
-
-    Raises:
-        MeasurementError: the role is no whole forward, or a regime or shape is wrong.
+    Tokens spread evenly over experts. MeasurementError for a role that is no whole forward, or a wrong regime or shape.
     """
     cells = [
         cell_of(shape, bound_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)
@@ -90,11 +76,7 @@ def cells_below_bound(
 
 
 def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape: Shape) -> Work:
-    """Return the work of one shape in a surface's role: after a prompt only the last token's logits are wanted.
-
-    Raises:
-        MeasurementError: the role is no whole forward of the architecture.
-    """
+    """Return the work of a shape in a role of whole forwards, else MeasurementError; prompts have one row of logits."""
     if key.role not in WHOLE_FORWARDS:
         raise MeasurementError(f"the role {key.role} is no whole forward; use {', '.join(WHOLE_FORWARDS)}")
     return architecture.work(key.dtype, *shape, outputs=1 if key.role == PREFILL else None)

@@ -1,4 +1,4 @@
-"""Which tensors a safetensors file holds, by its header; no tensor is read, and the package safetensors is not needed.
+"""The tensors of a safetensors file, by its header: none is read, and the package safetensors is not needed.
 
 Source: the format as github.com/huggingface/safetensors describes it.
 """

@@ -20,12 +20,8 @@ UNKNOWN = -1  # behind a node that was not recorded
 class ScoredNodes:
     """Recorded nodes, (nodes,) each; those beyond the end of the target's text are left out.
 
-    Attributes:
-        depths: 1 for the root's children.
-        log_probs: of the node given its parent.
-        path_log_probs: of the node given the committed text: float32 sums from the root down, as growth takes them.
-        is_hit: the node lies on the target's own path.
-        is_below_hit: its parent does, or is the root.
+    Depths begin with 1. `log_probs` are given the parent, `path_log_probs` float32 sums from the root down, as growth
+    takes them. A hit lies on the target's own path; below one, its parent does.
     """
 
     depths: Ints
@@ -61,10 +57,9 @@ def _of_prompt(prompt: PromptTrace) -> ScoredNodes:
 
 
 def path_steps(prompt: PromptTrace) -> Iterator[tuple[Ints, Ints]]:
-    """Yield for depth 1, 2, ... the positions whose tree holds the target's path so far, and the child it takes there.
+    """Yield, for depth 1, 2, ..., the positions whose tree holds the target's path so far, and its next child.
 
-    As long as any does, so that all steps together are no larger than the recording. MISS where it is none of the
-    recorded children.
+    It ends where no tree does, so all steps are no larger than the recording. MISS is a child that was not recorded.
     """
     child = np.full((len(prompt.parent), prompt.children + 1), UNKNOWN, dtype=np.int64)  # the last of each: none
     inner = np.flatnonzero(prompt.parent >= 0)

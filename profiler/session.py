@@ -1,7 +1,4 @@
-"""One session of timing: rounds over a few cells each, between sentinels, until the budget is spent.
-
-It may be held in several sittings: each goes on where the one before left off.
-"""
+"""One session of timing: rounds over a few cells each, between sentinels, in sittings, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ class Run:
     start_s: float = 0.0
 
     def sit(self, until: float) -> None:
-        """Go on from what the sink holds until that share of the budget is spent or nothing is left to learn.
+        """Go on from the sink's calls until that share of the budget is spent or nothing is left to learn.
 
         The first points are timed whatever the budget: without them a surface has holes.
         """
@@ -92,7 +89,6 @@ class Run:
         self._require_some_ran()
 
     def _warm_up(self, left_s: float) -> None:
-        """Call the sentinels untimed until two medians in a row agree."""
         sentinels = self._sentinels()
         share_s = LONGEST_WARM_UP * left_s / max(len(sentinels), 1)
         for cell in sentinels:
@@ -113,7 +109,6 @@ class Run:
             last = middle
 
     def _round(self, seconds: float) -> bool:
-        """Time one round; False where nothing is left to learn."""
         sentinels, share = self._sentinels(), self._spent_s() / self.budget_s
         around_s = 2 * sum(self._sentinels_ms()) / 1000.0
         chosen = self.design.choose(self.tally, seconds - around_s, share, self._visit_ms)
@@ -134,7 +129,6 @@ class Run:
         return [cell for cell in self.tally.cells if cell.purpose == "sentinel" and cell.failure is None]
 
     def _visit(self, cell: Cell) -> None:
-        """Time one call and write it down; whatever it raises becomes the cell's failure."""
         ms, failure = None, None
         try:
             ms = self.calls.tried(cell, partial(self._timed_ms, cell))
@@ -173,9 +167,9 @@ class Run:
         return repeats.time_ms(call, clock, known_ms)
 
     def _ready(self, cell: Cell) -> Call:
-        """Return the call of a cell; the first of a surface has run, and so has one that is captured in its first run.
+        """Return the call of a cell; a surface's first one, and each captured one, has run.
 
-        Kernels are compiled and chosen then, once per process or even per machine: that is no part of the budget.
+        Then kernels are compiled and chosen, once per process or even machine: that is no part of the budget.
         """
         is_captured = cell not in self.calls and self.runners[cell.surface].regime == CAPTURED
         begun_s, call = self.clock.now_s(), self.calls.use(cell)
@@ -189,7 +183,6 @@ class Run:
         return clock_in(self.clock, self.runners[surface].regime)
 
     def _visit_ms(self, surface: int, call_ms: float) -> float:
-        """Return what timing one call of a surface takes altogether."""
         repeats = self._repeats(surface)
         cooling_ms = self.calls.cooling_ms if repeats.is_cooled(call_ms) else 0.0
         return cooling_ms + repeats.visit_ms(call_ms) + self.settings.own_ms
@@ -207,7 +200,6 @@ class Run:
         return [self._visit_ms(cell.surface, cell.ms) for cell in self._sentinels() if cell.visits]
 
     def _left_s(self, until: float) -> float:
-        """Return the seconds to a share of the budget."""
         return until * self.budget_s - self._spent_s()
 
     def _spent_s(self) -> float:

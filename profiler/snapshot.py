@@ -11,14 +11,7 @@ PLACE = re.compile(r"(.*/models--([^/]+))/snapshots/([0-9a-f]{40})(?:/(.+))?")  
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One commit of a repository on the hub.
-
-    Attributes:
-        repo: "org/name", or "name" where the id has no organisation.
-        commit: 40 hex digits.
-        file: within the repository, where one file is the model.
-        is_main: whether the cache knows this commit as the main revision.
-    """
+    """One commit (40 hex digits) of a hub repository, "org/name" or "name"; `file` where one file is the model."""
 
     repo: str
     commit: str

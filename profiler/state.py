@@ -24,11 +24,7 @@ HARMLESS = frozenset({"gpu_idle", "applications_clocks_setting", "display_clock_
 
 
 def read_state(device: Device) -> DeviceState:
-    """Return the present state of a device; takes about a tenth of a second for a CPU.
-
-    Raises:
-        DeviceError: a GPU is no longer there, or its driver does not answer.
-    """
+    """Return a device's present state, in a tenth of a second for a CPU; DeviceError where a GPU does not answer."""
     if device.kind == "cuda":
         return read_gpu_state(device)
     cores = allowed_cores()
@@ -46,8 +42,8 @@ def read_state(device: Device) -> DeviceState:
 def disturbances(before: DeviceState, after: DeviceState) -> tuple[str, ...]:
     """Return what may have spoilt timings between two states, each in a sentence; empty if nothing was seen.
 
-    A short disturbance between the two leaves a trace only where the system counts it: held-back, stolen, throttled
-    and busy time. Another process on a GPU, or a throttle reason without a counter, is seen at the ends alone.
+    Short disturbances show only where the system counts them: held-back, stolen, throttled and busy time. Another
+    process on a GPU, or a throttle reason without a counter, is seen only at the ends.
 
     Raises:
         DeviceError: the states are of two devices.
@@ -60,13 +56,7 @@ def disturbances(before: DeviceState, after: DeviceState) -> tuple[str, ...]:
 
 
 def core_seconds(text: str, cores: frozenset[int], ticks_per_s: int) -> tuple[float, float]:
-    """Return the seconds some cores were busy, and those a hypervisor stole from them.
-
-    Args:
-        text: the contents of /proc/stat.
-        cores: numbers of the cores that count.
-        ticks_per_s: the unit of the text, USER_HZ.
-    """
+    """Return the seconds some cores were busy and stolen by a hypervisor, from /proc/stat in ticks (USER_HZ)."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in text.splitlines()]
     counts = [[int(word) for word in words[1:]] for words in lines if words and words[0] in names]
@@ -122,7 +112,6 @@ def _cpu_time(before: DeviceState, after: DeviceState) -> Iterator[str]:
 
 
 def _guests(before: DeviceState, after: DeviceState) -> Iterator[str]:
-    """Yield the other processes that were there at either end, as they were last seen."""
     seen = {each.pid: each for state in (before, after) for each in state.processes}
     for process in seen.values():
         yield f"another process used the device: {process}"

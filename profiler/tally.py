@@ -104,7 +104,7 @@ class Tally:
         return self._noise.get(surface, FIRST_NOISE)
 
     def error(self, cell: Cell, more: int = 0) -> float:
-        """Return the relative standard error of a cell's median, were it timed `more` times more; inf without calls.
+        """Return the relative standard error of a cell's median with `more` further calls; inf without calls.
 
         It is the noise of the whole surface over the cell's undisturbed calls, or more where its own calls disagree.
         """
@@ -141,7 +141,6 @@ class Tally:
         return WINDOWS, EXPONENTS
 
     def _pool(self, numbers: Ints) -> Pool | None:
-        """Return what betters the costs of cells of long calls by each other; None where calls are short."""
         count = int(numbers.max()) + 1
         calls = np.bincount(numbers, minlength=count)
         timed = [cell for cell in self.cells[:count] if cell.visits]
@@ -181,10 +180,7 @@ class Tally:
 
 
 def median_doubt(ordered: Floats) -> float:
-    """Return half the distance between the order statistics one standard error of rank beside the median.
-
-    Args:
-        ordered: (calls,), ascending; 0.0 for one call.
+    """Return half the distance of the order statistics one standard error of rank beside the median; 0.0 for one call.
 
     Source: the binomial interval of a median, e.g. Conover, Practical Nonparametric Statistics, section 3.2.
     """

@@ -38,7 +38,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def label(self, tick: float) -> str:
-        """Return the number that stands at a tick."""
+        """Return the number at a tick."""
         return f"{number(tick)}{self.unit}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -139,7 +139,6 @@ def _thinned(ticks: list[float]) -> tuple[float, ...]:
 
 
 def _even(low: float, high: float, least_step: float = 0.0) -> tuple[float, ...]:
-    """Return multiples of 1, 2 or 5 times a power of ten, about eight of them."""
     rough = (high - low) / 8.0 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= rough * 0.999), least_step)

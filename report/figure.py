@@ -1,4 +1,4 @@
-"""A picture before it is drawn: what stands where and what is said about it, in no format yet."""
+"""A picture before it is drawn: the places of things and the words on them, in no format yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Stroke = tuple[tuple[float, float], ...]  # (x, y) of its points, in values of t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One value; what has no height stands in a strip above the plot."""
+    """One value; what has no height lies in a strip above the plot."""
 
     kind: Kind
     x: float
@@ -37,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A dot that stands for no value of its own: one of many that show an amount."""
+    """A dot without a value of its own: one of many that show an amount."""
 
     x: float
     y: float
@@ -100,7 +100,7 @@ class Panel:
 
     @property
     def has_long_labels(self) -> bool:
-        """Whether the labels right of the plot need more room than numbers do; then all stand in one column."""
+        """Whether the labels right of the plot need more room than numbers do; then all are in one column."""
         return self.label_length >= WIDE_FROM
 
     @property
@@ -139,7 +139,7 @@ class Figure:
 
     @property
     def columns(self) -> int:
-        """How many panels stand side by side where there is room: rows as full as can be."""
+        """How many panels are side by side where there is room: rows as full as can be."""
         most = MOST_WIDE_COLUMNS if any(panel.has_long_labels for panel in self.panels) else MOST_COLUMNS
         return 2 if len(self.panels) in (2, 4) else min(len(self.panels), most)
 

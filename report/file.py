@@ -10,11 +10,7 @@ from ..errors import RequestError
 
 
 def require_writable(path: Path | None) -> None:
-    """Check before the work that a file can be written after it.
-
-    Raises:
-        RequestError: the path is a folder, or its own folder is missing or may not be written.
-    """
+    """Raise RequestError where a file cannot be written, before the work for it begins."""
     if path is None:
         return
     folder = path.absolute().parent
@@ -27,11 +23,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a new file beside the path and move it there, so that no reader sees half of it.
-
-    Raises:
-        RequestError: it cannot be written; what was there before is still there.
-    """
+    """Write a file whole, so that no reader sees half of it; RequestError leaves what was there before."""
     require_writable(path)
     try:
         descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")

@@ -1,4 +1,4 @@
-"""Where labels at the ends of lines stand, so that none covers another."""
+"""The places of labels at the ends of lines, so that none covers another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAME_COLUMN = 0.1  # of a plot's width: labels of lines that end so near to each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndLabel:
-    """Where a line ends and where its label stands; shares of the plot's width and height, from the lower left."""
+    """Where a line and its label end; shares of the plot's width and height, from the lower left."""
 
     line: Line
     x: float  # of the label
@@ -26,11 +26,7 @@ class EndLabel:
 def end_labels(panel: Panel, gap: float) -> Iterator[EndLabel]:
     """Yield the label of every line that has one, at its right end, moved where it would cover another.
 
-    Short labels stand where their lines end; long ones all stand in one column behind the last line's end.
-
-    Args:
-        panel: whose lines to label.
-        gap: height of one label, as a share of the plot's.
+    Short labels stay near their ends; long ones share a column behind the last. `gap` is a share of the height.
     """
     reach = 1.0 if panel.has_long_labels else SAME_COLUMN
     column: list[tuple[float, float, Line]] = []
@@ -62,13 +58,8 @@ def _labelled(column: Sequence[tuple[float, float, Line]], gap: float) -> Iterat
 def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Return places at least `gap` apart, as near to the wanted ones as their order allows.
 
-    Neighbours that are too near form a block, which stands at the mean of what its members want. O(n^2) at most.
-
-    Args:
-        wanted: one place per label, in any order.
-        gap: least distance of two labels.
-        low: least place.
-        high: largest place; where all labels do not fit between, they reach beyond it.
+    Neighbours that are too near form a block at the mean of their wanted places, O(n^2) at most. Where all do not fit
+    below `high`, they reach beyond it.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     blocks: list[list[int]] = []
@@ -93,7 +84,6 @@ def _first(block: Sequence[int], wanted: Sequence[float], gap: float) -> float:
 
 
 def _inside(places: list[float], order: Sequence[int], gap: float, low: float, high: float) -> list[float]:
-    """Return the places moved between the bounds; the lower bound wins."""
     limit = high
     for index in reversed(order):
         places[index] = min(places[index], limit)

@@ -34,7 +34,6 @@ def html_page(figure: Figure) -> str:
 
 
 def _rows(panels: Iterable[Panel]) -> list[list[Panel]]:
-    """Return panels in groups, each below the one before; a group wraps as the screen asks."""
     rows: list[list[Panel]] = [[]]
     for panel in panels:
         if panel.starts_row and rows[-1]:

@@ -1,7 +1,6 @@
 """Colours for lines that have an order: from warm to deep on paper, from violet to yellow on a dark screen.
 
-Lightness runs one way along each ramp, so the order survives every kind of colour blindness and a grey print; every
-colour keeps a contrast of 3:1 to its background. Too little for text: what names a line is written in the text's own.
+Lightness runs one way, for colour blindness and grey prints. The contrast is 3:1, too little for text.
 """
 
 from __future__ import annotations

@@ -15,11 +15,7 @@ FORMATS: Mapping[str, Callable[[Figure], str | bytes]] = {".png": png_image, ".h
 
 
 def require_picture(path: Path) -> None:
-    """Check before the work that a picture can be written to a path.
-
-    Raises:
-        RequestError: the suffix names no known format, or the file cannot be written.
-    """
+    """Raise RequestError where a picture's suffix names no known format, or it cannot be written, before the work."""
     if path.suffix.lower() not in FORMATS:
         known = " or ".join(FORMATS)
         raise RequestError(f"cannot draw {path}: its suffix is {path.suffix or 'missing'}; end the name in {known}")
@@ -27,10 +23,6 @@ def require_picture(path: Path) -> None:
 
 
 def write_picture(path: Path, figure: Figure) -> None:
-    """Write a figure in the format its path's suffix names; the whole file or nothing.
-
-    Raises:
-        RequestError: the suffix names no known format, or the file cannot be written.
-    """
+    """Write a figure in the format of its path's suffix, whole or not at all; RequestError as `require_picture`."""
     require_picture(path)
     write_whole(path, FORMATS[path.suffix.lower()](figure))

@@ -75,7 +75,6 @@ def _all(plan: Plan) -> Iterator[Said]:
 
 
 def _speedup_panels(plan: Plan) -> Iterator[Panel]:
-    """Yield a panel per context, all with the same axes."""
     every = list(_all(plan))
     heights = [said.speedup for said in every] + [cell.prediction.speedup_high for cell in plan.cells] + [1.0]
     x = axis_of_doublings("batch", [cell.batch for cell in plan.cells])
@@ -112,7 +111,6 @@ class _Group:
 
 
 def _published(here: Sequence[Said]) -> Iterator[_Group]:
-    """Yield the published defaults of one context, the slowest at its largest batch first."""
     named: dict[str, list[Said]] = {}
     for said in here:
         if said.what not in (PLAN, RUNNER_UP):
@@ -130,7 +128,6 @@ def _speeds_of(own: Sequence[Said]) -> list[tuple[int, float]]:
 
 
 def _strokes(own: Sequence[Said], batches: Sequence[int]) -> Iterator[Stroke]:
-    """Yield what joins neighbouring batches; a stroke ends where something has no price."""
     speeds = {said.cell.batch: said.speedup for said in own}
     for is_known, part in groupby(batches, key=lambda batch: batch in speeds):
         if is_known:
@@ -171,7 +168,6 @@ def _row(said: Said) -> tuple[str, ...]:
 
 
 def _arranged(speeds: list[Panel], trees: list[Panel]) -> tuple[Panel, ...]:
-    """Return all panels, the trees below the speeds, or beside them where there is one panel of these."""
     if len(speeds) > 1 and trees:
         trees[0] = replace(trees[0], starts_row=True)
     return (*speeds, *trees)

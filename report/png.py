@@ -61,8 +61,6 @@ def png_image(figure: Figure) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plot:
-    """Points of a plot, and whether there is a strip above it."""
-
     width: float
     height: float
     has_strip: bool

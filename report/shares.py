@@ -1,8 +1,8 @@
 """How often the target's token is among the drafter's first choices, by depth and by rank, with intervals over prompts.
 
-Notation: H is (prompts, depths, ranks), the positions of each prompt where the drafter's tree holds the target's text
-down to a depth and the token that follows has that rank among the recorded children; N is (prompts, depths), those
-positions in all. Depth 0 is the root. Positions whose truth lies beyond the end of the recorded text are left out.
+Notation: H is (prompts, depths, ranks), the positions where the drafter's tree holds the target's text to a depth (0 is
+the root) and the next token has that rank among the children; N is (prompts, depths), those positions in all. Positions
+whose truth lies beyond the recorded text do not count.
 """
 
 from __future__ import annotations
@@ -51,15 +51,10 @@ def count_hits(trace: AcceptanceTrace) -> Hits:
 
 
 def share_of(hits: Ints, positions: Ints, rng: np.random.Generator) -> Share:
-    """Return the share of positions that are hits, with an interval over prompts.
+    """Return the share of positions, (prompts,) not all 0, that are hits, with an interval.
 
-    The interval is the percentile bootstrap over prompts, since positions of one text are alike; a single prompt
-    tells nothing of others, so there it is Wilson's over positions, as if these were independent.
-
-    Args:
-        hits: (prompts,).
-        positions: (prompts,), not all 0.
-        rng: draws the resamples.
+    It is the percentile bootstrap over prompts, since positions of one text are alike. A single prompt tells nothing of
+    others: there it is Wilson's over positions, as if independent.
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, Sec. 13.3; Wilson 1927, JASA 22(158).
     """

@@ -29,16 +29,7 @@ Said = Mapping[Measurement, HeldOut]
 
 
 def surface_figure(surface: LatencySurface, *, device: str, model: str) -> Figure:
-    """Return the picture of a surface: milliseconds against tokens, every cell one mark.
-
-    Args:
-        surface: what was measured, or estimated.
-        device: what people call the device.
-        model: what people call the model.
-
-    Raises:
-        MeasurementError: every cell failed.
-    """
+    """Return the picture of a surface, milliseconds against tokens; raise MeasurementError where every cell failed."""
     said = {each.cell: each for each in surface.held_out()}
     cells = sorted(surface.measurements, key=lambda cell: (cell.batch, cell.context_tokens, cell.tokens))
     return Figure(
@@ -81,7 +72,6 @@ def _heights(lines: Iterable[Line]) -> Iterator[float]:
 
 
 def _error_panels(surface: LatencySurface, said: Said) -> Iterator[Panel]:
-    """Yield a panel of the surface's errors at held-out cells, if there are any."""
     cells = [cell for cell in surface.measurements if cell.purpose == "held-out"]
     if not cells:
         return
@@ -115,7 +105,6 @@ def _context_lines(surface: LatencySurface, batch: int, shades: Mapping[int, flo
 
 
 def _strokes(surface: LatencySurface, batch: int, context: int) -> Iterator[Stroke]:
-    """Yield what the surface says along one context; a stroke ends where it says nothing."""
     counts = [cell.tokens for cell in surface.measurements if cell.batch == batch]
     between = np.geomspace(min(counts), max(counts), MOST_POINTS).astype(int).tolist()
     stroke: list[tuple[float, float]] = []

@@ -30,12 +30,7 @@ class Told:
 
 
 def trace_figure(trace: AcceptanceTrace, *, target: str) -> Figure:
-    """Return the picture of a trace: shares of positions by depth and by rank, with intervals over prompts.
-
-    Args:
-        trace: what was recorded.
-        target: what people call the target.
-    """
+    """Return the picture of a trace: shares of positions by depth and by rank, with intervals over prompts."""
     found = count_hits(trace)
     depths = _depths_seen(found)
     widths = _widths(trace.children)
@@ -60,7 +55,6 @@ def _depths_seen(found: Hits) -> int:
 
 
 def _widths(children: int) -> list[int]:
-    """Return how many first choices there is a line for: doublings, and all of them where that tells more."""
     doublings = [2**power for power in range(8) if 2**power <= children]
     return doublings if children < 1.5 * doublings[-1] else [*doublings, children]
 

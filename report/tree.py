@@ -144,7 +144,6 @@ def _branch(tree: TokenTree, node: int, rows: Sequence[int], share: float | None
 
 
 def _shares(tree: TokenTree, rows: Sequence[int], taken: Sequence[float], per_row: float) -> Iterator[Note]:
-    """Yield the share of every node that has room for it, the most taken ones first."""
     depths = tree.depths
     occupied: dict[int, list[tuple[float, float]]] = {depth: [] for depth in depths}
     for node, depth in enumerate(depths):
@@ -174,14 +173,12 @@ def _mean_panel(tree: DrawnTree) -> Panel:
 
 
 def _levels(verified: Sequence[float], reached: Sequence[float]) -> Iterator[tuple[float, float]]:
-    """Yield verified and reached of every depth down to the last that matters."""
     every = list(zip(verified, reached, strict=True))
     kept = [nodes >= LEAST_VERIFIED or share >= LEAST_REACHED for nodes, share in every]
     yield from every[: max(len(kept) - kept[::-1].index(True), 1) if True in kept else 1]
 
 
 def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
-    """Return a column of dots per depth, as many as nodes are verified, the last one smaller for a fraction."""
     size = min(0.36 * per_node / DOT, 1.0)
     dots = []
     for depth, (verified, _) in enumerate(levels, start=1):
@@ -192,7 +189,6 @@ def _dots(levels: Sequence[tuple[float, float]], per_node: float) -> Line:
 
 
 def _place(index: int) -> float:
-    """Return where the index-th dot of a column stands: 0, 1, -1, 2, -2, ..."""
     return (index + 1) // 2 * (1.0 if index % 2 else -1.0)
 
 

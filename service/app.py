@@ -58,11 +58,7 @@ ABOUT = "Measurements, plans and what becomes of them. Writes take an Idempotenc
 
 
 def create_app(store: str | SqlStore | None = None, settings: Settings | None = None) -> FastAPI:
-    """Return the application of a store.
-
-    Args:
-        store: a store's URL, opened and closed with the application; or an open one, which stays open.
-        settings: limits; those of `Settings()` where absent.
+    """Return the application of a store, which it opens and closes where `store` is a URL.
 
     Raises:
         StoreError: the store cannot be opened.

@@ -18,11 +18,7 @@ Record = TypeVar("Record")
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
-    """Return the whole body, unpacked.
-
-    Raises:
-        ProblemError: 413 too large, 415 packed in a way we do not know, 408 too slow, 422 damaged.
-    """
+    """Return the whole body, unpacked; ProblemError: 413 too large, 415 unknown packing, 408 too slow, 422 damaged."""
     packing = request.headers.get("content-encoding", "identity").strip().lower()
     if packing not in ("identity", "gzip"):
         raise ProblemError(415, "unsupported", f"a body may be packed by gzip or not at all, got {packing[:40]!r}")
@@ -46,11 +42,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 def require_json(request: Request) -> None:
-    """Refuse a body that is not said to be JSON; forms of foreign web pages never are.
-
-    Raises:
-        ProblemError: 415.
-    """
+    """Raise ProblemError (415) for a body that is not said to be JSON; forms of foreign web pages never are."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         told = f"the body must be JSON, its Content-Type is {kind[:80]!r}; send application/json"
@@ -58,11 +50,7 @@ def require_json(request: Request) -> None:
 
 
 def record_of(kind: type[Record], body: bytes) -> Record:
-    """Return the record of a body.
-
-    Raises:
-        ProblemError: 422, it is not one.
-    """
+    """Return the record of a body; raise ProblemError (422) where it is none."""
     try:
         body.decode()  # dropped at once: a large body must not be in memory twice while it is read
         return from_json(kind, body)
@@ -73,8 +61,6 @@ def record_of(kind: type[Record], body: bytes) -> Record:
 
 
 class _Gunzip:
-    """Unpacks piece by piece."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings, self._stream = settings, zlib.decompressobj(GZIP)
 
@@ -90,7 +76,6 @@ class _Gunzip:
         return unpacked
 
     def require_end(self) -> None:
-        """Refuse a body that ends early."""
         if not self._stream.eof:
             raise invalid("the gzip body is cut off; send it whole")
 

@@ -51,7 +51,7 @@ def token_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> str | No
 
 
 class Callers:
-    """The tokens of a store, kept in memory for a moment."""
+    """The tokens of a store, remembered for a moment."""
 
     def __init__(self, tokens: Tokens, auth: Auth, fresh_s: float) -> None:
         """Take the store's tokens, whether they are needed, and how long they may be remembered."""
@@ -71,15 +71,11 @@ class Callers:
         return is_known and monotonic() - self._read_at <= self._fresh_s
 
     def rest_s(self) -> float:
-        """Return how long to wait before the tokens are read anew, so that unknown ones cannot keep the store busy."""
+        """Return how long to wait before the tokens are read again, so that unknown ones cannot busy the store."""
         return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
     def refresh(self, asked: float) -> None:
-        """Read the tokens, unless another thread has begun to after this moment of `monotonic`.
-
-        Raises:
-            StoreError: the store is away.
-        """
+        """Read the tokens unless a thread began to after this `monotonic` time; StoreError while the store is away."""
         with self._lock, self._setback:
             if self._read_at < asked:
                 began = monotonic()
@@ -87,11 +83,7 @@ class Callers:
                 self._rows, self._read_at = rows, began
 
     def caller(self, token: str | None, needed: Scope) -> Caller:
-        """Return who asks.
-
-        Raises:
-            ProblemError: 401 without a token that holds, 403 with one that is not enough.
-        """
+        """Return who asks; raise ProblemError: 401 without a valid token, 403 with one of too small a scope."""
         if not self.needs_token:
             return Caller(name=ANYBODY, scope="admin")
         row = self.row(token)

@@ -18,7 +18,7 @@ def is_page(path: str) -> bool:
 
 
 def token_in_cookie(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the token a browser kept, None where there is none or it has another form."""
+    """Return the token of a browser, None where there is none or it has another form."""
     for part in headers.get(b"cookie", b"").decode("latin-1").split(";"):
         name, _, value = part.strip().partition("=")
         if name == COOKIE and TOKEN.fullmatch(value):

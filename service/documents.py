@@ -44,7 +44,6 @@ class _WithArrays(GenerateJsonSchema):
     """Arrays travel as their dtype, shape and packed bytes; see `profiler.records.arrays`."""
 
     def function_plain_schema(self, schema: Any) -> Json:  # Any: pydantic's core schema
-        """Return the schema of an array, which is read by a function of ours."""
         del schema
         shape = {"type": "array", "items": {"type": "integer", "minimum": 0}}
         parts = {"dtype": {"type": "string"}, "shape": shape, "data": {"type": "string", "contentEncoding": "base64"}}
@@ -55,7 +54,6 @@ class Schemas:
     """The JSON Schemas of all records that travel, by name."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.definitions: Json = {}
 
     def of(self, kind: Any) -> Json:
@@ -131,7 +129,6 @@ def document_of(app: FastAPI) -> Json:
 
 
 def _plain(example: object, kind: Any) -> Any:  # Any: JSON
-    """Return an example as JSON values; one that is plain already stays as it is."""
     if isinstance(example, Mapping | list | str) or example is None:
         return example
     return json.loads(to_json(example, kind))

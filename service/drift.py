@@ -1,7 +1,7 @@
 """Whether a plan keeps its promises where it runs: what decoders saw, against the intervals of its cells.
 
-The test is the decoder's own (`runtime.watch.drift`): blocks are taken in the order of time, and the chance that drift
-is told of a plan that keeps to its intervals is `false_alarms` of the observations that are looked at together.
+The test is the decoder's own (`runtime.watch.drift`): blocks in order of time. A plan that keeps to its intervals is
+called drifting with a chance of `false_alarms` over all observations looked at together.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every request passes first: a name for it, who asks, how often, what it needs; and last: a line in the log.
+"""What every request passes: a request id, who asks, how often, what it needs; and last a line in the log.
 
-Answers to `GET /v1/resolve` that are known go out from here, since thousands of decoders ask for them.
+Known answers to `GET /v1/resolve` go out here, since thousands of decoders send it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class Gate:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        """Take what answers whoever is let in."""
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +111,6 @@ class Gate:
             raise ProblemError(429, "too-many", told, {"Retry-After": str(ceil(wait_s))})
 
     async def _is_resolved(self, scope: Scope, headers: Headers, answer: _Answer) -> bool:
-        """Answer from memory, where the answer is there."""
         await self._service.freshen_index()
         ready = self._service.resolver.ready(scope["query_string"])
         if ready is None:
@@ -129,7 +127,6 @@ class Gate:
         return True
 
     def _note(self, scope: Scope, answer: _Answer) -> None:
-        """Count an answer and log it."""
         seconds = perf_counter() - answer.began
         route = answer.route or getattr(scope.get("route"), "path", None) or "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
@@ -150,8 +147,6 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class _Answer:
-    """Where an answer goes; every one names its request."""
-
     def __init__(self, send: Send, request_id: str) -> None:
         self.request_id, self.caller, self.route = request_id, "", ""
         self.status = self.bytes = 0

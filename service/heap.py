@@ -1,8 +1,7 @@
 """How the C library hands out memory, so that a service that runs for months does not grow.
 
-Answers and plans of tens of KiB are made by many threads, live minutes to hours and are freed in any order. glibc by
-default gives every thread its own heap and cuts such pieces out of it: what stays between them cannot be returned, and
-the process grows. With two heaps, and pieces from 32 KiB on mapped each by itself, it does not.
+Many threads make answers and plans of tens of KiB that live minutes to hours. glibc's heap per thread cannot return
+what stays between them. With two heaps, and pieces from 32 KiB on mapped each by itself, nothing grows.
 """
 
 from __future__ import annotations
@@ -16,12 +15,9 @@ OWN_WORDS = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_")  # in the environment
 
 
 def bound_heaps() -> bool:
-    """Ask glibc for few heaps and for large pieces apart; call it before threads start.
+    """Ask glibc for few heaps and large pieces apart, before threads start; return whether it was done.
 
-    Returns:
-        Whether that was done: not where the environment already says how, and not where there is no glibc.
-
-    Source: mallopt(3).
+    It is not where the environment already says how, and not without glibc. Source: mallopt(3).
     """
     if any(word in os.environ for word in OWN_WORDS):
         return False

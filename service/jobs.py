@@ -158,7 +158,7 @@ async def delete_job(request: Request, key: KeyPath) -> Response:
 
 
 def told_of(row: JobRow) -> JobTold:
-    """Return what is told of a job."""
+    """Return what clients see of a job."""
     return JobTold(**{field.name: getattr(row, field.name) for field in fields(JobTold)})
 
 
@@ -179,7 +179,7 @@ def _start(service: Service, caller: str, body: bytes) -> Work:
 def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
     """Return a request with the device and target themselves in the place of their names.
 
-    The target's record is the store's own: where its weights lie may have changed since the index read it.
+    The target's record is the store's own: its weights may have moved since the index read it.
     """
     service.index.refresh()
     device = service.index.device(wanted.device) if isinstance(wanted.device, str) else wanted.device
@@ -216,8 +216,6 @@ def _require_bounded(wanted: PlanWanted) -> None:
 
 
 class _Followed(StreamingResponse):
-    """The events of a job, sent to as many at once as the service allows."""
-
     def __init__(self, service: Service, events: AsyncIterator[str]) -> None:
         super().__init__(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
         self._service = service
@@ -238,7 +236,6 @@ def _require_room(service: Service) -> None:
 
 
 async def _events(service: Service, row: JobRow, token: str | None) -> AsyncIterator[str]:
-    """Yield what is new of a job, until it ends or the token no longer holds."""
     silent_s = 0.0
     last: JobTold | None = None
     while not service.is_stopping:

@@ -16,7 +16,6 @@ class Metrics:
     """Counts since the service began; written by the event loop alone."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
         self.events = Counter(dict.fromkeys(EVENTS, 0))
         self._answers: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self._seconds: Counter[str] = Counter()  # by route; floats
@@ -35,11 +34,7 @@ class Metrics:
         counts[place] += 1
 
     def text(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> str:
-        """Return all metrics.
-
-        Args:
-            gauges: what is measured now, by name.
-        """
+        """Return all metrics, and gauges of the moment by name."""
         return exposition(self._families(gauges)) + "".join(f"{line}\n" for line in self._histogram())
 
     def _families(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> list[Family]:

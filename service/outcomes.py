@@ -129,7 +129,6 @@ def keep_validation(plan_id: int, service: Service, _caller: str, body: bytes) -
 
 
 def _checked(kind: type[Observation] | type[Validation], plan_id: int, body: bytes) -> str:
-    """Return the document of a body; it must be such a record, and of this plan."""
     text = record_of(Document, body).document
     try:
         record: Observation | Validation = from_json(kind, text)

@@ -1,4 +1,4 @@
-"""Pages for people: what the store holds, at addresses of their own, readable by whoever may read."""
+"""Pages for people: what the store holds, at their own addresses, for all who may read."""
 
 from __future__ import annotations
 
@@ -134,11 +134,7 @@ async def get_jobs(request: Request) -> Response:
 def page_response(request: Request, page: Page, status: int = 200, *, is_open: bool = False) -> HTMLResponse:
     """Return a page as an answer that may run its own style and scripts, and nothing else.
 
-    Args:
-        request: what is answered.
-        page: what to show.
-        status: of HTTP.
-        is_open: whether anybody may see the page: it then says nothing of the store, not even where it lies.
+    An `is_open` page is for anybody: it says nothing of the store, not even where it lies.
     """
     service, nonce = service_of(request), secrets.token_urlsafe(18)
     frame = Frame(
@@ -157,7 +153,6 @@ def page_response(request: Request, page: Page, status: int = 200, *, is_open: b
 
 
 async def _shown(request: Request, make: Maker) -> Response:
-    """Answer with a page made in a thread; what the store refuses is said on a page too."""
     service = service_of(request)
     try:
         page = await service.show(lambda: make(Contents(service.store)))

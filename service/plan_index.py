@@ -1,7 +1,7 @@
 """What decoders ask for most, in memory: which plans there are, which of them count, and for which devices.
 
-Rows of the store are only ever added, so highest numbers and counts tell whether anything is new. Where they do not
-agree with what is known (plans were pruned, or a transaction became visible late under a low number) all is read anew.
+Rows are only ever added, so highest numbers and counts tell what is new. Where they do not fit what is known (plans
+were pruned, or a transaction became visible late under a low number) all is read again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ ANY: Place = ("any", "")
 
 
 class PlanIndex:
-    """The plans of a store by target and place, and its devices and models; refreshed by whoever reads it."""
+    """The plans of a store by target and place, and its devices and models; each reader refreshes it."""
 
     def __init__(self, store: SqlStore) -> None:
-        """Take the store; nothing is read yet."""
         self._store, self._lock, self._setback = store, Lock(), Setback()
         self._known = Known()
         self._read_at = float("-inf")
@@ -47,14 +46,7 @@ class PlanIndex:
         return monotonic() - self._read_at <= fresh_s
 
     def refresh(self, asked: float | None = None) -> None:
-        """Look for what is new in the store, unless another thread has begun to after this moment of `monotonic`.
-
-        Args:
-            asked: now where absent.
-
-        Raises:
-            StoreError: the store is away.
-        """
+        """Read what is new, unless a thread began to after the `monotonic` time `asked`; StoreError if away."""
         asked = monotonic() if asked is None else asked
         with self._lock, self._setback:
             if self._read_at >= asked:
@@ -87,13 +79,9 @@ class PlanIndex:
         return sum(self._changes[target, place] for place in places)
 
     def counting(self, target: str, places: Sequence[Place]) -> Sequence[PlanRow]:
-        """Return the plans of a target at any of these places that are not retired: the one that counts most last.
+        """Return a target's plans at these places (device, kind or ANY), without retired ones, what counts most last.
 
         Promoted ones count more than others, the one promoted last the most; of the others the newest.
-
-        Args:
-            target: ModelIdentity.key.
-            places: of devices and kinds, or ANY.
         """
         with self._lock:
             found: dict[int, PlanRow] = {}
@@ -125,5 +113,4 @@ class PlanIndex:
 
 
 def _places(row: PlanRow) -> tuple[Place, ...]:
-    """Return where a plan is looked for: on its own device, on those of its kind, and on any."""
     return ("device", row.device), ("kind", row.device_kind), ANY

@@ -1,7 +1,7 @@
 """Plans that were read lately, parsed: a climb looks at one plan of every near device, each time at the same ones.
 
-A climb asks who a plan was made for and whether it is sound; what it says of its cells goes out as text. So one cell of
-each is kept: whole plans take ten times the memory of their texts.
+It needs their identity and soundness; cells go out as text. So each has one cell here: whole plans take ten times the
+memory of their texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ class ParsedPlans:
     """Plans with one cell each, by the hash of their text; as many as are wanted; safe to share between threads."""
 
     def __init__(self, most: int) -> None:
-        """Take how many plans are kept."""
         self._most = most
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._lock = Lock()
@@ -28,11 +27,7 @@ class ParsedPlans:
         return len(self._plans)
 
     def parse(self, text: str) -> Plan:
-        """Return the plan of a text, with one of its cells: a lossy one where it has any.
-
-        Raises:
-            PlanError: it is none, or its cells cannot be compared.
-        """
+        """Return the plan of a text with one cell, a lossy one if any; PlanError for no plan or unlike cells."""
         key = hashlib.sha256(text.encode()).digest()
         with self._lock:
             if (kept := self._plans.get(key)) is not None:

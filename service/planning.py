@@ -1,4 +1,4 @@
-"""Looks after the processes that plan: starts them, starts them anew, and lets go of what a dead one held."""
+"""Looks after the processes that plan: starts and restarts them, and releases what a dead one held."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GRACE_S = 5.0  # for a process to end by itself
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """One process, the name under which it leases jobs, and our end of the pipe whose closing tells it we are gone."""
+    """One process, the name under which it leases jobs, and our end of the pipe; its closing tells that we ended."""
 
     name: str
     process: SpawnProcess
@@ -43,7 +43,6 @@ class Planning:
     """The workers of one service, and its housekeeping; runs in a thread of its own."""
 
     def __init__(self, store: SqlStore, workers: int, politeness: int = POLITENESS) -> None:
-        """Take the store whose jobs are to be done, in how many processes, and how far others go before them."""
         self._politeness = politeness
         self._store, self._count = store, workers if store.is_shared else 0
         self._jobs = Jobs(store)
@@ -124,7 +123,6 @@ class Planning:
             tell("jobs not released", level=logging.WARNING, worker=worker.name, error=str(error))
 
     def _clean(self) -> None:
-        """Drop old receipts, uploads that nobody goes on with, and jobs that ended long ago."""
         receipts, uploads = Receipts(self._store).drop_old(), Uploads(self._store).drop_old()
         tell("cleaned", receipts=receipts, uploads=uploads, jobs=self._jobs.drop_ended())
 

@@ -1,4 +1,4 @@
-"""Plans over HTTP: kept, listed, promoted, retired, restored and rolled back."""
+"""Plans over HTTP: stored, listed, promoted, retired, restored and rolled back."""
 
 from __future__ import annotations
 

@@ -28,14 +28,7 @@ class ProblemError(Exception):
     """A request that is refused, with everything its answer says."""
 
     def __init__(self, status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        """Take the answer.
-
-        Args:
-            status: of HTTP.
-            kind: what the answer's type ends with.
-            detail: what is wrong, what was seen, what to do; no secret.
-            headers: besides those every problem has.
-        """
+        """Take the answer; `kind` ends its type, `detail` is what is wrong, seen and to do, without secrets."""
         super().__init__(detail)
         self.status, self.kind, self.detail = status, kind, " ".join(detail.split())
         self.headers = dict(headers or {})
@@ -69,12 +62,7 @@ def conflict(why: str) -> ProblemError:
 
 
 def required(read: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Return what is read by its number; where the store has no such thing, that is what is told.
-
-    Raises:
-        ProblemError: 404, there is none.
-        StoreError: the store is away.
-    """
+    """Return what is read by its number; ProblemError (404) where it is missing, StoreError while the store is away."""
     try:
         return read(*args, **kwargs)
     except StoreAwayError:
@@ -85,7 +73,7 @@ def required(read: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Re
 
 
 def problem_of(error: SpectuneError | OverflowError | RecursionError) -> ProblemError:
-    """Return the refusal that one of our errors stands for."""
+    """Return the refusal for one of our errors."""
     text = str(error)
     if isinstance(error, NoPlanError):
         return ProblemError(404, wire.NO_PLAN, text)

@@ -177,6 +177,5 @@ def _open(service: Service, _caller: str, body: bytes) -> Work:
 
 
 def _journal(service: Service, profile_id: int) -> ProfileJournal:
-    """Return the journal of a profile that exists."""
     profile_begun(service.store, profile_id)
     return service.store.journal(profile_id)

@@ -16,12 +16,7 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when
 
     def wait_s(self, caller: str, now: float) -> float:
-        """Take one request of a caller; return 0, or after how many seconds it may ask again.
-
-        Args:
-            caller: whose bucket.
-            now: in seconds, of a clock that never goes back.
-        """
+        """Take one request of a caller; return 0, or the seconds until its next one. `now` is of a monotonic clock."""
         if not self._rate:
             return 0.0
         left, then = self._buckets.pop(caller, (self._burst, now))

@@ -1,4 +1,4 @@
-"""Whether the database is one that this service can serve, asked once in a while: anybody may want to know."""
+"""Whether this service can serve its database, checked once in a while: anyone may want to know."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from ..errors import StoreError
 
 
 class Readiness:
-    """What is wrong with the database, kept in memory for a moment."""
+    """What is wrong with the database, remembered for a moment."""
 
     def __init__(self, store: SqlStore) -> None:
-        """Take the store; nothing is asked yet."""
         self._store, self._lock = store, Lock()
         self._seen_at = float("-inf")
         self.wrong: str | None = None  # in words; None where nothing is
 
     def is_fresh(self, fresh_s: float) -> bool:
-        """Whether the database was asked within these seconds."""
+        """Whether the database was checked within these seconds."""
         return monotonic() - self._seen_at <= fresh_s
 
     def refresh(self, asked: float) -> None:

@@ -1,4 +1,4 @@
-"""The plan for a device, found on the ladder as a decoder would, and its answer kept ready for the next who asks."""
+"""The plan for a device, found on the ladder as a decoder would, with its answer ready for the next request."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ class Resolver:
     """Answers from memory as long as the plans that decide stay as they are."""
 
     def __init__(self, store: SqlStore, index: PlanIndex, most_bytes: int) -> None:
-        """Take the store, what is known of its plans, and how many bytes of answers may be kept."""
         self._store, self._index, self._most_bytes = store, index, most_bytes
         self._answers: OrderedDict[Key, Ready] = OrderedDict()
         self._queries: dict[bytes, Key] = {}
@@ -80,13 +79,13 @@ class Resolver:
         return self._bytes
 
     def ready(self, query: bytes) -> Ready | None:
-        """Return the answer to a query that was asked before, None where it is unknown, none, or no longer true."""
+        """Return the answer to an earlier query, None where it is unknown, none, or no longer true."""
         key = self._queries.get(query)
         kept = None if key is None else self._kept(key)
         return kept if kept is not None and kept.absent is None else None
 
     def remember(self, query: bytes, asked: Asked) -> None:
-        """Let the text of a query stand for what it asks, unless it is longer than questions are."""
+        """Remember the meaning of a query's text, unless it is longer than queries are."""
         if len(query) > LONGEST_QUERY:
             return
         with self._lock:
@@ -116,11 +115,10 @@ class Resolver:
         return found
 
     def _made(self, asked: Asked, places: tuple[Place, ...]) -> Ready | None:
-        """Return the answer that plans at these places give, None where they give none; at ANY that is an answer.
+        """Return the answer of plans at these places, None where they give none; at ANY that is an answer.
 
-        What is found among the asked device's own plans, or those of its kind, is the answer: theirs are the highest
-        rungs, and on them plans of other devices are not looked at. So it also stays the answer whatever becomes of
-        those.
+        Plans of the asked device or its kind are the highest rungs, where other devices' plans do not count. So their
+        answer stays, whatever becomes of those.
         """
         changes = self._index.changes(asked.target, places)  # ahead of the rows: a change meanwhile counts
         rows = self._index.counting(asked.target, places)
@@ -176,19 +174,15 @@ class Resolver:
 
 
 class _Plans:
-    """The plans that count, as the ladder reads them: those that count most last."""
-
     def __init__(self, store: SqlStore, rows: Sequence[PlanRow]) -> None:
         self.url = store.url
         self._store, self._rows = store, rows
         self._last: tuple[int, str] | None = None  # what was read last; what is found is often that
 
     def plans(self) -> Sequence[PlanRow]:
-        """Return their rows."""
         return self._rows
 
     def plan(self, plan_id: int) -> str:
-        """Return the text of one."""
         if self._last is not None and self._last[0] == plan_id:
             return self._last[1]
         text = self._store.plan(plan_id)
@@ -197,7 +191,7 @@ class _Plans:
 
 
 def _body(found: Found, plan: str) -> bytes:
-    """Return the answer; the plan stands in it as it was stored, so that its numbers stay what they are."""
+    """Return the answer; the plan is in it as it was stored, so that its numbers stay what they are."""
     match = asdict(found.match)
     head = {"plan_id": found.plan_id, "rung": found.rung, "match": match, "passed": list(found.passed)}
     return f'{json.dumps(head)[:-1]}, "plan": {plan}}}'.encode()

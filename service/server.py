@@ -27,12 +27,10 @@ SWITCH_S = 0.001  # of Python's threads: the one that answers must not wait long
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a service listens, and who keeps its traffic secret.
+    """Where a service listens, and who encrypts its traffic: TLS by certificate and key (both or none), or a proxy.
 
-    Attributes:
-        certificate, key: files for TLS; both or none.
-        is_behind_proxy: whether a proxy ends TLS; who asks, only one on this machine (127.0.0.1, ::1) is believed.
-        is_open: whether nobody needs a token; on loopback only.
+    A proxy's word on who asks counts only from this machine (127.0.0.1, ::1). `is_open` needs no token, on loopback
+    only.
     """
 
     host: str = "127.0.0.1"
@@ -70,7 +68,7 @@ class Listening:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody else can reach it, through a proxy neither."""
+        """Whether only this machine can reach it, also not others through a proxy."""
         return self.is_loopback and not self.is_behind_proxy
 
     @property
@@ -82,10 +80,9 @@ class Listening:
 
 
 class Server(uvicorn.Server):
-    """Tells whoever follows a job that the service ends, before it waits for answers to end."""
+    """Tells followers of jobs that the service ends, before it waits for answers to end."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
-        """Take how to listen, and the service that answers."""
         super().__init__(config)
         self._service = service
 
@@ -96,17 +93,12 @@ class Server(uvicorn.Server):
 
 
 def serve(store: str | None, listening: Listening, settings: Settings) -> None:
-    """Serve a store until the process is told to end.
-
-    Args:
-        store: its URL; None as everywhere.
-        listening: where.
-        settings: limits; what they say about tokens is decided here.
+    """Serve a store until the process is told to end; the settings' tokens are decided here.
 
     Raises:
         StoreError: the store cannot be opened.
-        RequestError: it cannot or must not be served like this: the certificate is none, another program listens
-            there, or the store has no token, and others than this machine would ask.
+        RequestError: the certificate is none, another program listens there, or the store has no token and others than
+            this machine could ask.
     """
     if listening.certificate is not None and listening.key is not None:
         require_certificate(listening.certificate, listening.key)

@@ -1,4 +1,4 @@
-"""A store that has just failed is not asked again at once: whoever waited meanwhile would wait as long, one by one."""
+"""A store that has just failed gets no request at once: all who waited would wait as long, one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class Setback:
     """Remembers for a moment that the store failed; its block is then refused with the same words."""
 
     def __init__(self) -> None:
-        """Begin without a failure."""
         self._told = ""
         self._failed_at = float("-inf")
 

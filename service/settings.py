@@ -18,18 +18,16 @@ class Settings:
 
     Attributes:
         auth: whether a token is needed; "when-tokens-exist" needs none until the store's first token is made.
-        hosts: names under which it may be asked; any where empty. Keeps web pages of others from a service without
-            tokens, whose browser would ask under their own name.
+        hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
         rate_per_s: requests of one token, or of one address where no token is needed; 0 is no limit.
         burst: requests that may come at once before the rate counts.
-        body_bytes: most of one body, unpacked.
+        body_bytes, upload_bytes: most of one unpacked body, and of one upload.
         body_timeout_s: until a body has to be here.
-        upload_bytes: most of one upload.
         open_uploads: unfinished ones of one token.
         streams: jobs that may be watched at once.
         cache_bytes: for answers to `resolve`.
-        fresh_s: how old what is known of tokens and plans may be; the store is asked again after it.
-        workers: processes that plan; 0 is none, and jobs wait for another service on the same store.
+        fresh_s: how old knowledge of tokens and plans may be.
+        workers: processes that plan; 0 leaves jobs to another service on the same store.
     """
 
     auth: Auth = "required"

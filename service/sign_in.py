@@ -61,7 +61,6 @@ def sign_in_place(path: str) -> str:
 
 
 def _own_path(text: str) -> str:
-    """Return a path of this service; anything else becomes its first page."""
     return text if OWN_PATH.fullmatch(text) else "/"
 
 

@@ -1,4 +1,4 @@
-"""What a service listens on and shows: whatever is wrong with it is told before it starts."""
+"""What a service listens on and shows: whatever is wrong with it shows before it starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name tha
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return a socket that listens for each address of a host.
-
-    Raises:
-        RequestError: another program listens there, it may not be listened there, or the host is not this machine.
-    """
+    """Return a socket listening at each address of a host; RequestError where it is taken or not allowed."""
     opened: list[socket.socket] = []
     try:
         found = [(each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
@@ -40,11 +36,7 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def require_certificate(certificate: Path, key: Path) -> None:
-    """Check that TLS can be had with two files.
-
-    Raises:
-        RequestError: they are no PEM files, do not belong together, or the key has a passphrase.
-    """
+    """Raise RequestError where two files give no TLS: no PEM, not belonging together, or with a passphrase."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_passphrase)
     except (ssl.SSLError, OSError) as error:
@@ -55,5 +47,5 @@ def require_certificate(certificate: Path, key: Path) -> None:
 
 
 def _no_passphrase() -> str:
-    """Stand in for OpenSSL's question at the terminal, which a service has nobody to answer."""
+    """Answer OpenSSL's question at the terminal, which no person of a service could."""
     raise RequestError("the key of --tls-key is encrypted; give one without a passphrase")

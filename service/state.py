@@ -64,7 +64,7 @@ class Service:
         return await _in_turn(self._readers, partial(work, *args, **kwargs))
 
     async def show(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Make a page, in a thread: pages take long, and whoever lists something does not wait for them."""
+        """Make a page, in a thread: pages take long, and lists do not wait for them."""
         return await _in_turn(self._pages, partial(work, *args, **kwargs))
 
     async def resolve(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -80,7 +80,7 @@ class Service:
         return await _in_turn(self._writers, partial(work, *args, **kwargs))
 
     async def freshen_callers(self) -> None:
-        """Read the tokens anew; many who ask at once share one reading."""
+        """Read the tokens again; requests at the same time share one reading."""
         asked = monotonic()
         await sleep(self.callers.rest_s())
         await to_thread.run_sync(self.callers.refresh, asked, limiter=self._fresheners)
@@ -104,11 +104,7 @@ class Service:
 
 
 async def _in_turn(limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
-    """Do something in a thread, unless too many wait for one already.
-
-    Raises:
-        ProblemError: 503.
-    """
+    """Do something in a thread; raise ProblemError (503) where too many wait for one already."""
     if limiter.statistics().tasks_waiting >= MOST_WAITING:
         raise ProblemError(
             503, "busy", f"{MOST_WAITING} requests are waiting; send this one again", {"Retry-After": "1"}

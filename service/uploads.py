@@ -1,4 +1,4 @@
-"""Large bodies in parts over HTTP: begun, sent on from where they broke off, finished as the request they stand for."""
+"""Large bodies in parts over HTTP: begun, resumed where they broke off, finished as their request."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _begin(service: Service, caller: str, body: bytes) -> Work:
 
 
 def _finish(key: str, service: Service, caller: str, _body: bytes) -> Work:
-    """Prepare the request an upload stands for; where it has ended, its receipt may still know the answer."""
+    """Prepare the request an upload was for; where it has ended, its receipt may still know the answer."""
     try:
         row = service.uploads.find(caller, key)
         prepare = _prepare_of(row.target)
@@ -174,7 +174,6 @@ def _number(found: re.Match[str]) -> int:
 
 
 def _name(found: re.Match[str]) -> str:
-    """Return the name of a part, which stands percent-encoded in a path."""
     name = unquote(found["name"])
     if len(name) > LONGEST_WORD:
         raise invalid(f"a part's name has at most {LONGEST_WORD} characters, got {len(name)}")

@@ -1,7 +1,7 @@
 """A process that plans: leases one job after the other and tells how far it is.
 
-A process that had to leave a job at once ends and is replaced: it may have been in the middle of an import. All end
-when the service does: the pipe between them closes then, whatever ended it.
+A process that left a job at once ends and is replaced: it may have been in the middle of an import. All end with the
+service, whose pipe closes then, whatever ended it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ class _Stop(BaseException):
 
 
 def work_for(address: str, name: str, politeness: int, pipe: Connection) -> None:
-    """Do the jobs of a store until the service is gone.
+    """Do the jobs of a store until the service has ended.
 
-    Args:
-        address: of the database, with its password: it came through a pipe and goes nowhere.
-        name: under which jobs are leased.
-        politeness: how far others go before, 0 to 19: the service answers before its workers plan.
-        pipe: to the service.
+    The database's address has its password: it came through a pipe and goes nowhere. `politeness`, 0 to 19, lets the
+    service answer before its workers plan.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's business
     os.nice(politeness)
@@ -56,7 +53,6 @@ class Worker:
     """One process; what its signal handler may do depends on what it is at."""
 
     def __init__(self, name: str) -> None:
-        """Take the name under which it leases jobs."""
         self._name = name
         self._is_ending = threading.Event()
         self._is_busy = False
@@ -92,7 +88,7 @@ class Worker:
                 self.do(job, jobs, store)
 
     def do(self, job: JobRow, jobs: Jobs, store: SqlStore) -> None:
-        """Do a job, or say why not; one that was left on purpose is nobody's fault."""
+        """Do a job, or say why not; one that was left on purpose has no fault."""
         self._note, self._share, self._has_lost = "reading the measurements", 0.0, False
         done = threading.Event()
         beat = threading.Thread(target=self._beat, args=(job, jobs, done), daemon=True)
@@ -128,7 +124,7 @@ class Worker:
         self._note, self._share = what, share
 
     def _beat(self, job: JobRow, jobs: Jobs, done: threading.Event) -> None:
-        """Tell that the job is worked on; a job that is no longer ours is left."""
+        """Send a job's heartbeats; a job that is no longer ours is left."""
         while not done.wait(BEAT_S):
             try:
                 jobs.tell(job.key, self._name, self._note, min(self._share, 0.99))
@@ -150,7 +146,7 @@ def _request_of(job: JobRow) -> PlanRequest:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the same job would fail again: our own errors say what is wrong with it, unless the database failed."""
+    """Return whether the job would fail again: our own errors say what is wrong with it, unless the database failed."""
     is_database = isinstance(error, StoreAwayError) or isinstance(error.__cause__, SQLAlchemyError)
     return isinstance(error, SpectuneError) and not is_database
 

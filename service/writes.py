@@ -1,4 +1,4 @@
-"""Writes: what is asked for and the receipt of it are kept in one transaction, and acknowledged after it."""
+"""Writes: their work and its receipt are stored in one transaction, and acknowledged after it."""
 
 from __future__ import annotations
 
@@ -41,16 +41,10 @@ class Sent:
 
 
 async def written(request: Request, prepare: Prepare, *, is_json: bool = True, is_large: bool = False) -> Response:
-    """Do a write once and answer it.
+    """Do a write once and answer it; a refusal (ProblemError) writes nothing.
 
-    Args:
-        request: with its whole body still to come.
-        prepare: checks the body before any transaction begins, and returns what is to be done in one.
-        is_json: whether the body must be said to be JSON.
-        is_large: whether it takes so much memory that there must be one at a time.
-
-    Raises:
-        ProblemError: the request is refused; nothing was written.
+    `prepare` checks the body before any transaction, and returns what to do in one. `is_large` writes take so much
+    memory that they run one at a time.
     """
     if is_json:
         require_json(request)
@@ -85,13 +79,7 @@ def done(service: Service, sent: Sent, prepare: Prepare) -> Receipt:
 
 
 def receipt_of(record: object, status: int = 200, kind: Any = None) -> Receipt:
-    """Return the answer that consists of a record.
-
-    Args:
-        record: any record.
-        status: of HTTP.
-        kind: how to see the record, e.g. a page of something.
-    """
+    """Return an HTTP answer that consists of a record, seen as `kind`, e.g. a page of something."""
     return Receipt(status=status, body=to_json(record, kind))
 
 

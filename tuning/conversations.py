@@ -21,12 +21,7 @@ Answering = Callable[[Sequence[Prompt]], Sequence[str]]
 
 
 def turn_by_turn(prompts: Sequence[Prompt], answered: Answering) -> tuple[Prompt, ...]:
-    """Return every turn of every prompt as one of its own, behind what was answered to the turns before it.
-
-    Args:
-        prompts: some with turns that are asked later.
-        answered: returns the answers to some prompts; it is asked once for each round of turns.
-    """
+    """Return each turn of each prompt behind the answers before it; `answered` is called once per round of turns."""
     asked = [[prompt] for prompt in prompts]
     while waiting := [turns for turns in asked if turns[-1].later]:
         for turns, answer in zip(waiting, answered([own[-1] for own in waiting]), strict=True):
@@ -35,11 +30,11 @@ def turn_by_turn(prompts: Sequence[Prompt], answered: Answering) -> tuple[Prompt
 
 
 def with_own_answers(request: ProfileRequest, *, lock_wait_s: float = 0.0, progress: Progress) -> ProfileRequest:
-    """Return a profile of every turn of its prompts, behind the target's own answers, decoded greedily.
+    """Return the profile of every turn of the prompts, each behind the target's greedy answers.
 
     Raises:
         ModelError: the target cannot be loaded.
-        DeviceError: somebody else holds the device.
+        DeviceError: another process holds the device.
         NoRoomError: memory has no room for an answer.
         RequestError: a prompt has no tokens.
     """
@@ -66,7 +61,6 @@ def with_longest_answers(request: ProfileRequest) -> ProfileRequest:
 
 
 def _behind(prompt: Prompt, answer: str) -> Prompt:
-    """Return the next turn of a prompt."""
     said = (Message(role="assistant", content=answer), Message(role="user", content=prompt.later[0]))
     more = {"tools": prompt.tools, "later": prompt.later[1:], "workload": prompt.workload}
     return conversation((*prompt.messages, *said), **more)

@@ -43,10 +43,10 @@ class PlanFiles:
 
 
 def inputs_from_files(files: PlanFiles) -> PlanInputs:
-    """Return what the files hold as a plan's inputs; who the target is and where it runs is in them.
+    """Return the plan inputs that the files hold; the target and its device are in them.
 
     Raises:
-        RequestError: a file cannot be read, is no such document, or one is missing, twice there or of no use.
+        RequestError: a file cannot be read or is no such document; or one is missing, double or unused.
         PlanError: the files do not belong together.
     """
     surfaces = {path: _document(SurfaceDocument, path) for path in files.surfaces}
@@ -110,7 +110,6 @@ def _document(kind: type[Document], path: Path) -> Document:
 
 
 def _target(traces: Sequence[AcceptanceTrace], paths: Sequence[Path]) -> str:
-    """Return the key of the model that wrote all texts."""
     for trace, path in zip(traces, paths, strict=True):
         if trace.target != traces[0].target:
             raise RequestError(
@@ -120,7 +119,6 @@ def _target(traces: Sequence[AcceptanceTrace], paths: Sequence[Path]) -> str:
 
 
 def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
-    """Return the one surface of a model in a role."""
     found = [path for path, document in surfaces.items() if _is_of(document.surface, model, role)]
     if not found:
         raise RequestError(
@@ -132,7 +130,6 @@ def _of_model(surfaces: Surfaces, model: str, role: str, called: str) -> Path:
 
 
 def _resumes(surfaces: Surfaces, drafts: Sequence[Path]) -> dict[Path, Path]:
-    """Return the surfaces of verifying from exits' states, by the exits' own."""
     found: dict[Path, Path] = {}
     for path in drafts:
         own = surfaces[path].surface
@@ -142,7 +139,7 @@ def _resumes(surfaces: Surfaces, drafts: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _draft_role(surfaces: Surfaces, model: str) -> str:
-    """Return in which role a drafter was timed: heads and block drafters have their own."""
+    """Return the role in which a drafter was timed: heads and block drafters have their own."""
     roles = {document.surface.role for document in surfaces.values() if document.surface.model == model}
     return next((role for role in DRAFT_ROLES if role in roles), DRAFT_ROLES[0])
 
@@ -152,7 +149,6 @@ def _is_of(surface: LatencySurface, model: str, role: str) -> bool:
 
 
 def _require_used(surfaces: Surfaces, used: set[Path]) -> None:
-    """Raise RequestError for a surface that no trace asks for, or of another number format than the others."""
     dtypes = {document.surface.dtype for document in surfaces.values()}
     if len(dtypes) > 1:
         raise RequestError(f"the surfaces are of {' and '.join(sorted(dtypes))}; give surfaces of one number format")

@@ -22,15 +22,7 @@ KEPT = {  # how the names of tensors begin that a head of EAGLE's forms keeps; f
 
 
 def drafter_parts(folder: Path, target: Architecture) -> DrafterParts | None:
-    """Return what a folder's drafter is made of; None where it is of a kind that is not counted.
-
-    Args:
-        folder: of the drafter.
-        target: its target's.
-
-    Raises:
-        ModelError: the folder says what cannot be, or a file of it cannot be read.
-    """
+    """Return the parts of a folder's drafter beside a target, None for an uncounted kind; ModelError if broken."""
     if is_exit(folder):
         sizes, stored = _tensors(folder)
         return DrafterParts(form="exit", target=target, sizes=sizes, stored_dtype=stored)

@@ -31,13 +31,9 @@ MOST_KNOWN = 256  # kinds of devices whose plan is remembered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRequest:
-    """What edge drafting is planned for.
+    """What edge drafting is planned for: a target's folder, its device ("auto", "cpu" or "cuda:N"), and its profile.
 
-    Attributes:
-        target: its folder.
-        device: that the target runs on: "auto", "cpu" or "cuda:N".
-        dtype, workload, temperature: of the profile, as a plan's.
-        context: tokens before a draft; the middle of the recorded texts where 0.
+    `context` is the number of tokens before a draft; 0 takes the middle of the recorded texts.
     """
 
     target: Path
@@ -61,11 +57,8 @@ class EdgePlanner:
     ) -> None:
         """Take the server's measurements.
 
-        Args:
-            inputs: as a plan's.
-            context: tokens before a draft; the middle of the recorded texts where 0.
-            rule: when the server verifies, where that is settled; else it is searched for.
-            most_drafted: tokens of a draft that the server takes; as many as were measured where None.
+        `rule` says when the server verifies; None searches for it. `most_drafted` limits the tokens of a draft, if not
+        None.
         """
         self._inputs, self._rule, self._most_drafted = inputs, rule, most_drafted
         middles = (len(text.prompt) + len(text.continuation) // 2 for text in inputs.texts)
@@ -74,56 +67,33 @@ class EdgePlanner:
 
     @property
     def most_devices(self) -> int:
-        """Most devices at once that rounds were timed for.
-
-        Raises:
-            PlanError: there were none.
-        """
+        """Most devices at once that rounds were timed for; PlanError where no round was."""
         return server_batches(self._inputs)[-1]
 
     def named(self, name: str) -> DrafterInputs:
-        """Return the drafter of that name.
-
-        Raises:
-            PlanError: there is none.
-        """
+        """Return the drafter with that name, or raise PlanError."""
         return self._inputs.drafter(name)
 
     def drafter(self, key: str) -> DrafterInputs:
-        """Return the drafter with these weights.
-
-        Raises:
-            PlanError: it was not recorded.
-        """
+        """Return the drafter with these weights; raise PlanError where it was not recorded."""
         for drafter in self._inputs.drafters:
             if drafter.model.key == key:
                 return drafter
         raise PlanError("this drafter was not recorded with the target; profile both on the server")
 
     def here(self, drafter: DrafterInputs, rtt_ms: float) -> EdgeDevice:
-        """Return a device that drafts as fast as the profiled one did, with what its host did at each forward.
-
-        What forwards take less where a whole draft is one call is left: a device guesses on forward by forward.
-        """
+        """Return a device as fast as the profiled one, with its host time per forward: it drafts forward by forward."""
         surface, chain = drafter.surface, self._inputs.overhead.lines(1, drafter.surface.role).get(CHAIN)
         median_ms = surface.latency(1, nearest_context(surface, 1, self._context), 1).ms
         mean_ms = median_ms * mean_over_median(surface, mean_over_median(self._inputs.verify))
         return EdgeDevice(draft_ms=mean_ms + (max(chain.forward_ms, 0.0) if chain else 0.0), rtt_ms=rtt_ms)
 
     def plan(self, drafter: DrafterInputs, device: EdgeDevice, devices: int) -> EdgePlan:
-        """Return what to do with so many devices that are all alike.
-
-        Raises:
-            PlanError: rounds of so many sequences were not timed; or the drafter reads what the target computes.
-        """
+        """Return the plan for so many equal devices; PlanError if untimed, or the drafter reads features."""
         return self.search(drafter, devices).plan([device] * devices)
 
     def search(self, drafter: DrafterInputs, devices: int) -> EdgeSearch:
-        """Return what foretells so many devices with a drafter.
-
-        Raises:
-            PlanError: as `plan` does.
-        """
+        """Return the search that forecasts so many devices with a drafter; raise PlanError as `plan` does."""
         if drafter.reads_features:
             raise PlanError(
                 f"{drafter.name} reads what the target computes, which a device has not; take a drafter model"
@@ -140,11 +110,11 @@ class EdgePlanner:
 def edge_planner(
     request: EdgeRequest, store: Store, *, rule: BatchRule | None = None, most_drafted: int | None = None
 ) -> EdgePlanner:
-    """Return what plans edge drafting from the newest profile of a target; the arguments are `EdgePlanner`'s.
+    """Return the planner of edge drafting on a target's newest profile; see `EdgePlanner`.
 
     Raises:
-        StoreError: it was not profiled here.
-        PlanError: what was profiled does not fit together.
+        StoreError: the target was not profiled here.
+        PlanError: the profile's records do not fit together.
     """
     wanted = PlanRequest(
         target=identify(request.target),
@@ -159,28 +129,17 @@ def edge_planner(
 
 
 class Adviser:
-    """Tells every device that comes how to draft; devices that are nearly alike are told the same."""
+    """Advises every device that comes how to draft; devices that are nearly alike get the same advice."""
 
     def __init__(self, planner: EdgePlanner | None, *, devices: int, most_drafted: int, why_not: str = "") -> None:
-        """Advise.
-
-        Args:
-            planner: None where nothing was profiled: then everybody drafts as is usual.
-            devices: expected at once.
-            most_drafted: tokens of one draft.
-            why_not: there is no planner.
-        """
+        """Advise so many expected devices; without a planner (`why_not` says why) all draft as is usual."""
         self.why_not = why_not
         self._planner, self._devices, self._most = planner, devices, most_drafted
         self._lock = threading.Lock()
         self._planned = lru_cache(MOST_KNOWN)(self._plan)
 
     def __call__(self, hello: Hello) -> Welcome:
-        """Return how a device is to draft, and why.
-
-        Raises:
-            PlanError: its times make no sense.
-        """
+        """Return how a device is to draft, and why; raise PlanError where its times make no sense."""
         device = EdgeDevice(draft_ms=hello.draft_ms, rtt_ms=hello.rtt_ms or 0.0).about
         if self._planner is None:
             return self._usual(self.why_not)
@@ -211,15 +170,9 @@ class Adviser:
 def adviser_from_store(
     request: EdgeRequest, store: Store, *, slots: int, devices: int | None, rule: BatchRule, most_drafted: int
 ) -> Adviser:
-    """Return what advises devices of a server from the store's profile of the target, or says why it cannot.
+    """Return the adviser of a server's devices from the store's profile; one without a planner says why it has none.
 
-    Args:
-        request: the target.
-        store: with its profile.
-        slots: texts that the server holds.
-        devices: expected at once; where None, as many as slots, or the most that rounds were timed for.
-        rule: when the server verifies.
-        most_drafted: tokens of one draft.
+    `devices` None means as many as the server's `slots`, or the most that rounds were timed for.
     """
     try:
         planner = edge_planner(request, store, rule=rule, most_drafted=most_drafted)

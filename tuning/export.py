@@ -35,13 +35,9 @@ GUESS = "plan {number} is a what-if: no measurements of its device stand behind 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What is to be exported.
+    """What is to be exported, and where its models are now.
 
-    Attributes:
-        engine: by name.
-        version: of the engine; where None, the one in which the plan was measured, else the newest that was recorded.
-        target: path of the target now; where it was profiled where None.
-        drafters: paths of drafters now, by name.
+    `version` None is the measured engine version, else the newest recorded one; `target` None is where it was profiled.
     """
 
     engine: str
@@ -55,16 +51,10 @@ class ExportRequest:
 
 
 def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_not: str = "") -> Exported:
-    """Return a plan as an engine carries it.
+    """Return a plan as an engine's configuration.
 
-    With inputs, the best that the engine can express is solved for anew; without, or where they do not hold the plan's
-    cells, it is chosen among what the plan's own cells list, and a note says so.
-
-    Args:
-        plan: to be exported.
-        request: for whom.
-        inputs: what the plan was made from.
-        why_not: why there are no inputs, for the reader.
+    With inputs, solve for the best that the engine can express. Without, or where they lack the plan's cells, choose
+    among what the plan lists; a note then says so, with `why_not`.
 
     Raises:
         RequestError: the engine's version was not recorded, a drafter is not the plan's, or the inputs are of others.
@@ -86,13 +76,10 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
 
 
 def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Exported:
-    """Return a plan as an engine carries it, by what a store holds of the plan's measurements.
+    """Return a plan as an engine's configuration, by the store's records of its measurements; errors as `export`.
 
-    Those of a plan that was measured in the engine are the engine's own records; a plan that was measured in another
-    engine is chosen among its own alternatives, since nobody priced it in this one.
-
-    Raises:
-        RequestError: the engine's version was not recorded, or a drafter is not the plan's.
+    A plan measured in this engine uses the engine's own records. One measured in another engine is chosen among its own
+    alternatives, because none was priced in this one.
     """
     measured = measured_in(plan)
     if measured is None:
@@ -111,13 +98,11 @@ def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Expor
 
 
 def newest_plan_for(engine: str, store: Store) -> int:
-    """Return the number of the plan that counts for what was planned last, for an engine or for our own decoder.
-
-    What-ifs are left out unless there is nothing else.
+    """Return the number of the newest plan for an engine or our own decoder; a what-if only without others.
 
     Raises:
         NoPlanError: the store holds no plan.
-        RequestError: it holds plans for other engines and retired ones only.
+        RequestError: it holds only retired plans and those for other engines.
     """
     rows = store.plans()
     if not rows:
@@ -174,7 +159,6 @@ def _exported(plan: Plan, request: ExportRequest, drafters: Mapping[str, EngineD
 
 
 def _cached(found: Exported, places: Sequence[str]) -> Iterator[str]:
-    """Yield what paths in this machine's cache of the hub are called, where an engine is given them."""
     written = "\n".join((found.command, *(text for _, text in found.files)))
     for place in places:
         if (snapshot := snapshot_at(place)) is not None and place in written:
@@ -196,7 +180,6 @@ def place_of(path: Path) -> Path:
 
 
 def _version(plan: Plan, request: ExportRequest) -> str:
-    """Return the recorded version that is written for: the one asked for, else the one measured, else the newest."""
     measured = measured_in(plan)
     if request.version is None and measured is not None and measured.engine == request.engine:
         return nearest_recorded(request.engine, measured.version)
@@ -204,7 +187,6 @@ def _version(plan: Plan, request: ExportRequest) -> str:
 
 
 def _require_of_plan(plan: Plan, inputs: PlanInputs) -> None:
-    """Raise RequestError for inputs that are not of a plan's models, or of a plan that was measured in an engine."""
     measured = measured_in(plan)
     if measured is not None:
         raise RequestError(
@@ -233,7 +215,7 @@ def _without(plan: Plan, why_not: str) -> Rates:
 def _solved(plan: Plan, inputs: PlanInputs, able: Mapping[Staged, Setting]) -> Rates:
     """Return prices of all that the engine can express and of the plan's own policies, on the plan's inputs.
 
-    What the engine pads is priced as our own decoder runs it, since the plan may have it, and as the engine does.
+    What the engine pads is priced twice, as our own decoder runs it and as the engine does: the plan may have it.
     """
     wanted = {(cell.batch, cell.context): (cell.policy, cell.drafter) for cell in plan.cells}
     cells = cells_at(wanted)

@@ -25,11 +25,11 @@ EXACT_DTYPE = "float32"  # what is judged token by token is decoded in it, so th
 
 
 def identify_all(models: Models) -> Identities:
-    """Return who the models are.
+    """Return the identities of the models.
 
     Raises:
-        RequestError: two drafters are the same weights.
-        ModelError: they do not share one vocabulary, a head was trained for another target, or one could not be loaded.
+        RequestError: two drafters have the same weights.
+        ModelError: the vocabularies differ, a head was trained for another target, or a model cannot be loaded.
     """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
@@ -61,11 +61,11 @@ def load_family(
     classifiers: Mapping[str, Path] | None = None,
     regime: str = "eager",
 ) -> Family:
-    """Return the models ready to run in a regime, and pivot classifiers by name.
+    """Load the models for a regime, and pivot classifiers by name.
 
     Raises:
-        MeasurementError: a model cannot run so.
-        DeviceError: CUDA graphs are asked of models that are not on a GPU.
+        MeasurementError: a model cannot run in the regime.
+        DeviceError: CUDA graphs were requested off a GPU.
     """
     target = load_model(str(models.target), dtype=dtype, device=device)
     family = Family(
@@ -79,9 +79,9 @@ def load_family(
 
 
 def settled_regime(asked: str, device: Device) -> str:
-    """Return how forwards run: as asked, or for "auto" from CUDA graphs wherever they can.
+    """Return the regime of the forwards: for "auto", CUDA graphs on a GPU, else eager.
 
-    Exits, block drafters and Token Recycling run as they come beside a captured target.
+    Exits, block drafters and Token Recycling run eagerly beside a captured target.
     """
     if asked != AUTO_REGIME:
         return asked
@@ -89,12 +89,7 @@ def settled_regime(asked: str, device: Device) -> str:
 
 
 def family_in(family: Family, regime: str) -> Family:
-    """Return the family with its forwards run in a regime.
-
-    Raises:
-        MeasurementError: a model cannot run so.
-        DeviceError: CUDA graphs are asked of models that are not on a GPU.
-    """
+    """Return the family with its forwards run in a regime; errors are those of `load_family`."""
     if regime == "eager":
         return family
     drafters = {name: in_regime(model, regime) for name, model in family.drafters.items()}
@@ -102,11 +97,7 @@ def family_in(family: Family, regime: str) -> Family:
 
 
 def require_regime(regime: str, device: Device) -> None:
-    """Refuse to capture what cannot be, before a model is loaded or anything is measured.
-
-    Raises:
-        DeviceError: CUDA graphs are asked of a device that is no GPU.
-    """
+    """Raise DeviceError for CUDA graphs on a device that is no GPU, before any model is loaded."""
     if regime == CAPTURED and device.kind != "cuda":
         raise DeviceError(f"CUDA graphs need models on a GPU and these are to run on {device.label}; use regime eager")
 

@@ -22,9 +22,9 @@ def note_of_rounds(overhead: RoundOverhead, temperature: float) -> tuple[str, ..
 
 
 def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead) -> tuple[str, ...]:
-    """Return a note where drafters are priced by rounds that another drafted, as older profiles have it.
+    """Return a note where drafters are priced by rounds that another one drafted, as in older profiles.
 
-    What drafts eagerly beside a captured target is not, see `planner.pricing.cost.cell_costs`.
+    Not on those that run eagerly beside a captured target, see `planner.pricing.cost.cell_costs`.
     """
     if overhead.regime == CAPTURED:
         drafters = [d for d in drafters if running_of(d.surface.regime) != EAGER]
@@ -42,7 +42,6 @@ def note_of_drafters(drafters: Sequence[DrafterInputs], overhead: RoundOverhead)
 
 
 def _tells_of(drafter: DrafterInputs, overhead: RoundOverhead, batch: int) -> bool:
-    """Whether rounds of a batch were timed beside a drafter, or beside one like it."""
     surface = drafter.surface
     return overhead.role_beside(batch, surface.role, surface.model) in (
         surface.role,

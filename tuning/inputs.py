@@ -66,8 +66,8 @@ def inputs_of(profile: Profile) -> PlanInputs:
 def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     """Return the newest measurements and traces of a setup, all of one regime.
 
-    It is the request's, else the one in which the target was profiled last. Drafters that were recorded along other
-    texts, timed in other regimes only or not at all, and those whose name a newer one took, are left out and named.
+    The regime is the request's, else that of the target's last profile. Left out with a note: drafters recorded along
+    other texts, not timed in this regime, or whose name a newer drafter took.
 
     Raises:
         StoreError: something is missing; of drafters, all that could compete.
@@ -107,13 +107,7 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
 
 
 def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[AcceptanceTrace], tuple[str, ...]]:
-    """Return the traces recorded along the same texts as the last one, and a note on each of the others.
-
-    Of several drafters of one name only the newest counts: the others were trained before it.
-
-    Args:
-        traces: oldest first, one at least.
-    """
+    """Return the traces along the last one's texts, the newest of each name, and a note on each of the others."""
     newest = {trace.drafter_name: trace.drafter for trace in traces}
     current = [trace for trace in traces if trace.drafter == newest[trace.drafter_name]]
     replaced = [
@@ -133,11 +127,7 @@ def recorded_together(traces: Sequence[AcceptanceTrace]) -> tuple[list[Acceptanc
 
 
 def recorded_model(trace: AcceptanceTrace, request: PlanRequest, store: Store) -> ModelIdentity:
-    """Return who a trace's drafter is.
-
-    Raises:
-        StoreError: the store does not know it.
-    """
+    """Return the identity of a trace's drafter; raise StoreError where the store does not know it."""
     model = store.find_model(trace.drafter)
     if model is None:
         raise missing(f"model {trace.drafter_name}", request, store)
@@ -150,15 +140,9 @@ def agreement(
     request: PlanRequest,
     store: Store,
 ) -> PairwiseAcceptance | None:
-    """Return how the target and its drafters agree along the request's texts; None where the store does not say.
+    """Return how target and drafters agree along the request's texts; None where the store does not say.
 
-    It is kept of all models that a profile compared, more perhaps than compete.
-
-    Args:
-        together: traces of all drafters that were recorded along the same texts.
-        competing: those of the drafters in question.
-        request: whose texts.
-        store: what is remembered.
+    The record is of all models of a profile: those of `together`, or of those in question, `competing`.
     """
     for traces in (with_weights(together), competing) if competing else ():
         names = [TARGET, *(trace.drafter_name for trace in traces)]
@@ -192,10 +176,7 @@ def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
 
 
 def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[RoundOverhead]]:
-    """Return the target's newest verify surface in a regime that is wanted, and what rounds in it took, newest first.
-
-    Of a surface that was timed alone, without whole rounds, no plan is made.
-    """
+    """Return the target's newest verify surface with whole rounds in a wanted regime, and their times, newest first."""
     rows = timed.of(request.target.key, "verify", request.dtype)
     if request.regime:
         exact = [row for row in rows if row.regime == request.regime]
@@ -212,10 +193,10 @@ def _target(request: PlanRequest, timed: Timed) -> tuple[LatencySurface, list[Ro
 def _drafters(
     traces: Sequence[AcceptanceTrace], verify: LatencySurface, request: PlanRequest, timed: Timed
 ) -> tuple[list[DrafterInputs], list[str]]:
-    """Return the drafters that were timed in the target's regime, and a note on each of the others.
+    """Return the drafters timed in the target's regime, and a note on each of the others.
 
     Raises:
-        StoreError: a model is not known, or there is no such drafter and one was not timed at all.
+        StoreError: a model is not known, or no drafter is left and one was not timed at all.
     """
     found, notes, untimed = [], [], []
     for trace in traces:
@@ -255,9 +236,9 @@ def runnable(rows: list[SurfaceRow]) -> list[SurfaceRow]:
 
 
 def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> LatencySurface | None:
-    """Return what verifying from an exit's states costs, where it was timed as the exit was.
+    """Return the cost of verifying from an exit's states; None where no surface knows a batch of these.
 
-    Of several the one that knows most of these batches, and of those the newest; none that knows no batch of them.
+    Of several surfaces, the one that knows most of these batches wins, then the newest.
     """
     if own.role != SELF:
         return None
@@ -267,7 +248,6 @@ def _resume(own: LatencySurface, batches: Sequence[int], timed: Timed) -> Latenc
 
 
 def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Timed) -> list[LatencySurface]:
-    """Return the newest reading of prompts by each of the models that was timed in the target's regime."""
     found = []
     for model in models:
         rows = timed.of(model.key, READ, verify.dtype)
@@ -279,7 +259,6 @@ def _readings(models: Sequence[ModelIdentity], verify: LatencySurface, timed: Ti
 
 
 def _nearest(request: PlanRequest, store: Store) -> str:
-    """Say which measured device comes nearest, and how it differs."""
     known = store.surfaces(model=request.target.key)
     if known and all(surface.origin in COMPUTED for surface in known):
         return " (it was estimated only, and nothing of it was measured)"

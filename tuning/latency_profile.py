@@ -97,11 +97,11 @@ class LatencyProfile:
 def profile_latency(
     request: LatencyRequest, store: Store, *, fresh: bool = False, lock_wait_s: float = 0.0, progress: Progress
 ) -> LatencyProfile:
-    """Time every role of every model, keep the surfaces in the store, and return them.
+    """Time every role of every model, store the surfaces, and return them.
 
     Raises:
         SpectuneError: a model, role or device is not fit; nothing was measured then.
-        Interrupted: Ctrl-C; what was timed is in the store, and the same request goes on from there.
+        Interrupted: Ctrl-C; what was timed is in the store, and the same request resumes there.
     """
     start = time.monotonic()
     device = detect(request.device)
@@ -150,7 +150,6 @@ def follow_rank(request: LatencyRequest) -> int:
 
 
 def _timed(request: LatencyRequest, identities: Identities) -> list[tuple[ModelIdentity, str]]:
-    """Return every model with every role it is timed in, the target first."""
     of_target = [role for role in request.roles if role.partition(":")[0] not in OF_DRAFTERS]
     of_drafters = [role for role in request.roles if role.partition(":")[0] in OF_DRAFTERS]
     timed = [(identities.target, role) for role in of_target]
@@ -207,7 +206,6 @@ def _runner(model: CausalModel, role: str, identity: str, request: LatencyReques
 
 
 def _share(model: CausalModel, identity: str, request: LatencyRequest, domain: Domain) -> ForwardShapes:
-    """Return the runner of this process's share of a spread target."""
     capacity = room_of("verify", domain.contexts[-1], domain.most_tokens)
     slots = max(request.batches)
     return ForwardShapes(model, identity=identity, dtype=request.dtype, role="verify", slots=slots, capacity=capacity)
@@ -235,7 +233,7 @@ def _identity(path: Path, name: str | None) -> ModelIdentity:
 
 
 def _is_config(path: Path) -> bool:
-    """Whether a model is a configuration by itself, whose weights are random; a GGUF file holds its own."""
+    """Return whether a model is only a configuration, with random weights; a GGUF file holds its own."""
     return path.suffix == ".json" and path.is_file()
 
 

@@ -43,16 +43,11 @@ Texts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossyRequest:
-    """Which lossy ways are to be decoded, and on what.
+    """Which lossy policies to decode, and on what.
 
-    Attributes:
-        models: the target and what drafts.
-        prompts: as a profile takes them, or a plan cannot compare them with its traces.
-        answers: of each prompt, what its text has to end with; empty where there are none.
-        drafter: name of the model that drafts a chain; of a stack its policy says who.
-        policies: the ways.
-        classifiers: folders of the pivot classifiers that ways by PAD ask, by name.
-        dtype: the number format the plan will decode in.
+    Prompts must be those of a profile, else a plan cannot compare them with its traces. `answers` are the ends that
+    each prompt's text must have, or empty. `drafter` drafts chains; a stack's policy names its own. `classifiers` are
+    the folders of PAD's pivot classifiers by name. `dtype` is the number format in which the plan will decode.
     """
 
     models: Models
@@ -111,11 +106,11 @@ def setup_for(policy: LossyWay, drafter: str) -> RoundSetup:
 
 @memory_for("decoding lossily", "free some, or ask for smaller batches or shorter texts")
 def measure_lossy(request: LossyRequest, *, progress: Progress = silent) -> tuple[LossyRun, ...]:
-    """Decode every way at every batch size, beside the target's own texts, and return what came out.
+    """Decode every policy at every batch size beside the target's own texts, and return the runs.
 
     Raises:
         ModelError: a model cannot be loaded or a drafter failed.
-        NoRoomError: memory has no room for a text, or for a batch.
+        NoRoomError: memory has no room for a text or a batch.
         RequestError: a batch is larger than the number of prompts.
     """
     profile, device = request.as_profile, detect(request.device)
@@ -158,7 +153,6 @@ class Judge:
         own: Texts,
         answers: Sequence[str] = (),
     ) -> None:
-        """Take the target's own texts of all requests, and what each has to end with."""
         self._target, self._tokenizer, self._requests, self._answers = target, tokenizer, requests, answers
         self._own = [tuple(text) for text in own]
         self._own_scores = self._scores(self._own)

@@ -1,8 +1,6 @@
-"""How fast a device was when its plans were used, against when it was profiled: what the store remembers.
+"""The pace of a device when its plans were used, over its pace when it was profiled, from the store.
 
-Validations gauge it. Decoders that watch themselves tell it, too: plain rounds keep one token each whatever the texts,
-so the speed of plain decoding over what was promised of it is the device's pace. A plan's decoders compare it with
-plain decoding again and again.
+Validations gauge it. Self-watching decoders do too: a plain round yields one token, so plain speed over promise is it.
 """
 
 from __future__ import annotations
@@ -29,16 +27,9 @@ NEWEST_OBSERVATIONS = 1_000  # of a plan, among which they are
 
 
 def paces_of(store: Store, device: str, target: str) -> tuple[float, ...]:
-    """Return paces of a device when a target's plans were used there, over when they were profiled.
+    """Return a device's paces with a target's plans (by key), over its pace when it was profiled.
 
-    Args:
-        store: what is remembered.
-        device: under which the plans are filed.
-        target: ModelIdentity.key.
-
-    Returns:
-        One per newest validation, the median over its cells, and one per newest hour of decoding, the median over what
-        was timed in it; each newest first.
+    One per newest validation (median over its cells), then one per newest hour of decoding (median); each newest first.
     """
     rows = store.plans(device=device, target=target)[::-1]
     return (*_gauged(store, rows[:PLANS]), *_decoded(store, rows[:OBSERVED_PLANS]))
@@ -63,13 +54,11 @@ def _decoded(store: Store, rows: Iterable[PlanRow]) -> list[float]:
 
 
 def _paces(validation: Validation) -> list[float]:
-    """Return the middle pace of its cells, or none where nothing was gauged."""
     gauged = [row.machine_speed for row in validation.rows if row.machine_speed is not None]
     return [statistics.median(gauged)] if gauged else []
 
 
 def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
-    """Return the middle pace of each hour in which a plan's decoders timed plain rounds, the newest first."""
     try:
         plan = plan_from_json(document)
     except SpectuneError:  # of another version, or damaged: nothing says what was promised
@@ -81,7 +70,6 @@ def _of_hours(seen: Iterable[Observation], document: str) -> list[float]:
 
 
 def _plain_paces(cells: Iterable[CellObservation], plan: Plan) -> list[float]:
-    """Return the speeds of blocks of plain rounds over those promised."""
     code, promised = PlainPolicy().code, {(cell.batch, cell.context): cell.plain.tokens_per_s for cell in plan.cells}
     return [
         speed / promised[cell.batch, cell.context]

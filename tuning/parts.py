@@ -15,14 +15,13 @@ Made = TypeVar("Made")
 
 
 class PartsUnder:
-    """The parts of one step of a job: names are told apart by the step's own."""
+    """The parts of one step of a job, whose name is before theirs."""
 
     def __init__(self, parts: Parts, step: str) -> None:
-        """Put `step` before every name."""
         self._parts, self._step = parts, step
 
     def part(self, name: str) -> str | None:
-        """Return the document kept under a name, None where there is none yet."""
+        """Return the document stored under a name, None where there is none yet."""
         return self._parts.part(f"{self._step}/{name}")
 
     def add_part(self, name: str, document: str) -> None:
@@ -31,13 +30,9 @@ class PartsUnder:
 
 
 class FinishedWith:
-    """A place for timed calls whose finished surfaces are kept together with others, all of them or none.
-
-    What one profile timed is then of that profile alone, and never laid beside what an earlier one timed.
-    """
+    """A sink that stores its finished surfaces with others, all or none, so that no two profiles mix."""
 
     def __init__(self, sink: MeasurementSink, others: Sequence[LatencySurface]) -> None:
-        """Take where everything goes, and the surfaces that were timed before."""
         self._sink, self._others = sink, others
 
     def visits(self) -> Sequence[Visit]:
@@ -60,17 +55,7 @@ def finished_surfaces(parts: Parts) -> tuple[LatencySurface, ...] | None:
 
 
 def kept_or_made(parts: Parts | None, name: str, kind: type[Made], make: Callable[[], Made]) -> Made:
-    """Return the part of that name, made and kept now if there is none yet; it comes back bit for bit.
-
-    Args:
-        parts: where finished ones are kept; None keeps nothing.
-        name: of the part.
-        kind: the record's class.
-        make: returns the record.
-
-    Raises:
-        StoreError: what is kept under the name is no such record.
-    """
+    """Return the stored part of that name, bit for bit, or make and store it; StoreError where it is no such record."""
     document = None if parts is None else parts.part(name)
     if document is not None:
         found: Any = from_json(kind, document)  # Any: from_json's own word for what is not a class

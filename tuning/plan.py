@@ -1,4 +1,4 @@
-"""The plan job: from what was measured about a target on a device to a plan, kept where decoders look for it."""
+"""The plan job: from measurements of a target on a device to a plan, stored where decoders look for it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,7 @@ from .studies import StoredStudies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What solving may use; none of it changes the plan, except that trials of an earlier search are taken up.
-
-    Attributes:
-        jobs: processes; None for as many as pay.
-        optuna_storage: where trials are kept, see `StoredStudies`; None is memory.
-        progress: told whenever a part is done.
-    """
+    """What solving may use (`jobs` None: as many as pay); the plan stays the same, but for trials that are reused."""
 
     jobs: int | None = None
     optuna_storage: str | None = None
@@ -50,13 +44,13 @@ class Effort:
 
 
 def make_plan(request: PlanRequest, store: Store, effort: Effort | None = None) -> Plan:
-    """Solve the plan from what the store holds, keep it there, and return it.
+    """Solve the plan from the store's records, store it, and return it.
 
     Raises:
         StoreError: a measurement or trace is missing; the message says how to make it.
         MeasurementError: no forward of the target could run.
-        PlanError: the store's records do not fit together.
-        RequestError: memory is limited, but how much the models take is not known.
+        PlanError: the records do not fit together.
+        RequestError: memory is limited, but the models' use of it is not known.
     """
     inputs = inputs_from_store(request, store)
     return solve_and_store(inputs, request, store, effort)
@@ -69,7 +63,7 @@ def solve_and_store(
     effort: Effort | None = None,
     guard: Guard = unguarded,
 ) -> Plan:
-    """Solve, keep the plan in the store, and return it; the guard is entered with its document before it is kept."""
+    """Solve, store and return the plan; the guard is entered with its document before it is stored."""
     plan = solve_plan(inputs, request, effort)
     with guard(plan_to_json(plan)):
         keep_plan(plan, inputs, store)
@@ -77,18 +71,13 @@ def solve_and_store(
 
 
 def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None = None) -> Plan:
-    """Solve and return the plan; nothing is kept but trials, where a storage of them is named.
-
-    Args:
-        inputs: what it is computed from.
-        request: batches, contexts and limits; who it is for is the inputs' business.
-        effort: what solving may use.
+    """Solve and return the plan; nothing is stored but trials, if `effort` names a storage for them.
 
     Raises:
         MeasurementError: no forward of the target could run.
-        PlanError: the inputs do not hold what is asked for.
-        RequestError: memory is limited, but how much the models take is not known, or too much without any drafter; or
-            a context is beyond the target's positions.
+        PlanError: the inputs do not hold what was requested.
+        RequestError: memory is limited and its use not known, or too high even without a drafter; or a context is
+            beyond the target's positions.
         StoreError: the storage of trials failed.
     """
     require_within_positions(inputs.target, request.contexts, STRETCH if inputs.knots else 1)
@@ -118,10 +107,9 @@ def solve_plan(inputs: PlanInputs, request: PlanRequest, effort: Effort | None =
 
 
 def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
-    """Keep a plan in the store and return its number.
+    """Store a plan and return its number.
 
-    A plan that rests on anything but measurements, of forwards and of host time, is filed apart from its device's own
-    plans: a decoder takes it for the guess it is, and only where no measured plan is at hand.
+    Apart from its device's plans, if it rests on estimates: decoders use it only where no measured plan is at hand.
     """
     surfaces = (inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces))
     is_measured = all(surface.origin == "measured" for surface in surfaces) and is_known(inputs.overhead)
@@ -138,9 +126,9 @@ def keep_plan(plan: Plan, inputs: PlanInputs, store: Store) -> int:
 
 
 def _planned(inputs: PlanInputs) -> tuple[int, ...]:
-    """Return the measured batch sizes that have a plan where none are asked for; the smallest in any case.
+    """Return the measured batch sizes to plan where none are requested; always the smallest.
 
-    The recorded texts fill them, and host times are known of whole rounds, which timing forwards alone does not tell.
+    The recorded texts must fill them, and whole rounds must be timed: host times are not known of forwards alone.
     """
     measured, texts = inputs.verify.batches, len(inputs.texts)
     in_rounds = tuple(batch for batch in measured if batch in inputs.overhead.timed_batches) or measured
@@ -148,7 +136,6 @@ def _planned(inputs: PlanInputs) -> tuple[int, ...]:
 
 
 def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
-    """Return a note on each measured batch size that has no plan, and why."""
     planned, texts = _planned(inputs), len(inputs.texts)
     return tuple(
         f"batch {batch} has no plan, because only {texts} texts were recorded; profile with more prompts"
@@ -161,9 +148,9 @@ def _left_out(inputs: PlanInputs) -> tuple[str, ...]:
 
 
 def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
-    """Return the cells to plan; an empty context, which imports may hold, is planned as one of a single token.
+    """Return the cells to plan; an empty context, which imports may hold, becomes one of a single token.
 
-    Where batches were timed at no context in common, as after one of them was timed again alone, each has its own.
+    Batches that share no timed context use their own.
     """
     verify = inputs.verify
     verify.require_ran()
@@ -176,7 +163,7 @@ def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
 
 
 def _usual(inputs: PlanInputs, batches: Sequence[int]) -> tuple[int, ...]:
-    """Return the contexts that are planned where none are asked for: of computed surfaces the ends of the texts."""
+    """Return the contexts to plan where none are requested: of computed surfaces the ends of the texts."""
     return tuple(sorted({*ends_of(inputs.texts)})) if inputs.knots else inputs.verify.full_contexts(batches)
 
 
@@ -185,7 +172,6 @@ def _filled(contexts: Sequence[int]) -> tuple[int, ...]:
 
 
 def _apart(inputs: PlanInputs, request: PlanRequest) -> tuple[str, ...]:
-    """Return a note where the batches of a plan were timed at different contexts."""
     batches = request.batches or _planned(inputs)
     if request.contexts or inputs.verify.full_contexts(batches):
         return ()
@@ -198,7 +184,6 @@ def _apart(inputs: PlanInputs, request: PlanRequest) -> tuple[str, ...]:
 
 
 def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:
-    """Raise RequestError where memory is limited and not known."""
     if request.max_memory_bytes is None:
         return
     for model in (inputs.target, *(drafter.model for drafter in inputs.drafters)):
@@ -211,7 +196,6 @@ def _require_footprints(inputs: PlanInputs, request: PlanRequest) -> None:
 
 
 def _require_room(inputs: PlanInputs, request: PlanRequest, cells: Sequence[Cell]) -> None:
-    """Raise RequestError where not even the target alone keeps to the limit on memory."""
     for cell in cells:
         alone = memory_bytes(cell, PlainPolicy(), None, inputs)
         if request.max_memory_bytes is not None and alone is not None and alone > request.max_memory_bytes:

@@ -16,11 +16,7 @@ NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length") 
 
 
 def longest_context(place: Path) -> int:
-    """Return how many positions a model has; 0 where its configuration is gone or does not tell.
-
-    Args:
-        place: a folder, a GGUF file or a config.json.
-    """
+    """Return the number of positions of a model (folder, GGUF file or config.json); 0 where it is not known."""
     try:
         architecture = read_architecture(place)
         return architecture.longest_context or architecture.positions
@@ -29,11 +25,7 @@ def longest_context(place: Path) -> int:
 
 
 def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stretch: int = 1) -> tuple[str, ...]:
-    """Return a note where contexts are beyond the positions of a model, but not beyond so many times as many.
-
-    Raises:
-        RequestError: a context is beyond these.
-    """
+    """Return a note where contexts exceed a model's positions; raise RequestError beyond `stretch` times as many."""
     positions = longest_context(Path(model.location)) if model.location else 0
     longest = max(contexts, default=0)
     if not positions or longest <= positions:
@@ -45,7 +37,6 @@ def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stre
 
 
 def _told(file: Path) -> int:
-    """Return what the file of a family that is not known says."""
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

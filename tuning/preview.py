@@ -41,11 +41,7 @@ class Preview:
 
 
 def preview(request: ProfileRequest) -> Preview:
-    """Return what `profile` would do for the request; no model is loaded.
-
-    Raises:
-        SpectuneError: what `profile` would refuse too: models, tokenizers, device or prompts that are not fit.
-    """
+    """Return what `profile` would do for the request, without loading a model; refuse what it would refuse."""
     device, identities = detect(request.device), identify_all(request.models)
     request = with_longest_answers(replace(request, regime=settled_regime(request.regime, device)))
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))

@@ -1,7 +1,6 @@
 """The profile job: how good each drafter is for this target, and what forwards and rounds cost here.
 
-Everything finished goes into the profile's journal at once. A killed profile goes on where it stopped when the
-same request comes again.
+Each finished part is stored in the profile's journal at once, so the same request resumes a killed profile.
 """
 
 from __future__ import annotations
@@ -110,20 +109,15 @@ def profile(
     lock_wait_s: float = 0.0,
     progress: Progress,
 ) -> Profile:
-    """Measure and record everything a plan needs, and keep it in the store.
+    """Measure and record everything that a plan needs, and store it.
 
-    Args:
-        request: what to profile.
-        store: where everything goes, finished or not.
-        recipe: which trees are recorded; the request's level where absent.
-        fresh: begin anew where a killed profile of the same request could be resumed.
-        lock_wait_s: how long to wait for another profile of the device.
-        progress: told each step.
+    `recipe` None records the trees of the request's level. `fresh` does not resume a killed profile of the same
+    request. `lock_wait_s` is the time to wait for another profile of the device.
 
     Raises:
         SpectuneError: a model, tokenizer, device or prompt is not fit; nothing was measured then.
         NoRoomError: memory has no room for a text, or for whole rounds of any batch.
-        Interrupted: Ctrl-C; what was timed and recorded is in the store, and the same request goes on from there.
+        Interrupted: Ctrl-C; finished parts are in the store, and the same request resumes there.
     """
     start = time.monotonic()
     device = detect(request.device)

@@ -25,17 +25,7 @@ class Workloads:
 
 
 def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, store: Store) -> str:
-    """Return the number format in which whole rounds of a target were timed last on a device.
-
-    Args:
-        target: of the rounds.
-        device: on which they ran.
-        regime: of the forwards; any where empty.
-        store: that holds the profiles.
-
-    Returns:
-        A format's name; `AUTO_DTYPE` where no round was timed.
-    """
+    """Return the dtype of a target's last whole rounds in a regime ("": any) on a device, or `AUTO_DTYPE`."""
     rows = timed_on(device.fingerprint, store).of(target.key, "verify")
     exact = [row for row in rows if row.regime == regime]
     wanted = exact or [row for row in rows if regime in ("", running_of(row.regime))]
@@ -44,14 +34,7 @@ def dtype_profiled_last(target: ModelIdentity, device: Device, regime: str, stor
 
 
 def workload_profiled_last(target: ModelIdentity, temperature: float, store: Store, *, engine: str = "") -> Workloads:
-    """Return the workload along whose texts drafters of a target were recorded last, and the earlier ones.
-
-    Args:
-        target: that wrote the texts.
-        temperature: of the texts.
-        store: that holds the traces.
-        engine: whose workloads; those of our own decoder where empty.
-    """
+    """Return the workload of a target's last traces, and the earlier ones; of our own decoder without `engine`."""
     from .engines.record import own_workload
 
     rows = [
@@ -66,15 +49,7 @@ def workload_profiled_last(target: ModelIdentity, temperature: float, store: Sto
 def workload_planned_last(
     target: ModelIdentity, device: Device, temperature: float, store: Store, *, engine: str = ""
 ) -> Workloads:
-    """Return the workload that was profiled last, if it has a plan on a device; else the one that was planned last.
-
-    Args:
-        target: that is decoded.
-        device: on which.
-        temperature: of the requests.
-        store: that holds traces and plans.
-        engine: whose plans; those of our own decoder where empty.
-    """
+    """Return the last profiled workload if it has a plan on the device, else the last planned one."""
     from ..db.plans import ENGINE_PLAN
     from .engines.record import own_workload
 
@@ -94,7 +69,6 @@ def workload_planned_last(
 
 
 def _newest(names: Sequence[str]) -> Workloads:
-    """Return the last of some names, and the others, each once; the usual one where there is none."""
     if not names:
         return Workloads(last=USUAL)
     others = tuple(dict.fromkeys(name for name in names if name != names[-1]))

@@ -1,4 +1,4 @@
-"""How many tokens of a prompt are read: as many as were asked for, and there are positions and memory for."""
+"""How many tokens of a prompt are read: as many as were requested, within positions and memory."""
 
 from __future__ import annotations
 
@@ -62,10 +62,9 @@ def _positions(target: Path) -> int:
 
 
 def _room_in_memory(request: ProfileRequest) -> int | None:
-    """Return the tokens of a text that memory has room for in the largest batch; None where that is not known.
+    """Return the tokens of a text that memory holds in the largest batch; None where that is not known.
 
-    It is a power of two, so that the free memory of the moment seldom changes it: a profile that goes on after a stop
-    reads the same prompts.
+    A power of two: the free memory of the moment seldom changes it, and a resumed profile must read the same prompts.
     """
     if request.device == "all":
         return None

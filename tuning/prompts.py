@@ -28,9 +28,7 @@ def require_room(positions: int, requests: Sequence[Request], why: str = "") -> 
 
 
 def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
-    """Return how many prompts have more tokens than are read of one, and how many that are.
-
-    Prompts with images are refused, not cut.
+    """Return how many prompts are cut to the room for one, and that room; prompts with images are refused, not cut.
 
     Raises:
         ModelError: the target has no tokenizer.
@@ -42,20 +40,13 @@ def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
 
 
 def count_bare(prompts: Sequence[Prompt], target: Path) -> int:
-    """Return how many prompts are conversations of which the model reads bare text: no chat template marks their turns.
-
-    Raises:
-        ModelError: the target has no tokenizer.
-    """
+    """Return how many conversations the model reads as bare text, without a chat template, or raise ModelError."""
     conversations = sum(bool(prompt.messages) for prompt in prompts)
     return conversations if conversations and not load_tokenizer(str(target)).chat_template else 0
 
 
 def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> None:
-    """Raise RequestError unless a token fits behind every context, in a model of so many positions; 0: not known.
-
-    `why` says of the model what `why_shorter` does.
-    """
+    """Raise RequestError unless a token fits behind every context in `longest` positions; 0: not known."""
     if longest and contexts and max(contexts) >= longest:
         raise RequestError(
             f"no token fits behind a context of {max(contexts)}, the model has {longest} positions{why}; "
@@ -64,13 +55,12 @@ def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> No
 
 
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
-    """Return one request per prompt, its end kept where it is too long; request i draws with seed + i.
+    """Return one request per prompt, long ones cut at the start; request i draws with seed + i.
 
     Of a prompt with later turns it is the first. Prompts with images are as `shown_to` takes them.
 
     Raises:
-        RequestError: a prompt has no tokens; or an image that cannot be read, or is too long with it, or the target
-            sees none.
+        RequestError: a prompt has no tokens; or its image cannot be read or is too long, or the target reads none.
     """
     stop = end_tokens(request.models.target, tokenizer)
     tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None
@@ -90,11 +80,7 @@ def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> Request:
-    """Return a greedy request for a prompt without images, as long as a profile's.
-
-    Raises:
-        RequestError: the prompt has no tokens.
-    """
+    """Return a greedy request for a prompt without images, as long as a profile's; RequestError without tokens."""
     return Request(
         prompt=_cut(prompt, tokenizer, prompt_room(request)),
         max_new_tokens=request.max_new_tokens,
@@ -103,11 +89,7 @@ def plain_request(prompt: Prompt, request: ProfileRequest, tokenizer: PreTrained
 
 
 def shown_to(target: CausalModel, requests: Sequence[Request]) -> list[Request]:
-    """Return requests whose images a loaded target keeps as long as it lives: the same ids for the same requests.
-
-    Raises:
-        RequestError: there are more images than it has room for.
-    """
+    """Return requests whose images a loaded target holds for life, with equal ids; RequestError for too many."""
     gallery = target.gallery
     if gallery is None:
         return list(requests)

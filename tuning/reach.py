@@ -14,13 +14,9 @@ DRAFT = "draft"  # the role of drafters that are language models
 
 
 def notes_of_reach(target: Path, drafters: Mapping[str, Path]) -> tuple[str, ...]:
-    """Return a note for every draft model that has fewer positions than its target.
+    """Return a note for every draft model with fewer positions than its target; none where positions are not known.
 
-    Behind its last position a draft model reads every token at that one place, and its drafts are seldom right.
-
-    Args:
-        target: a folder or a GGUF file; where it does not tell its positions, or is gone, nothing is said.
-        drafters: language models alone, by name; likewise.
+    Behind its last position it reads every token at that one place, and its drafts are seldom right.
     """
     longest = longest_context(target)
     found = {name: longest_context(path) for name, path in drafters.items()}

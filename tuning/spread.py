@@ -1,8 +1,7 @@
 """Solve the groups of a plan's cells in several processes.
 
-Processes are started afresh, never forked: by now this one has threads, and a fork of it could hang. Each gets the
-work once and then one group after the other. A process that is killed ends the whole; so does Ctrl-C, and then no
-process is left behind.
+Processes are spawned, not forked: this one has threads, and a fork of it could hang. Each gets the work once, then
+group after group. A killed process or Ctrl-C ends the whole, and leaves no process behind.
 """
 
 from __future__ import annotations
@@ -40,23 +39,13 @@ def cores_available() -> int:
 
 
 def jobs_that_pay(cells: int, positions: int) -> int:
-    """Return in how many processes to solve: the cores available, or 1 where starting others takes longer.
-
-    Args:
-        cells: of the plan.
-        positions: recorded, of all traces.
-    """
+    """Return the number of processes to solve in: the cores available, or 1 where starting others takes longer."""
     return cores_available() if cells * positions >= FEWEST_CELL_POSITIONS else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Does the work of every group like `map`, in several processes.
-
-    Attributes:
-        jobs: most processes; 1 is this one alone.
-        progress: told whenever a group is done.
-    """
+    """A parallel `map` over groups in at most `jobs` processes; with 1, in this one alone."""
 
     jobs: int
     progress: Progress
@@ -66,7 +55,7 @@ class Spread:
             raise PlanError(f"a plan is solved in at least 1 process, got {self.jobs}; 1 is this one alone")
 
     def __call__(self, work: Work[Outcome], groups: Iterable[Group]) -> Iterator[Outcome]:
-        """Yield what the work returns for each group, in their order; there are never more processes than groups.
+        """Yield the result for each group, in their order; there are never more processes than groups.
 
         Raises:
             SpectuneError: the work raised it.
@@ -85,23 +74,19 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    """What a process raised; the traceback is for whoever asks for it."""
-
     error: Exception
     told: str
 
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """One process and what it is doing."""
-
     process: BaseProcess
     connection: Connection
     doing: int | None = None  # place of its group
 
 
 def _in_processes(work: Work[Outcome], groups: Sequence[Group], jobs: int) -> Iterator[Outcome]:
-    """Yield in the groups' order; a group is given out whenever a process is free, the first ones first."""
+    """Yield in the groups' order; each group goes to the next free process, the first ones first."""
     done: dict[int, Outcome | _Fault] = {}
     waiting = iter(range(len(groups)))
     with _workers(work, jobs) as workers:
@@ -118,7 +103,6 @@ def _in_processes(work: Work[Outcome], groups: Sequence[Group], jobs: int) -> It
 
 @contextmanager
 def _workers(work: Work[Outcome], jobs: int) -> Iterator[list[_Worker]]:
-    """Start processes, and end them however the block is left."""
     context = multiprocessing.get_context("spawn")
     workers: list[_Worker] = []
     try:
@@ -179,13 +163,11 @@ def _give(worker: _Worker, groups: Sequence[Group], waiting: Iterator[int]) -> N
 
 
 def _ready(workers: Sequence[_Worker]) -> list[_Worker]:
-    """Wait for processes that are done or gone."""
     ready = wait([worker.connection for worker in workers if worker.doing is not None])
     return [worker for worker in workers if worker.connection in ready]
 
 
 def _taken(worker: _Worker) -> Any:  # Any: a pipe does not know what goes through it
-    """Return the outcome or fault of a process that is done."""
     try:
         return worker.connection.recv()
     except (EOFError, ConnectionResetError) as error:

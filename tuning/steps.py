@@ -10,7 +10,7 @@ Guard = Callable[[str], AbstractContextManager[None]]  # entered with the docume
 
 
 def silent(_what: str, _share: float) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def unguarded(_document: str) -> AbstractContextManager[None]:

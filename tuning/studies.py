@@ -1,8 +1,4 @@
-"""Where Optuna keeps the trials of a search: in memory, or in a storage that outlives it.
-
-A storage may serve several processes, and several searches one after the other: a study holds what was tried before,
-and a search goes on behind it.
-"""
+"""Where Optuna keeps a search's trials: in memory, or in a storage that processes and later searches share."""
 
 from __future__ import annotations
 
@@ -35,24 +31,16 @@ FAILURES = (optuna.exceptions.OptunaError, SQLAlchemyError, ImportError, OSError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredStudies:
-    """Opens studies by name; may be sent to other processes, each of which opens the storage for itself.
+    """Open studies by name; each process opens the storage, a database URL or a journal file, for itself.
 
-    Attributes:
-        storage_url: a database URL (sqlite:///trials.db, postgresql://...), or the path of a journal file; None keeps
-            every study in memory.
-        seed: of the samplers. A fresh study draws by its name and this seed, as one in memory does; one that goes on
-            draws anew, so that nothing is tried twice.
+    A fresh study draws by its name and `seed`; a continued one also by its length, so that nothing is tried twice.
     """
 
     storage_url: str | None = None
     seed: int = 0
 
     def __call__(self, name: str) -> optuna.Study:
-        """Return the study of a name, which maximises; what it holds already is kept.
-
-        Raises:
-            StoreError: the storage cannot be opened, or is of another version of Optuna.
-        """
+        """Return the maximising study of a name, with its earlier trials; StoreError for an unusable storage."""
         if self.storage_url is None:
             return studies_in_memory(self.seed)(name)
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -71,11 +59,7 @@ def _stored(place: str, name: str) -> optuna.Study:
 
 @lru_cache(maxsize=4)
 def _storage(place: str) -> BaseStorage:
-    """Return a storage of this process; opening one takes far longer than a trial.
-
-    Raises:
-        StoreError: the place is no URL, or a file that cannot be used.
-    """
+    """Return this process's storage: opening one takes far longer than a trial. StoreError for an unusable place."""
     if "://" not in place:
         return _journal(Path(place))
     url = resolve_url(place)
@@ -92,7 +76,6 @@ def _journal(path: Path) -> BaseStorage:
 
 
 def _sqlite(url: URL) -> BaseStorage:
-    """Open an SQLite file that several processes may write, each waiting for its turn."""
     if (file := sqlite_file(url)) is not None:
         prepare_file(file)
         with closing(sqlite3.connect(file, timeout=BUSY_TIMEOUT_S)) as connection:

@@ -1,4 +1,4 @@
-"""Frozen tables of n-grams as files: made of a corpus, read by whoever plans with them."""
+"""Frozen tables of n-grams as files: made from a corpus, read by plans that use them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from ..profiler.records.wire import from_json, to_json
 
 
 def write_table(path: Path, table: FrozenTable) -> None:
-    """Write a table as JSON.
-
-    Raises:
-        PlanError: the file cannot be written.
-    """
+    """Write a table as JSON; raise PlanError where the file cannot be written."""
     try:
         path.write_text(to_json(table) + "\n", encoding="utf-8")
     except OSError as error:
@@ -22,11 +18,7 @@ def write_table(path: Path, table: FrozenTable) -> None:
 
 
 def read_table(path: Path) -> FrozenTable:
-    """Return the table of a file.
-
-    Raises:
-        PlanError: the file cannot be read, or holds no table.
-    """
+    """Return the table of a file; raise PlanError where it cannot be read or holds none."""
     try:
         return from_json(FrozenTable, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

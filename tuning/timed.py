@@ -31,11 +31,6 @@ class Timed:
 
 
 def timed_on(device: str, store: Store) -> Timed:
-    """Return what a store holds of a device.
-
-    Args:
-        device: Device.fingerprint.
-        store: where it is.
-    """
+    """Return what a store holds of a device, given its Device.fingerprint."""
     rows = [row for row in store.surface_rows(device=device) if origin_of(row.regime) == "measured"]
     return Timed(store=store, rows=tuple(sorted(rows, key=lambda row: (row.newest, row.id), reverse=True)))

@@ -95,20 +95,19 @@ def validate_stored(
     told: Callable[[Iterable[Path], str], None] = lambda models, dtype: None,
     guard: Guard = unguarded,
 ) -> Validation:
-    """Measure a plan and keep the outcome beside it, where it is a stored one for this very device.
+    """Measure a plan, and store the outcome beside it if it is a stored plan of this device.
 
-    One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails,
-    or somebody stops it, those before it are kept; the guard is entered with their document. `told` hears which models
-    are run, and in which number format.
+    One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails or
+    is stopped, those before it are stored. `guard` is entered with the document of what is stored; `told` is called
+    with the models that run and their number format.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
-        PlanError: the plan that was named is for another target or another engine.
+        PlanError: the named plan is for another target or engine.
         DeviceError: a profile or another validation holds the device.
-        ModelError: a drafter is gone, has other weights than the plan's, or fails.
+        ModelError: a drafter is missing, has other weights than the plan's, or fails.
         NoRoomError: memory has no room for the decoders of a batch.
-        RequestError: fewer prompts than sequences of a batch, a batch the plan has no cell for, a drafter it does not
-            know, or no such plan file.
+        RequestError: fewer prompts than a batch, no cell for a batch, an unknown drafter, or no such plan file.
     """
     device, target = detect(request.device), identify(request.target)
     plan, kept_beside = _planned(request, device, target, store)
@@ -148,7 +147,7 @@ def validate_stored(
 
 
 def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:
-    """Return the plan to measure, and the number beside which that is kept: none of a file or of another device's."""
+    """Return the plan to measure, and the number to store it by: None for a file's or another device's plan."""
     if request.plan is None:
         workload = request.workload or workload_planned_last(target, device, request.temperature, store).last
         row = store.find_plan(
@@ -172,7 +171,6 @@ def _text(path: Path) -> str:
 
 
 def _places(plan: Plan, request: ValidateRequest) -> dict[str, Path]:
-    """Return where drafters and classifiers lie: where the request says, else where they were profiled."""
     recorded = {name: Path(model.location) for name, model in (*plan.drafters, *plan.classifiers)}
     if unknown := sorted(request.drafters.keys() - recorded):
         raise RequestError(
@@ -189,7 +187,7 @@ def _batches(plan: Plan, request: ValidateRequest) -> tuple[int, ...]:
 
 
 def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
-    """Return the cell that rounds of a batch are in most of the time: a decoder goes by its longest text."""
+    """Return the cell of most rounds of a batch: a decoder goes by its longest text."""
     drawn = np.random.default_rng(0)
     shape = (DRAWN, min(batch, len(requests)))
     which = drawn.permuted(np.tile(np.arange(len(requests)), (DRAWN, 1)), axis=1)[:, : shape[1]]
@@ -201,7 +199,7 @@ def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
 def _measured(
     cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest, *, gauges_pace: bool
 ) -> ValidationRow:
-    """Race a cell; how fast the machine is tells only who runs the plan's own forwards, in its number format."""
+    """Race a cell; the machine's pace is gauged only by the plan's own forwards, in its number format."""
     if cell.is_lossy and not request.allow_lossy:
         raise RequestError(
             f"batch {cell.batch}, context {cell.context} of the plan is {cell.policy.label}, whose output is not the "
@@ -229,8 +227,6 @@ def _measured(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Raced:
-    """What one race told."""
-
     plain_tokens_per_s: float
     planned_tokens_per_s: float
     tokens_per_round: float  # of the plan's

@@ -1,7 +1,4 @@
-"""How alembic runs the migrations: on the connection it is handed, inside the caller's transaction.
-
-alembic loads this file by its path, so it cannot import relatively.
-"""
+"""How alembic runs the migrations: on the caller's connection and transaction, by path, so without relative imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter proposed along the target's own text, and what the target would have kept of it."""
+"""What a drafter proposed along the target's own text, and what the target would have accepted of it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,6 @@ class PromptTrace:
         return len(self.prompt) + np.arange(self.positions)
 
     def __eq__(self, other: object) -> bool:
-        """Compare every field, arrays bit for bit."""
         if not isinstance(other, PromptTrace):
             return NotImplemented
         return all(_is_same(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))

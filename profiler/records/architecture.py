@@ -1,8 +1,7 @@
 """What a transformer is made of, and the work that one forward of it takes; `configuration.py` reads it.
 
-Parameters are counted in three parts: matrices that rows are multiplied with, tables that rows are looked up in
-(token embeddings, learned positions), and vectors (norms and biases). A tied output head is the token table again:
-stored once, multiplied with all the same.
+Parameters are matrices that rows are multiplied with, tables for look-up (embeddings, learned positions), and vectors
+(norms and biases). A tied output head is the token table again: stored once, multiplied too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ DTYPE_BYTES |= dict.fromkeys(QUANTISED, DTYPE_BYTES["bfloat16"])  # more than th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
-    """Attention whose cache holds one compressed vector per token, from which keys and values of all heads are made.
+    """Attention whose cache holds one compressed vector per token, from which all heads' keys and values are made.
 
     Source: DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, Sec. 2.1.
     """
@@ -137,36 +136,20 @@ class Architecture:
         return self.matmul_parameters + self.embedding_parameters + self._vectors + biases - shared
 
     def weight_bytes(self, dtype: str) -> int:
-        """Return the memory all parameters take where those that are not quantised are in a number format.
-
-        Raises:
-            ModelError: the format is unknown.
-        """
+        """Return the memory of all parameters, unquantised ones in a number format; ModelError for an unknown one."""
         size = bytes_of(dtype)
         head = 0.0 if self.is_tied else self._head_bytes(size)
         beside = self.embedding_parameters * size + self._beside_bytes(size)
         return round(beside + head + self.experts * self._expert_bytes(size))
 
     def kv_bytes_per_token(self, dtype: str) -> int:
-        """Return the memory that one token's keys and values take in all layers.
-
-        Raises:
-            ModelError: the format is unknown.
-        """
+        """Return the memory of one token's keys and values in all layers; ModelError for an unknown format."""
         return self.layers * self.cached_numbers * bytes_of(dtype)
 
     def work(self, dtype: str, batch: int, context: int, tokens: int, *, outputs: int | None = None) -> Work:
-        """Return the work of one forward of `tokens` tokens per sequence after `context` committed ones.
+        """Return the work of a forward of `tokens` behind `context`, per sequence; ModelError for an unknown dtype.
 
-        Args:
-            dtype: number format of weights and cache.
-            batch: sequences.
-            context: committed tokens per sequence.
-            tokens: new tokens per sequence.
-            outputs: rows per sequence whose logits are wanted; all where None.
-
-        Raises:
-            ModelError: the format is unknown.
+        `outputs` rows per sequence have logits; None is all.
         """
         size, rows = bytes_of(dtype), batch * tokens
         logits = batch * (tokens if outputs is None else outputs) * self.vocabulary
@@ -197,7 +180,6 @@ class Architecture:
 
     @property
     def _attention(self) -> int:
-        """Matrix parameters of all layers' attention."""
         return self.layers * sum(numbers for _, numbers in self.attention_matrices)
 
     @property
@@ -206,7 +188,6 @@ class Architecture:
 
     @property
     def _dense(self) -> int:
-        """Parameters of all MLPs that are no experts."""
         if self.experts:
             return self.dense_layers * self._mlp(self.dense_intermediate)
         return self.layers * self._mlp(self.intermediate)
@@ -217,7 +198,6 @@ class Architecture:
 
     @property
     def _expert(self) -> int:
-        """Parameters of one expert of every layer that has some."""
         return self.expert_layers * self._mlp(self.intermediate)
 
     @property
@@ -249,7 +229,6 @@ class Architecture:
         )
 
     def _expert_bytes(self, size: int) -> float:
-        """Return the bytes of one expert of every layer that has some."""
         return self._expert * self.stored.experts.bytes_per_number(size) + size * self._expert_vectors
 
     def _head_bytes(self, size: int) -> float:
@@ -271,20 +250,14 @@ class Architecture:
         return self.layers * attention + (3 if self.is_gated else 2) * inner
 
     def _touched(self, rows: int) -> float:
-        """Return the experts of a layer that evenly spread routing of the rows touches, on average."""
         return self.experts * (1.0 - (1.0 - self.experts_per_token / max(self.experts, 1)) ** rows)
 
     def _seen(self, context: int) -> int:
-        """Return the context tokens that one row attends to, summed over layers."""
         return (self.layers - self.windowed_layers) * context + self.windowed_layers * min(context, self.window)
 
 
 def bytes_of(dtype: str) -> int:
-    """Return the bytes of one number.
-
-    Raises:
-        ModelError: the format is unknown.
-    """
+    """Return the bytes of one number; raise ModelError where the format is unknown."""
     if dtype not in DTYPE_BYTES:
         raise ModelError(f"unknown number format {dtype!r}; use one of {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]

@@ -1,4 +1,4 @@
-"""Arrays inside records: never written to, and told to the wire by their dtype."""
+"""Arrays inside records: read-only, and on the wire with their dtype."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class OnWire:
         self.dtype = np.dtype(dtype).newbyteorder("<")
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
-        """Return how pydantic reads and writes the field."""
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
@@ -36,11 +35,7 @@ class OnWire:
         return {"dtype": self.dtype.name, "shape": list(array.shape), "data": base64.b64encode(packed).decode()}
 
     def decode(self, text: object) -> NDArray[Any]:
-        """Return the array of a JSON form.
-
-        Raises:
-            ValueError: not such a form, another dtype, or data that does not fill the shape.
-        """
+        """Return the array of a JSON form; ValueError for another form, dtype or size of the data."""
         if not isinstance(text, dict) or set(text) != {"dtype", "shape", "data"} or text["dtype"] != self.dtype.name:
             raise ValueError(f'need an array as {{"dtype": "{self.dtype.name}", "shape": [...], "data": "..."}}')
         try:

@@ -11,10 +11,9 @@ from ...errors import MeasurementError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """Passes of a triad, a = b + s c, over arrays much larger than the caches; every raw pass is kept.
+    """Passes of a triad, a = b + s c, over arrays much larger than the caches, with every raw pass.
 
-    Bytes are counted as the program asks for them: two arrays read and one written. Memory that a write fetches first
-    is not counted.
+    Two arrays read and one written count, not what a write fetches first.
 
     Source: McCalpin, STREAM: Sustainable Memory Bandwidth in High Performance Computers (counting, best pass).
     """
@@ -32,7 +31,7 @@ class Bandwidth:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bandwidth of the fastest pass: what the memory can do when nobody disturbs."""
+        """Bandwidth of the fastest pass: what the memory does undisturbed."""
         return self.moved_bytes / min(self.repeats_ms) * 1e3
 
     @property

@@ -56,10 +56,7 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivalCurve:
-    """Survival by path log-probability at one depth: through the points, straight between them, level beyond.
-
-    Neither coordinate decreases from point to point.
-    """
+    """Survival by path log-probability at one depth: never falling, straight between its points, level beyond."""
 
     log_probs: tuple[float, ...]
     survivals: tuple[float, ...]
@@ -82,8 +79,8 @@ class SurvivalCurve:
 class Calibration:
     """Calibrated survival of one drafter: the probability that a drafted node lies on the target's own path.
 
-    It was learnt on recorded nodes, so it holds for nodes such as a growth rule expands. A child may be given more
-    than its parent, by noise or because depths are fitted apart; who needs a prefix-closed tree takes the smaller.
+    It holds for nodes that growth rules expand. A child may have more than its parent, by noise or as depths are fitted
+    apart; a prefix-closed tree needs the smaller.
     """
 
     target: str  # ModelIdentity.key
@@ -98,15 +95,7 @@ class Calibration:
             raise MeasurementError("a calibration needs target, drafter, workload, prompts and at least one curve")
 
     def survival(self, depth: int, log_probs: Floats) -> Floats:
-        """Return the probability that nodes are on the target's own path; 0 where a log-probability is -inf.
-
-        Args:
-            depth: of the nodes, 1 for the root's children.
-            log_probs: (nodes,), the drafter's own path log-probabilities.
-
-        Raises:
-            MeasurementError: the depth is below 1.
-        """
+        """Return the probability that (nodes,) at a depth from 1 (MeasurementError) are on the path; 0 for -inf."""
         if depth < 1:
             raise MeasurementError(f"drafted nodes lie at depth 1 or more, got {depth}")
         curve = self.curves[min(depth, len(self.curves)) - 1]

@@ -12,7 +12,7 @@ from .limits import Limits, ReadSpeed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTiming:
-    """One footprint read again and again; every raw pass is kept."""
+    """One footprint read again and again, with every raw pass."""
 
     footprint_bytes: int
     repeats_ms: tuple[float, ...]
@@ -28,7 +28,7 @@ class ReadTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductTiming:
-    """The product of two square matrices, again and again; every raw repeat is kept."""
+    """The product of two square matrices, again and again, with every raw repeat."""
 
     dtype: str
     size: int  # rows and columns
@@ -52,22 +52,14 @@ class Ceilings:
     products: tuple[ProductTiming, ...]
 
     def flops_per_s(self, dtype: str) -> float:
-        """Return the speed of the fastest product in a number format.
-
-        Raises:
-            MeasurementError: none was timed.
-        """
+        """Return the speed of the fastest product in a number format; raise MeasurementError where none was timed."""
         speeds = [product.flops_per_s for product in self.products if product.dtype == dtype]
         if not speeds:
             raise MeasurementError(f"no product of {dtype} matrices was timed on {self.device}; measure it first")
         return max(speeds)
 
     def joined(self, later: Ceilings) -> Ceilings:
-        """Return the better of two measurements of one device, size by size.
-
-        Raises:
-            MeasurementError: they are of different devices.
-        """
+        """Return the better of two measurements, size by size; raise MeasurementError for different devices."""
         if later.device != self.device:
             raise MeasurementError(f"ceilings of {self.device} and of {later.device} do not belong together")
         reads = {read.footprint_bytes: read for read in self.reads}

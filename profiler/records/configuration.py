@@ -90,14 +90,10 @@ GPT2_NAMES = {
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the architecture that a config.json describes.
-
-    Args:
-        config: the parsed file; of a model with several modalities its text_config counts.
+    """Return the architecture that a parsed config.json describes; of several modalities its text_config counts.
 
     Raises:
-        ModelError: the family is not known, its layers differ in a way it has not, or fields are missing, which are
-            named.
+        ModelError: the family is not known, its layers differ in an unknown way, or fields are missing (named).
     """
     text = config.get("text_config", config)
     family = FAMILIES.get(text.get("model_type", ""))
@@ -114,16 +110,11 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def longest_text(positions: int, ropes: Iterable[Config]) -> int:
-    """Return how many tokens a text may have.
+    """Return how many tokens a text may have, from max_position_embeddings and the RoPE settings, per kind of layer.
 
-    "longrope" turns every position by other angles once a text exceeds its original length, keys that were cached
-    before too. So its longest text is the original one. "yarn" stretches its original length by a factor, which files
-    that are told to use it leave out of max_position_embeddings; these are the original length where no other is told,
-    as transformers reads such files.
-
-    Args:
-        positions: max_position_embeddings.
-        ropes: what the configuration says of angles, once or for each kind of layer.
+    "longrope" turns all positions, cached keys too, by other angles beyond its original length: that is its longest.
+    "yarn" stretches that by a factor; without one, max_position_embeddings count as it, as transformers reads such
+    files.
     """
     longest = positions
     for rope in ropes:
@@ -144,7 +135,6 @@ def _ropes(text: Config) -> list[Config]:
 
 
 def _from_gpt2(text: Config) -> Config:
-    """Return a GPT-2 configuration under the names the other families use."""
     renamed = {name: text[old] for name, old in GPT2_NAMES.items() if text.get(old) is not None}
     inner = {"intermediate_size": 4 * text["n_embd"]} if "n_embd" in text else {}
     return {**text, **inner, **renamed}
@@ -204,7 +194,6 @@ def _architecture(text: Config, family: Family, stored_dtype: str) -> Architectu
 
 
 def _biases(architecture: Architecture, text: Config, family: Family) -> int:
-    """Return the parameters of one layer's biases."""
     told = text if family.tells_bias else {}
     qkv = architecture.head_dim * (architecture.heads + 2 * architecture.kv_heads)
     mlp = architecture.hidden + (2 if family.is_gated else 1) * architecture.intermediate
@@ -245,7 +234,6 @@ def _experts(text: Config) -> int:
 
 
 def _shared_inner(text: Config) -> int:
-    """Return the inner size of what every token goes to beside its experts."""
     if text["model_type"] == "llama4_text":
         return int(text["intermediate_size"])
     if text.get("shared_expert_intermediate_size"):
@@ -255,7 +243,6 @@ def _shared_inner(text: Config) -> int:
 
 
 def _dense_layers(text: Config, family: Family) -> int:
-    """Return how many layers have one MLP instead of experts."""
     if not family.has_dense_layers or not _experts(text):
         return 0
     layers, named = text["num_hidden_layers"], set(text.get("mlp_only_layers") or ())

@@ -85,8 +85,8 @@ class Device:
     def native_dtype(self) -> str:
         """The narrowest number format of weights that this device multiplies at full speed.
 
-        bfloat16, but float32 on a CPU whose vector extensions are known and lack it, since many tokens at once are then
-        several times slower in bfloat16, and float16 on a GPU before compute capability 8.0.
+        bfloat16; float32 on a CPU whose known vector extensions lack it (many tokens at once are several times slower
+        in bfloat16), and float16 on a GPU before compute capability 8.0.
         """
         if self.kind == "cpu":
             return "float32" if self.isa and not BFLOAT16_ISA & set(self.isa) else "bfloat16"
@@ -94,7 +94,7 @@ class Device:
         return "float16" if is_old else "bfloat16"
 
     def dtype_for(self, asked: str) -> str:
-        """Return the number format that was asked for; the native one for 'auto'."""
+        """Return the requested number format; the native one for 'auto'."""
         return self.native_dtype if asked == AUTO_DTYPE else asked
 
     def tile_rows(self, dtype: str) -> int:
@@ -120,7 +120,6 @@ class Device:
 
 
 def _known(**fields: object) -> list[object]:
-    """Return the fields that say something, each with its name."""
     return [[name, value] for name, value in fields.items() if value is not None]
 
 

@@ -1,4 +1,4 @@
-"""A surface or a trace together with what its keys stand for: what is written to a file and read elsewhere."""
+"""A surface or a trace with the records that its keys mean: written to a file and read elsewhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ ADVICE = "the file was changed, or written by another version of spectune; write
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceDocument:
-    """A latency surface and its identities; None where the writer did not know one.
-
-    Attributes:
-        overhead: beside a verify surface, what rounds of this target take beyond their forwards.
-    """
+    """A latency surface and its identities, None where unknown; a verify surface with its target's host times."""
 
     surface: LatencySurface
     device: Device | None = None

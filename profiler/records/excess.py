@@ -1,9 +1,7 @@
 """By how much a mean forward is longer than the median one that a surface tells.
 
-Decoding sums rounds, so what it takes is a mean. A cell's few repeats cannot tell theirs: one stall would lead it. All
-repeats of a session together can, each beside the median of its own cell. A repeat is what a visit took per call
-(`profiler/repeats.py`): what stalls a single one of several short calls is counted in the host time of rounds, from
-which visits are taken off.
+Decoding sums rounds, so its time is a mean. One stall would lead a cell's few repeats, so all repeats of a session tell
+it. A repeat is a visit's time per call (`profiler/repeats.py`); host times hold stalls of single calls in visits.
 """
 
 from __future__ import annotations
@@ -18,14 +16,9 @@ STALL = 5.0  # a repeat this many times longer than its like is a stall of the m
 
 
 def mean_over_median(surface: LatencySurface, otherwise: float = 1.0) -> float:
-    """Return how many times as long as the median repeat of its cell a repeat of a surface is on average, at least 1.
+    """Return the mean of a surface's repeats, as timed but cut to STALL, over their cells' medians, at least 1.
 
-    Repeats count as they were timed, drift and disturbed moments included, cut to STALL.
-
-    Args:
-        surface: of a session.
-        otherwise: what is returned where too few repeats were timed: what a model that was timed more often tells of
-            the same machine, where there is one.
+    Too few return `otherwise`: what a model that was timed more often tells of the same machine.
     """
     often = [cell for cell in surface.measurements if cell.failure is None and len(cell.repeats_ms) >= FEWEST_REPEATS]
     ratios = [min(ms / middle, STALL) for cell in often for middle in [cell.median_ms] for ms in cell.repeats_ms]

@@ -11,7 +11,6 @@ class Failures:
     """Failed cells by batch, beside those that ran; held-out ones tell only of their own and of larger shapes."""
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
-        """Take all cells of a surface."""
         self._failed: dict[int, list[Measurement]] = {}
         self._ran: dict[int, list[Measurement]] = {}
         for cell in measurements:

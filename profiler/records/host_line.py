@@ -17,10 +17,9 @@ TEXT_TREE, OVER_TREES = "suffix-tree", "{} over suffix trees"  # and any whose t
 
 
 class HostLine(NamedTuple):
-    """Milliseconds of a round of one kind: of itself, per drafter forward, per node, and where its drafter runs.
+    """Milliseconds of a round of one kind: without nodes, per drafter forward, per node, and of a drafter's run.
 
-    `round_ms` is that of a round without a root, which is a node. `forward_ms` is negative where forwards take less in
-    a draft than they do alone.
+    `forward_ms` is negative where forwards take less in a draft than alone.
     """
 
     round_ms: float
@@ -41,12 +40,7 @@ class HostLine(NamedTuple):
 
 
 def hybrids_among(lines: dict[str, HostLine], drafted: Sequence[str]) -> dict[str, HostLine]:
-    """Return the lines of hybrids that are not timed: whose model grows trees, and whose text does.
-
-    Args:
-        lines: of the kinds that are timed.
-        drafted: kinds that ask a drafter.
-    """
+    """Return the lines of untimed hybrids, whose model or text grows trees; `drafted` kinds ask a drafter."""
     if HYBRID not in lines:
         return {}
     timed = lines[HYBRID]

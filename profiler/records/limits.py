@@ -28,8 +28,8 @@ class ReadSpeed:
 class Limits:
     """The speeds that no forward on a device exceeds.
 
-    A measured device has a speed per footprint, since what fits into a cache is read faster. A catalogued one has the
-    speed of its memory and the size of its last cache: of W bytes read in turn, W - cache at least come from memory.
+    A measured device has a speed per footprint, since caches read faster. A catalogued one has its memory's speed and
+    its last cache's size: of W bytes read in turn, W - cache at least come from memory.
     """
 
     name: str
@@ -50,10 +50,7 @@ class Limits:
             raise DeviceError(f"{self.name}: speeds must be positive and finite, got {self.flops_per_s}")
 
     def read_ms(self, footprint: float) -> float:
-        """Return the milliseconds that reading so many bytes, forward after forward, takes at least.
-
-        Footprints below the smallest one known take no time.
-        """
+        """Return the least milliseconds to read so many bytes per forward; 0 below the smallest footprint."""
         slow = [read.bytes_per_s for read in self.reads if read.footprint_bytes > footprint]
         known = [read.bytes_per_s for read in self.reads if read.footprint_bytes <= footprint]
         if not known:
@@ -67,7 +64,7 @@ class Limits:
         return 0.0 if speed is None else 1e3 * flops / speed
 
     def matmul_ms(self, work: Work, dtype: str) -> float:
-        """Return the milliseconds that the matrix products of a forward take at least.
+        """Return the least milliseconds of a forward's matrix products.
 
         Those with quantised activations run in their own format where the device has a speed for it, else in `dtype`.
         """

@@ -64,12 +64,7 @@ class DeviceMatch:
 
 
 def match_devices(wanted: Device, have: Device) -> DeviceMatch:
-    """Return how well what was measured on one device stands for another.
-
-    Args:
-        wanted: the device something is needed for.
-        have: the device it was measured on.
-    """
+    """Return how well measurements of the device `have` hold for the device `wanted`."""
     if wanted.fingerprint == have.fingerprint:
         return DeviceMatch(grade="same")
     here, there = _traits(wanted), _traits(have)
@@ -88,7 +83,6 @@ def nearest(wanted: Device, devices: Sequence[Device]) -> Device | None:
 
 
 def _traits(device: Device) -> Traits:
-    """Return everything a fingerprint covers, by aspect and name."""
     return {
         ("hardware", "kind"): device.kind,
         ("hardware", "name"): device.name,

@@ -59,21 +59,13 @@ class Measurement:
 
     @property
     def median_ms(self) -> float:
-        """Middle steady repeat in milliseconds; outliers in fewer than half of them leave it among the others.
-
-        Raises:
-            MeasurementError: the cell failed.
-        """
+        """Median steady repeat in milliseconds; MeasurementError where the cell failed."""
         self._refuse_failure()
         return statistics.median(self.steady_ms)
 
     @property
     def spread_ms(self) -> float:
-        """Standard error of the median in milliseconds, from the median absolute deviation; inf for one repeat.
-
-        Raises:
-            MeasurementError: the cell failed.
-        """
+        """Standard error of the median in ms (by its MAD), inf for one repeat; MeasurementError if the cell failed."""
         middle = self.median_ms
         steady = self.steady_ms
         if len(steady) == 1:

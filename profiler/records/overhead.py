@@ -5,29 +5,26 @@
     host = a + e_suffix + c * (nodes - 1)                              of a hybrid; and, where it asks its model,
            + d + g + (b + f_model) * draft_forwards
 
-`a`, what every round costs, and `c`, what a drafted token does, are the same for all kinds of a batch size: a tree is
-laid out, walked and taken over by the same code whoever drafted it. So is `d`: a target that follows a drafter finds
-its weights pushed out of the caches, whichever policy the drafter ran for. Few noisy rounds of each kind then tell
-about all of them; a line through two points of one kind alone would follow their noise, and be far off for trees
-smaller than both. Nor is a forward that grows a tree ever cheaper than a chain's: both run the same forward, and
-choose one node or more. `b` alone may be negative: where a whole draft is one call, or one captured graph, each of its
-forwards takes less than one that is called and timed alone. Samples count by their relative error.
+`a`, the cost of every round, and `c`, that of a drafted token, are the same for all kinds of a batch size: one code
+lays out, walks and commits every tree. So is `d`: a target behind a drafter finds its weights pushed out of the caches.
+So few noisy rounds of each kind tell about all; a line through two points of one kind would follow noise, and be far
+off for smaller trees. A forward that grows a tree is never cheaper than a chain's, being the same forward. `b` alone
+may be negative: where a draft is one call or captured graph, its forwards take less than when called alone. Samples
+count by their relative error.
 
-A hybrid asks the text in every round, and a drafter in some: `g` is what asking both costs besides. Its samples are of
-one kind of round each; older profiles hold means over both. What is timed drafts chains where the text has no copy; a
-hybrid whose model grows trees pays for its forwards what these take more.
+A hybrid asks the text in every round, and a drafter in some: `g` is the extra cost of both. Its samples are of one kind
+of round each (in older profiles, means over both). What is timed drafts chains where the text has no copy; a hybrid
+whose model grows trees pays what its forwards take more.
 
-Rounds that a GPU runs ahead of the host are others: what the host does in them is hidden, so their coefficients have
-nothing in common with those of rounds whose drafts it grows, waits for and lays out. A kind is of one sort or of the
-other; where some of its rounds ran ahead those alone tell.
+Rounds that a GPU runs ahead of the host hide the host's work: they share no coefficients with others. A kind is of one
+sort; where some of its rounds ran ahead, those alone count.
 
-Rounds with a drafter that reads its target's hidden states are others: the target keeps these as it goes, and the
-drafter is asked in another way. So every role of drafters has lines of its own where rounds with one were timed, and so
-has every block drafter: what the host does between their forwards differs by a factor of three and more.
+A drafter that reads the target's hidden states makes the target keep these, and drafts in another way. So every timed
+role of drafters, and every block drafter, has its own lines: the host's work differs by a factor of three and more.
 
-The lines go through medians, but many rounds take their mean: the mean distance of repeats from their sample's median
-is therefore added, the outermost ones pulled in; of plain rounds, of those that copy text and of those that run a
-drafter each their own, since longer rounds scatter more.
+The lines go through medians, but many rounds take their mean. So the mean distance of repeats from their sample's
+median is added, the outermost pulled in, apart for plain rounds, text copies and drafters, since longer rounds scatter
+more.
 """
 
 from __future__ import annotations
@@ -90,7 +87,7 @@ class OverheadSample:
 
     @property
     def like(self) -> tuple[int, str, bool | None, str]:
-        """What rounds have in common with others that a newer measurement of stands for."""
+        """What rounds share with those of a newer measurement that replaces theirs."""
         return self.batch, self.kind, self.is_sampled, self.beside
 
 
@@ -121,10 +118,10 @@ class RoundOverhead:
         return tuple(sorted({sample.batch for sample in self.samples if sample.kind == PLAIN}))
 
     def at_temperature(self, temperature: float) -> RoundOverhead:
-        """Return what rounds of a temperature take: greedy ones, or sampled ones.
+        """Return the samples of greedy or of sampled rounds.
 
-        Drawing at a temperature is work for the host at every node, so one says little about the other. Of a batch that
-        was timed in the other way alone all samples stay.
+        Drawing is host work at every node, so one says little of the other. A batch timed only the other way keeps its
+        samples.
         """
         wanted = temperature > 0.0
         kept = []
@@ -136,11 +133,7 @@ class RoundOverhead:
         return self if len(kept) == len(self.samples) else replace(self, samples=tuple(kept))
 
     def host_ms(self, kind: str, batch: int, draft_forwards: int, nodes: int) -> float:
-        """Return the host milliseconds of one round; beyond the samples they follow the line.
-
-        Raises:
-            MeasurementError: no sample of this kind at this batch.
-        """
+        """Return the host milliseconds of one round, on the line beyond samples; MeasurementError without a sample."""
         lines = self.lines(batch)
         if kind not in lines:
             known = sorted({(sample.kind, sample.batch) for sample in self.samples})
@@ -150,7 +143,7 @@ class RoundOverhead:
     def residuals(self, batch: int) -> list[float]:
         """Return how far each sample of a batch size is from its kind's line, relative to the sample.
 
-        Of what is next to nothing, or less, to half of what is usual: it is no larger a share of a round.
+        A sample near zero or below counts as half the usual one: it is no larger a share of a round.
         """
         left = []
         for role in self.roles(batch):
@@ -167,11 +160,7 @@ class RoundOverhead:
         return tuple(dict.fromkeys(sample.beside for sample in self.samples if sample.batch == batch))
 
     def role_beside(self, batch: int, role: str, drafter: str) -> str | None:
-        """Return which of the roles of a batch size tells of a drafter's rounds; None where none does.
-
-        Where a drafter's own rounds were not timed, those of its role tell, and where these are another drafter's, the
-        newest of them.
-        """
+        """Return the role that tells of a drafter's rounds: its own, its role's, or another's newest; or None."""
         known = self.roles(batch)
         wanted = (beside(role, drafter), role)
         own = [each for each in wanted if each in known]
@@ -183,10 +172,8 @@ class RoundOverhead:
     def lines(self, batch: int, role: str | None = None) -> dict[str, HostLine]:
         """Return the line of every kind sampled at a batch size.
 
-        Args:
-            batch: sequences.
-            role: one of `roles`; where no rounds beside such a one were timed, those of another stand for them.
-                None: rounds of models, and of those in which no drafter runs whichever were timed last.
+        A `role` without timed rounds takes another's. None is models' rounds, and the last timed ones without a
+        drafter.
 
         Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
         """
@@ -202,7 +189,6 @@ class RoundOverhead:
         return found
 
     def _lines(self, batch: int, role: str) -> dict[str, HostLine]:
-        """Return the lines that the samples of a role tell."""
         lines, every = dict[str, HostLine](), self._of_role(batch, role)
         for samples in _sorts(every):
             lines |= _lines_of(samples)
@@ -217,7 +203,6 @@ def _sorts(samples: list[OverheadSample]) -> list[list[OverheadSample]]:
 
 
 def _lines_of(samples: list[OverheadSample]) -> dict[str, HostLine]:
-    """Return the line of every kind among samples of one sort."""
     kinds = sorted({sample.kind for sample in samples})
     drafts = {kind: any(s.draft_forwards for s in samples if s.kind == kind) for kind in kinds}
     rows = np.array([_row(sample, kinds, drafts) for sample in samples])
@@ -243,10 +228,9 @@ def _lines_of(samples: list[OverheadSample]) -> dict[str, HostLine]:
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
-    """Return host times of all batches and kinds, greedy or sampled, of each those of the newest record that has any.
+    """Return host times of all batches and kinds, greedy or sampled, each of the newest record that has any.
 
-    Args:
-        times: of one target on one device, newest first; of another regime than the newest none are taken.
+    `times` are of one target on one device, newest first; other regimes than the newest one's do not count.
     """
     newest, *others = times
     samples = list(newest.samples)
@@ -271,7 +255,7 @@ def _row(sample: OverheadSample, kinds: list[str], drafts: dict[str, bool]) -> l
 
 
 def _least_ms(medians: list[float]) -> float:
-    """Return what a sample is taken for at the least where errors count by what they are a share of."""
+    """Return the least weight of a sample where errors count by what they are a share of."""
     least = statistics.median(medians) / 2.0
     return least if least > 0.0 else 1.0
 

@@ -1,12 +1,12 @@
-"""What all cells of a surface say together of each of them, for long forwards that are timed a few times only.
+"""What all cells of a surface together say of each, for long forwards that are timed only a few times.
 
 A forward's cost has a simple form, in batch b, context c and n tokens per sequence:
 
     t(b, c, n) = F(b n) + (g1 b + g2 b n) (c - c0) + g3 (b - 1)        F never falls, g1, g2, g3 >= 0
 
-F is what b n rows take in the linear layers, straight between the rows that were measured. g1 reads the KV cache, g2 is
-attention, g3 what every sequence adds. The fit is a least-squares problem without negative values, robust by Huber's
-weights. A cell's cost is then its own calls' median and the fit's, weighed by their precisions.
+F is the linear layers' time for b n rows, straight between measured rows. g1 reads the KV cache, g2 is attention, g3
+what every sequence adds. The least-squares fit is non-negative, robust by Huber's weights. A cell's cost is then its
+own calls' median and the fit's, weighed by their precisions.
 
 Source: Efron and Morris 1975, Data analysis using Stein's estimator, for the weights; the form is ours.
 """
@@ -48,12 +48,9 @@ class Shapes:
 
 
 def pooled(shapes: Shapes, ms: Floats, errors: Floats) -> Floats:
-    """Return (cells,): each cell's milliseconds, its own and what all say together weighed by their precisions.
+    """Return (cells,): each distinct cell's milliseconds and the fit's, weighed by their precisions.
 
-    Args:
-        shapes: of the cells of one surface, distinct.
-        ms: (cells,), each cell's own, positive.
-        errors: (cells,), relative standard errors of `ms`; an infinite one leaves a cell to the others.
+    `errors` (cells,) are relative standard errors of `ms`; an infinite one leaves a cell to the others.
     """
     known = np.isfinite(errors)
     if known.sum() < 2 or not np.isfinite(ms).all():
@@ -84,7 +81,6 @@ def pooled_cells(cells: Sequence[Measurement]) -> Floats:
 
 
 def _fitted(shapes: Shapes, ms: Floats, errors: Floats) -> Floats:
-    """Return (cells,): what the form says of each cell."""
     from scipy.optimize import nnls
 
     known = np.isfinite(errors)

@@ -1,7 +1,6 @@
-"""What quantization_config says of a checkpoint's weights, as bits per number of each part.
+"""What quantization_config says of weights, as bits per number of each part, scales and zero points included.
 
-Bits count what is stored beside a number: scales, and zero points where the method has them. Methods are those of
-transformers and vLLM; one that is not listed here is named, and its bits are not guessed.
+Methods are those of transformers and vLLM; another one is named, and its bits are not guessed.
 """
 
 from __future__ import annotations
@@ -68,12 +67,7 @@ class Matrix:
 
 
 def stored_weights(architecture: Architecture, config: Config) -> StoredWeights:
-    """Return how the weights of an architecture are stored; unquantised where the configuration says nothing.
-
-    Args:
-        architecture: without its stored weights.
-        config: the parsed config.json.
-    """
+    """Return how an architecture's weights are stored by its config.json; unquantised where it says nothing."""
     told = _quantization(config)
     if not told:
         return AS_MULTIPLIED
@@ -202,7 +196,6 @@ def _unquantised(told: Config, *more: str) -> Rule:
 
 
 def _everywhere(told: Config, scheme: Scheme, *, quantises_head: bool = False) -> list[Rule]:
-    """Return the rules of a method with one scheme for all matrices but those that its configuration leaves out."""
     return [_unquantised(told, *(() if quantises_head else ("lm_head",))), Rule(names=("Linear",), scheme=scheme)]
 
 
@@ -327,7 +320,6 @@ def _bitsandbytes(told: Config) -> list[Rule]:
 
 
 def _mxfp4(told: Config) -> list[Rule]:
-    """Return the rules of gpt-oss, whose experts alone are quantised."""
     return [_unquantised(told), Rule(names=("mlp.experts",), scheme=Scheme(bits=4 + 8 / 32))]
 
 
@@ -376,7 +368,6 @@ def _hqq(told: Config) -> list[Rule]:
 
 
 def _named_weights(told: Config) -> list[Rule]:
-    """Return the rules of quanto and EETQ, which name the format of weights."""
     name = str(told.get("weights", "int8"))
     found = re.fullmatch(r"q?u?(int|float)(\d)\w*", name)
     if found is None:

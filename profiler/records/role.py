@@ -69,7 +69,7 @@ def origin_of(regime: str) -> Origin:
 
 
 def running_of(regime: str) -> str:
-    """Return how a process runs whose forwards are of a regime: one word of `LOCAL`; "" where that is not known.
+    """Return the `LOCAL` regime of a process whose forwards are of a regime; "" where that is not known.
 
     Transformers' own forwards run eagerly beside others. A bound holds however forwards run.
     """
@@ -80,14 +80,9 @@ def running_of(regime: str) -> str:
 
 
 def run_beside(regime: str, role: str, target_regime: str) -> bool:
-    """Say whether forwards of a role can be of one process with a target's, as far as is known.
+    """Return whether forwards of a role and a target's regime can be of one process, as far as is known.
 
-    What exits and block drafters do is captured by nobody: they run eagerly beside captured targets, too.
-
-    Args:
-        regime: of the forwards.
-        role: see above.
-        target_regime: of the target's.
+    Exits and block drafters are never captured: they run eagerly beside captured targets, too.
     """
     if role in (BLOCK, SELF, RESUME) and running_of(target_regime) == CAPTURED:
         return running_of(regime) in (EAGER, "")

@@ -1,7 +1,7 @@
 """The cells of one batch as rows of tokens, one per context, and what lies between them.
 
 The row with the widest span of tokens, and most of them, is the *reference* t0(n): straight lines between its points,
-so that the steps it was refined down to are kept. Every other row tells only how its context differs from it:
+so that its refined steps stay. Every other row tells only how its context differs from it:
 
     t(c, n) = t0(n) + d(c, n)      d straight in n between a row's own points, straight in c between rows, 0 at the
                                    reference: a context slope that depends on the tokens, and the steps of t0 at every c
@@ -66,19 +66,13 @@ class BatchRows:
         return max(straight(self._base, tokens) + offset, apart / MOST_BELOW)
 
     def _offset_line(self, row: Row) -> Line:
-        """Return how a row differs from the reference at its own points; beyond the reference it is not known."""
         low, high = self._base[0][0], self._base[-1][0]
         points = [(tokens, ms - straight(self._base, tokens)) for tokens, ms in row.items() if low <= tokens <= high]
         return sorted(points) or [(low, 0.0)]
 
 
 def straight(line: Line, at: int) -> float:
-    """Return the value of a broken line; beyond its ends, its end values.
-
-    Args:
-        line: (place, value), ascending, at least one.
-        at: where.
-    """
+    """Return the value of a broken line, (place, value) ascending; beyond its ends, its end values."""
     places = [place for place, _ in line]
     right = bisect_left(places, at)
     if right == len(line):

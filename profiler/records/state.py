@@ -48,9 +48,8 @@ class CpuTimes:
 class DeviceState:
     """What changes on a device by itself and moves timings; None or empty where it cannot be read.
 
-    A clock is the SM clock of a GPU or the mean of the allowed cores of a CPU. Throttle reasons carry nvidia-smi's
-    names (`clocks_event_reasons.*`): "sw_power_cap", "hw_thermal_slowdown". Held-back times count from the loading of
-    the driver, so only their differences mean something. A MIG slice shows its board's clocks, power and temperature.
+    A clock is a GPU's SM clock or the mean of a CPU's allowed cores. Throttle reasons have nvidia-smi's names.
+    Held-back times count from the driver's loading: only differences count. A MIG slice shows its board's values.
     """
 
     device: str  # Device.fingerprint

@@ -9,12 +9,9 @@ from ...errors import ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
-    """One part of a model, all layers together: how much of it is quantised, and to what.
+    """One part of a model, all layers: the share of quantised numbers, their mean bits with scales and zero points.
 
-    Attributes:
-        share: of the part's numbers that are quantised, in [0, 1].
-        bits: of each of these on average, scales and zero points included.
-        narrow_share: of the part's numbers whose activations are quantised too.
+    `narrow_share` is of the numbers whose activations are quantised too.
     """
 
     share: float = 0.0
@@ -37,10 +34,8 @@ WHOLE = StoredPart()  # none of it is quantised
 class StoredWeights:
     """How the matrices of a model are stored; what is in no part, like embeddings and norms, is not quantised.
 
-    Attributes:
-        method: quant_method of the configuration; "" where nothing is quantised.
-        arithmetic: number format of the products with quantised activations, "" where there are none.
-        uncounted: why the bits are not known; "" where they are.
+    `method` is quant_method, `arithmetic` the format of products with quantised activations, `uncounted` why the bits
+    are not known; each "" where there is none.
     """
 
     method: str = ""

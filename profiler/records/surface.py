@@ -96,16 +96,10 @@ class LatencySurface:
         return tuple(sorted(self._grid))
 
     def full_contexts(self, batches: Sequence[int]) -> tuple[int, ...]:
-        """Return the contexts that were tried from the fewest tokens to the most at all of these batches, ascending.
+        """Return the contexts tried from the fewest tokens to the most at all of these batches that ran, ascending.
 
-        Some of what was tried must have run at the smallest of them; see `barred`. Several may have none in common; of
-        one alone the first and the last context stand in for none.
-
-        Args:
-            batches: those of which no cell ran are passed over; all that ran are meant where nothing else is left.
-
-        Raises:
-            MeasurementError: no cell ran.
+        Something must have run at the smallest batch (see `barred`). Several batches may share none; one falls back to
+        its first and last context. Without a batch that ran, all that did count, or MeasurementError.
         """
         self.require_ran()
         known = sorted({*batches} & {*self._grid}) or list(self.batches)
@@ -118,11 +112,7 @@ class LatencySurface:
         return tuple(common) if common or len(known) > 1 else first[:: max(1, len(first) - 1)]
 
     def require_ran(self) -> None:
-        """Refuse a surface none of whose cells ran, held-out ones aside.
-
-        Raises:
-            MeasurementError: no cell ran.
-        """
+        """Raise MeasurementError where no cell of the surface ran, held-out ones aside."""
         if not self._grid:
             why = next((cell.failure for cell in self.measurements if cell.failure), "none was tried")
             raise MeasurementError(
@@ -134,10 +124,7 @@ class LatencySurface:
         return self._failures.everywhere(batch)
 
     def barred(self, batch: int, context: int) -> str | None:
-        """Return why a batch does not run at a context; None where it ran, or where nothing tells.
-
-        All of it failed there, or at a shorter context behind all those at which it ran.
-        """
+        """Return why all of a batch failed at a context, or at a shorter one behind its last; None where it did not."""
         last = self.contexts(batch)[-1] if batch in self._grid else -1
         for failed, why in self.all_failed(batch).items():
             if failed == context or last < failed < context:
@@ -145,22 +132,18 @@ class LatencySurface:
         return None
 
     def contexts(self, batch: int) -> tuple[int, ...]:
-        """Return the context lengths measured at a batch size, ascending.
-
-        Raises:
-            MeasurementError: the batch size was not measured.
-        """
+        """Return the context lengths measured at a batch size, ascending; raise MeasurementError for another batch."""
         return tuple(self._at(batch).contexts)
 
     def latency(self, batch: int, context: int, tokens: int) -> Latency:
-        """Return the cost of one forward of `tokens` tokens per sequence after `context` committed tokens.
+        """Return the cost of one forward of `tokens` tokens per sequence behind `context` committed tokens.
 
-        At measured cells it is what was measured, weighed against the others where calls are few and long
-        (`pooling.py`); between them the best measured row of tokens plus how its context differs from it (`rows.py`).
-        The batch must be measured. `source` says "estimated", "bound" or "imported" where the whole surface is.
+        Measured cells count as measured, pooled where calls are few and long (`pooling.py`); between them the best row
+        of tokens plus how its context differs (`rows.py`). `source` names the origin of other surfaces than measured
+        ones.
 
         Raises:
-            MeasurementError: the point lies outside the measured range, or is or exceeds a shape that could not run.
+            MeasurementError: the batch was not measured, the point is out of range, or it or a smaller one failed.
         """
         rows = self._at(batch)
         self._refuse_failed(batch, context, tokens)
@@ -172,19 +155,15 @@ class LatencySurface:
         return Latency(ms=ms, source=source if self.origin == "measured" else self.origin)
 
     def table(self, batch: int, context: int, up_to: int) -> Floats:
-        """Return the cost of n = 0..up_to tokens per sequence, unpadded: (up_to + 1,) milliseconds, entry 0 is 0.0.
-
-        Raises:
-            MeasurementError: some n in 1..up_to lies outside the measured range.
-        """
+        """Return (up_to + 1,) ms of n = 0..up_to tokens, unpadded, entry 0 is 0.0; MeasurementError out of range."""
         _check_up_to(up_to)
         return np.array([0.0] + [self.latency(batch, context, tokens).ms for tokens in range(1, up_to + 1)])
 
     def padded(self, batch: int, context: int, up_to: int) -> PaddedCosts:
         """Return t*(n) = min of t(n) and t(n') over measured n' > n, for n = 0..up_to, and the shape that gives it.
 
-        A forward runs padded only where that is cheaper by more than the cells' noise: the cheapest of many noisy
-        cells is otherwise the luckiest. A shape that could not run is passed over.
+        Padding must gain more than the cells' noise: the cheapest of many is else the luckiest. Failed shapes do not
+        count.
 
         Raises:
             MeasurementError: no measured shape holds up_to tokens, or batch or context are outside the range.
@@ -209,11 +188,7 @@ class LatencySurface:
         return PaddedCosts(ms=ms, run_tokens=run_tokens)
 
     def relative_error(self) -> float:
-        """Return the median over cells of the standard error of the median over the median.
-
-        Raises:
-            MeasurementError: every cell failed.
-        """
+        """Return the median over cells of the median's relative error; MeasurementError where all failed."""
         ran = self._ran()
         if not ran:
             raise MeasurementError(f"all {len(self.measurements)} cells failed; {self.measurements[0].failure}")
@@ -226,19 +201,13 @@ class LatencySurface:
         return tuple(HeldOut(cell=cell, predicted_ms=ms) for cell, ms in predicted if ms is not None)
 
     def repeat_noise(self) -> tuple[float, ...]:
-        """Return how far each call of the most revisited cells lay from their cell's median, relatively, ascending.
-
-        Drift is taken out. These are the sentinels where the session had some, else every cell of 3 calls or more.
-        """
+        """Return sentinels' (else revisited cells') relative distances from their median, ascending, without drift."""
         cells = [cell for cell in self._ran() if len(cell.steady_ms) >= 3]
         sentinels = [cell for cell in cells if cell.purpose == "sentinel"] or cells
         return tuple(sorted(abs(ms / cell.median_ms - 1.0) for cell in sentinels for ms in cell.steady_ms))
 
     def drift(self) -> float:
-        """Return the relative standard deviation of the device's speed over the session, 0 where it is not known.
-
-        From the median distance of the calls' factors to 1, so that a stalled part of the session does not count.
-        """
+        """Return the relative standard deviation of the device's speed, robust to stalled parts; 0 where not known."""
         apart = [abs(factor - 1.0) for cell in self._ran() for factor in cell.drift]
         return NORMAL_FROM_MAD * statistics.median(apart) if apart else 0.0
 

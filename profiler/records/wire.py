@@ -16,12 +16,7 @@ Record = TypeVar("Record")
 
 
 def to_json(record: object, kind: Any = None) -> str:
-    """Return a record as compact JSON.
-
-    Args:
-        record: any frozen record of this package.
-        kind: how to see it, e.g. a union of records; its own type where absent.
-    """
+    """Return a frozen record as compact JSON; `kind` may view it as a union of records."""
     seen_as: Any = type(record) if kind is None else kind
     return _adapter(seen_as).dump_json((record,)).decode()[1:-1]
 
@@ -31,11 +26,7 @@ def from_json(kind: type[Record], text: str | bytes) -> Record: ...
 @overload
 def from_json(kind: Any, text: str | bytes) -> Any: ...
 def from_json(kind: Any, text: str | bytes) -> Any:  # Any: a union of records has no type of its own
-    """Return the record of a JSON text, validated anew.
-
-    Args:
-        kind: the record's class, or a union of classes.
-        text: what to_json returned; numbers come back bit for bit.
+    """Return the validated record of `to_json`'s text for a class or a union; numbers come back bit for bit.
 
     Raises:
         StoreError: not JSON, a missing or unknown field, or a value of another type.

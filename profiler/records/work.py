@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Bytes and floating-point operations of one forward, a multiply-add counted as two.
-
-    `least_*` is what no way of computing the forward can go below; the other is what a straightforward one does.
-    """
+    """Bytes and operations of one forward; a multiply-add counts as two, `least_*` bounds any implementation."""
 
     weight_bytes: float  # every matrix and vector once; of experts as many as evenly spread routing would touch
     least_weight_bytes: float  # the same, with every row routed to the same experts

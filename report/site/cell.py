@@ -59,7 +59,6 @@ def _facts(kept: KeptCell) -> Iterator[tuple[str, Child]]:
 
 
 def _round(cell: PlanCell) -> Html:
-    """Return the parts of a round as shares of a bar, each said in words below it."""
     promise, shares = cell.prediction, cell_facts(cell)
     parts = [
         ("verify", "verification", shares.share_verify, promise.verify_ms),

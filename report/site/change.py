@@ -3,9 +3,8 @@
     change    = new / old speed
     is_clear  = |ln change| > sqrt(a^2 + b^2)
 
-a and b are the halves of the two 90 % intervals that face each other, in logarithms: below the faster plan's speed and
-above the slower one's. Both plans' errors count as independent, though plans that share measurements share errors, so
-what is called clear is clear and some that is not called so may be.
+a and b are the halves of the two 90 % intervals that face each other, in logarithms. Errors count as independent,
+though shared measurements share them: so what is called clear is clear, and some other change may be.
 """
 
 from __future__ import annotations
@@ -22,12 +21,7 @@ Kind = Literal["same", "changed", "added", "removed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellChange:
-    """One batch and context in two plans; None where a plan lacks it.
-
-    Attributes:
-        ratio: new predicted speed over old; None where either is missing.
-        is_clear: whether the speeds differ by more than both intervals allow.
-    """
+    """One batch and context in two plans; None where a plan lacks it. `ratio` is new predicted speed over old."""
 
     batch: int
     context: int

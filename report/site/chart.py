@@ -26,14 +26,7 @@ LEFT_NOTE = (-6.0, -4.0, "end")
 
 
 def charts(panels: Sequence[Panel], name: str, table: str, *, has_strip: bool) -> list[Html]:
-    """Return panels as figures of a page, all of one width.
-
-    Args:
-        panels: what to draw.
-        name: a prefix of the ids in them, distinct on a page.
-        table: id of the table that lists their values.
-        has_strip: whether to leave room above the plots for marks without a height.
-    """
+    """Return panels as a page's figures of one width, with ids of the prefix `name`, beside the table of that id."""
     room = max((_label_room(panel) for panel in panels), default=0.0)
     return [
         _chart(panel, f"{name}-{place}", table, LEFT + PLOT_WIDTH + room, has_strip=has_strip)
@@ -85,8 +78,6 @@ def _chart(panel: Panel, name: str, table: str, width: float, *, has_strip: bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawing:
-    """A panel and where its plot begins and ends."""
-
     panel: Panel
     top: float
     right: float
@@ -190,7 +181,6 @@ class _Drawing:
         return self.stroke("whisker", ((mark.x, mark.low), (mark.x, mark.high)))
 
     def _repeats(self, mark: Mark) -> Html | None:
-        """Return every raw repeat as a faint dot, those beyond the plot at its edge."""
         if len(mark.repeats) < 2:
             return None
         low, high = self.panel.y.low, self.panel.y.high
@@ -215,7 +205,7 @@ def _ends(axis: Axis | None) -> str | None:
 
 
 def _words(kind: str, x: float, y: float, text: str, anchor: str = "start") -> Html:
-    """Return a text; who hears the page is told by the title, the marks and the table instead."""
+    """Return a text hidden from screen readers, which have the title, the marks and the table."""
     if not text:
         return joined()
     return tag("text", text, class_=kind, x=_at(x), y=_at(y), text_anchor=anchor, aria_hidden="true")

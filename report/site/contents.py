@@ -1,4 +1,4 @@
-"""What the pages show of a store: read when it is asked for, named as people name it."""
+"""What the pages show of a store: read on demand, named as people name it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,6 @@ class Contents:
     """A store as its pages see it; every reader goes to the store once and keeps what it found."""
 
     def __init__(self, store: Store) -> None:
-        """Take the store."""
         self.store = store
 
     @cached_property
@@ -131,7 +130,7 @@ class Contents:
         return plain if device is None else self.label(device)
 
     def label(self, device: Device) -> str:
-        """Return what people call a device; boards and settings that are called alike are told apart by fingerprint."""
+        """Return a device's name for people; boards and settings with the same name differ by fingerprint."""
         is_alone = self._labels[device.label] < 2
         return device.label if is_alone else f"{device.label}, {device.fingerprint[:SHORT]}"
 
@@ -150,22 +149,14 @@ class Contents:
             return None
 
     def row(self, plan_id: int) -> PlanRow:
-        """Return what the store says about a plan.
-
-        Raises:
-            NoPageError: there is no such plan.
-        """
+        """Return the store's row of a plan; raise NoPageError where there is none."""
         found = self.store.plans(limit=1, after=plan_id - 1)
         if found and found[0].id == plan_id:
             return found[0]
         raise NoPageError(f"there is no plan {plan_id}; list them with: spectune list")
 
     def plan(self, plan_id: int) -> Plan:
-        """Return a plan.
-
-        Raises:
-            SpectuneError: there is no such plan, or its text is damaged.
-        """
+        """Return a plan; raise SpectuneError where it is missing or damaged."""
         return _read_plan(self.store.plan(plan_id))
 
     def validations(self, plan_id: int) -> Validated:
@@ -182,22 +173,14 @@ class Contents:
         return Observed(readable=tuple(in_order), damaged=len(texts) - len(found))
 
     def surface(self, key: SurfaceKey) -> LatencySurface:
-        """Return one surface with its cells.
-
-        Raises:
-            NoPageError: there is none of this key.
-        """
+        """Return one surface with its cells; raise NoPageError where none has the key."""
         named = {name: getattr(key, name) for name in ("role", "regime", "attention")}
         for surface in self.store.surfaces(key.device, key.model, key.dtype, **named):
             return surface
         raise NoPageError(f"there is no surface of {key.model[:32]} on {key.device[:32]}; see the overview")
 
     def trace(self, number: int) -> AcceptanceTrace:
-        """Return one trace.
-
-        Raises:
-            StoreError: there is no such trace.
-        """
+        """Return one trace; raise StoreError where there is none."""
         return self.store.trace(number)
 
 

@@ -12,12 +12,7 @@ OTHER = {True: "linear", False: "logarithmic"}  # by whether the usual axis is l
 
 
 def controls(place: str, panels: Sequence[Panel]) -> Html:
-    """Return the choices for panels of one kind, hidden until the script is there.
-
-    Args:
-        place: id of the element that holds the charts.
-        panels: those in it; their titles and the labels of their lines are what is chosen among.
-    """
+    """Return the choices for panels of one kind, in the element of that id; hidden until the script runs."""
     return tag("form", list(_groups(place, panels)), class_="controls", data_panels=place, hidden=True)
 
 

@@ -52,7 +52,6 @@ def _lede(found: Sequence[CellChange]) -> str:
 
 
 def _of_shared(found: Sequence[CellChange], changed: int) -> str:
-    """Return what became of the cells that both plans have."""
     shared = [each for each in found if each.kind not in MOVED]
     clear = [each for each in shared if each.is_clear]
     if not shared:
@@ -141,7 +140,6 @@ def _clearly(each: CellChange) -> Child:
 
 
 def _beside(contents: Contents, name: str, rows: tuple[PlanRow, PlanRow], plans: tuple[Plan, Plan]) -> Html:
-    """Return the facts of both plans side by side, those that differ in bold."""
     sides = [_facts(contents, row, plan) for row, plan in zip(rows, plans, strict=True)]
     body = []
     for what, old in sides[0].items():

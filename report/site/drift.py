@@ -81,13 +81,12 @@ def _plan(contents: Contents, links: Links, each: Standing) -> Html:
 
 
 def _from(kept: KeptCell) -> str:
-    """Return what a measured speed is the middle of."""
     blocks, checks = len(kept.blocks), len(kept.validated)
     return count(blocks, "block") if blocks else count(checks, "validation")
 
 
 def _tokens(kept: KeptCell) -> str | Html:
-    """Return what a round kept of a sequence beside what was promised: whether the texts are as easy as recorded."""
+    """Return accepted tokens beside the promised ones: whether the texts are as easy as recorded."""
     promised = f"{kept.cell.prediction.tokens_per_round:.2f} promised"
     return NONE if kept.tokens_per_round is None else under(f"{kept.tokens_per_round:.2f}", promised)
 

@@ -1,4 +1,4 @@
-"""What stands around pages: the head of the document, the way to every part of the site, and its scripts."""
+"""What surrounds pages: the head of the document, the way to every part of the site, and its scripts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,8 @@ SIGN = Html(
 class Frame:
     """What is the same around every page.
 
-    Attributes:
-        links: where pages lie.
-        place: how people name the store, without secrets.
-        written: when the pages were written, or "" where they are as new as their reader's look.
-        nonce: what the policy of a service lets its own style and scripts run by; "" in a file.
-        policy: in a file: what a browser may do with it; "" where a service says it with the answer.
-        has_sign_out: whether a reader signed in.
-        is_bare: whether the way to other pages is left out: its reader may not go there yet.
+    `place` has no secrets. `written` is "" for live pages. `nonce` lets a service's own style and scripts run; in a
+    file, `policy` says what a browser may do. `is_bare` leaves out ways to pages that the reader may not see.
     """
 
     links: Links
@@ -50,14 +44,7 @@ class Frame:
 
 
 def document(frame: Frame, pages: Sequence[Page], *, title: str, current: str) -> Html:
-    """Return an HTML document of one page, or of several as sections.
-
-    Args:
-        frame: what stands around them.
-        pages: at least one.
-        title: of the document.
-        current: name of the page the reader is at, for the navigation.
-    """
+    """Return an HTML document of one page, or of several as sections; the navigation marks `current`."""
     nonce = frame.nonce or None
     policy = tag("meta", http_equiv="Content-Security-Policy", content=frame.policy) if frame.policy else None
     head = tag(

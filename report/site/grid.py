@@ -39,15 +39,7 @@ def table(
     id: str | None = None,
     is_titled: bool = False,
 ) -> Html:
-    """Return a table whose rows are headed by their first value.
-
-    Args:
-        caption: what it lists.
-        columns: their headings.
-        rows: as many values each as there are columns.
-        id: of the element, for what refers to it.
-        is_titled: whether the caption is to be seen, and not only heard: where no heading says the same.
-    """
+    """Return a table whose rows begin with their heading; the caption is seen if `is_titled`, else only heard."""
     kinds = ["words" if column.is_words else None for column in columns]
     head = tag("tr", [tag("th", c.title, scope="col", class_=kind) for c, kind in zip(columns, kinds, strict=True)])
     body = [tag("tr", [_cell(place, value, kind) for place, (value, kind) in _placed(row, kinds)]) for row in rows]
@@ -57,7 +49,7 @@ def table(
 
 
 def values(grid: Grid, caption: str, id: str) -> Html:
-    """Return the values of a figure, folded away until they are asked for."""
+    """Return the values of a figure, folded away at first."""
     columns = [
         Column(title=title, is_words=any(not _is_number(row[place]) for row in grid.rows))
         for place, title in enumerate(grid.columns)

@@ -13,13 +13,7 @@ from .words import interval, speed, status, times, verdict
 
 
 def heat_table(cells: Sequence[KeptCell], links: Links, page: str) -> Html:
-    """Return the table; every cell leads to what explains it.
-
-    Args:
-        cells: of a plan.
-        links: where pages lie.
-        page: name of the plan's page.
-    """
+    """Return the table of a plan's cells, each with a link to what explains it."""
     batches = sorted({kept.cell.batch for kept in cells})
     contexts = sorted({kept.cell.context for kept in cells})
     found = {(kept.cell.batch, kept.cell.context): kept for kept in cells}
@@ -76,7 +70,6 @@ def _cell(kept: KeptCell | None, links: Links, page: str, most: float) -> Html:
 
 
 def _measured(kept: KeptCell) -> Html | None:
-    """Return what was measured over plain decoding, else what became of the promise; drift is said in words too."""
     if kept.measured_speedup is None:
         return None if kept.verdict == "unseen" else verdict(kept.verdict)
     said = f"measured {times(kept.measured_speedup)}{', drifted' if kept.verdict in DRIFTED else ''}"

@@ -51,7 +51,6 @@ def _progress(job: JobRow) -> Html:
 
 
 def _what(contents: Contents, job: JobRow) -> Child:
-    """Return what a plan was asked for; a request that cannot be read is only named by its kind."""
     try:
         asked = json.loads(_without_tables(job.request))
     except json.JSONDecodeError:

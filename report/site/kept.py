@@ -57,14 +57,11 @@ class KeptCell:
     Attributes:
         seen: by decoders where and as the plan promises, in order of time.
         blocks: speeds of all their blocks in order of time, tokens/s.
-        measured_speed: median of these, else of what validations measured, tokens/s; None where nothing was.
-        measured_speedup: of blocks over blocks that decoders ran plainly under the same conditions, else that of
-            validations; None where the one or the other was not measured.
-        tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else the middle of validations;
-            None where nobody counted.
+        measured_speed: median of these, else of validations, tokens/s; None without either.
+        measured_speedup: of blocks over plain blocks under the same conditions, else of validations, or None.
+        tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else of validations, or None.
         validated: when it was measured beside plain decoding, oldest first.
-        verdict: "slower" and "faster" are drift, found by the test that decoders use; "below" and "above" is a
-            measured speed outside the interval, which may be chance.
+        verdict: "slower" and "faster" are drift by the decoders' test; "below" and "above" may be chance.
     """
 
     cell: PlanCell

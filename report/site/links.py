@@ -86,5 +86,5 @@ def difference_page(older: int, newer: int) -> str:
 
 
 def digest(*parts: str) -> str:
-    """Return 16 hex digits that name some texts, whatever stands in them."""
+    """Return 16 hex digits that name some texts, whatever is in them."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -19,12 +19,10 @@ Attribute = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """Return an element.
+    """Return an element; `name` is known here and never a text of the store.
 
-    Args:
-        name: of the element, known here: never a text of the store.
-        children: elements as they are, texts escaped, None left out, iterables one after the other.
-        attributes: `class_` is class, `aria_label` is aria-label; True is the bare name, None and False leave it out.
+    Texts are escaped, None left out, iterables joined. `class_` is class, `aria_label` aria-label; True is the bare
+    name, None and False leave an attribute out.
     """
     head = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:

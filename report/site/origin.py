@@ -16,7 +16,7 @@ from .words import NONE, count, moment, plain_device, status
 
 
 def origin_part(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Html:
-    """Return what a plan was computed from, with the hashes that the store kept of it."""
+    """Return what a plan was computed from, with the hashes that the store has of it."""
     origin, name = plan.provenance, plan_page(row.id)
     said = note(
         f"{count(origin.candidates, 'candidate')} priced on {count(origin.texts, 'text')}, {origin.pruned:,} more "
@@ -52,7 +52,6 @@ def events_part(contents: Contents, links: Links, row: PlanRow) -> Html:
 
 
 def _others(contents: Contents, links: Links, row: PlanRow) -> Iterator[Html]:
-    """Yield links to the differences from the plan before and to the plan after."""
     own = contents.versions(setup_of(row))
     place = [each.id for each in own].index(row.id)
     for older, newer in ((place - 1, place), (place, place + 1)):

@@ -110,7 +110,6 @@ def _outcome(each: Standing) -> Child:
 
 
 def _span(factors: Sequence[float]) -> str:
-    """Return the least and the greatest of some speed-ups, or the only one."""
     least, greatest = times(min(factors)), times(max(factors))
     return least if least == greatest else f"{least} to {greatest}"
 
@@ -147,7 +146,6 @@ def _drift(contents: Contents, links: Links, found: Sequence[Standing]) -> Html:
 
 
 def _among(contents: Contents, found: Sequence[Standing]) -> str:
-    """Return which setups were looked into, where not all of them were."""
     return f" among the newest {len(found)} setups" if len(found) < len(contents.setups) else ""
 
 

@@ -11,7 +11,7 @@ from .markup import Child, Html, tag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What stands at one name; in a file it is a section of its own."""
+    """The page of one name; in a file it is a section of its own."""
 
     name: str
     title: str

@@ -80,7 +80,6 @@ def _lede(plan: Plan) -> str:
 
 
 def _ends(plan: Plan) -> str:
-    """Return where speculation stops paying, where it does."""
     ends = [
         f"at context {each.context:,}"
         + ("" if each.batch is None else f" up to a batch of about {each.batch:.0f}")
@@ -115,7 +114,6 @@ def _facts(contents: Contents, links: Links, row: PlanRow, plan: Plan) -> Iterat
 
 
 def _follows(row: PlanRow, engine: str | None) -> Html:
-    """Return who follows a plan that counts."""
     if engine is not None:
         return status(f"yes, for {engine}; our decoder does not follow it", "good")
     if is_guess(row.device):
@@ -161,7 +159,6 @@ def _outcome(cells: list[KeptCell], links: Links, name: str, left_out: str) -> H
 
 
 def _left_out(plan: Plan, observed: Observed, validated: Validated) -> str:
-    """Return what was kept beside a plan and says nothing of its promises, as sentences behind a space each."""
     elsewhere = len(observed.readable) - len(own_observations(plan, observed.readable))
     found = (
         (elsewhere, f"{count(elsewhere, 'report')} of decoders left out: of another device or number format."),

@@ -15,12 +15,7 @@ def refusal_page(links: Links, title: str, why: str) -> Page:
 
 
 def sign_in_page(where: str, fault: str = "") -> Page:
-    """Return the page that asks for a token.
-
-    Args:
-        where: path to go to afterwards.
-        fault: what was wrong with the last one.
-    """
+    """Return the page that asks for a token, then goes to the path `where`; `fault` says what was wrong before."""
     form = tag(
         "form",
         tag("input", type="text", autocomplete="username", value="spectune", hidden=True),  # for password managers

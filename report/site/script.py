@@ -1,7 +1,7 @@
 """What scripts add to the pages; everything can be read without them.
 
-A chart says what is under the pointer or the focus, arrow keys go from mark to mark, its axes may be spaced the other
-way, and a reader may look at one batch or some contexts alone. The choice of light or dark is remembered.
+Charts say what is under the pointer or focus, arrow keys move between marks, axes may be spaced the other way, and
+readers may choose batches and contexts. The choice of light or dark is remembered.
 """
 
 from __future__ import annotations

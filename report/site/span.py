@@ -18,7 +18,7 @@ class Scale:
     high: float
 
     def place(self, value: float) -> float:
-        """Return how far right a speed-up stands; one beyond the scale stands at its end."""
+        """Return how far right a speed-up lies; one beyond the scale lies at its end."""
         share = (value - self.low) / (self.high - self.low)
         return MARGIN + min(max(share, 0.0), 1.0) * (WIDTH - 2 * MARGIN)
 
@@ -30,7 +30,7 @@ def scale_of(cells: list[KeptCell]) -> Scale:
 
 
 def span(kept: KeptCell, scale: Scale) -> Html:
-    """Return the picture of a cell; its numbers stand beside it as text."""
+    """Return the picture of a cell; its numbers are beside it as text."""
     promise, middle = kept.cell.prediction, HEIGHT / 2
     low, said, high = (
         scale.place(each) for each in (promise.speedup_low, promise.speedup_over_plain, promise.speedup_high)

@@ -1,4 +1,4 @@
-"""How the plans stand: of every setup the one that counts, read, and beside what was measured of it."""
+"""How the plans do: of every setup the one that counts, beside its measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from .kept import DRIFTED, KeptCell, kept_cells
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One setup, the plan that counts for it, and whether it keeps its promises.
-
-    Attributes:
-        row: of the plan that counts; None where all are retired.
-        plan: None where it cannot be read; `fault` says why then.
-        cells: of the plan.
-    """
+    """One setup, its plan that counts, if any, and whether it keeps its promises; `fault`: why it cannot be read."""
 
     setup: Setup
     row: PlanRow | None
@@ -39,12 +33,7 @@ class Standing:
 
 
 def standings(contents: Contents, most: int) -> list[Standing]:
-    """Return how the plans stand, the setup with the newest plan first.
-
-    Args:
-        contents: of the store.
-        most: setups to look at; a store may have thousands.
-    """
+    """Return the standing of at most so many setups, that of the newest plan first; a store may have thousands."""
     return [_standing(contents, setup) for setup in list(contents.setups)[:most]]
 
 

@@ -1,7 +1,4 @@
-"""The colours of the pages: one accent, greys, a family of ordered lines, and tints for the cells of a plan.
-
-Every text keeps a contrast of 4.5:1 to what it stands on, tints included, every line and part of a bar 3:1.
-"""
+"""The pages' colours; texts keep a contrast of 4.5:1 on their background, tints included, lines and bars 3:1."""
 
 from __future__ import annotations
 

@@ -44,16 +44,9 @@ MOST_TRACES = 40
 
 
 def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Html:
-    """Return the report of a store as one HTML document.
+    """Return the report of a store, or of one plan and what it rests on (or NoPageError), as one HTML document.
 
-    Args:
-        store: what to report on.
-        plan_id: report on this plan and what it rests on; else on every plan that counts and all that was measured,
-            the newest first where there is very much.
-        now: when it is written; the present moment unless given.
-
-    Raises:
-        NoPageError: there is no such plan.
+    A whole store is every plan that counts and all measurements, the newest first where there is very much.
     """
     contents = Contents(store)
     written = f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -66,8 +59,6 @@ def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | No
 
 
 class _Chosen:
-    """What goes into the file."""
-
     def __init__(self, contents: Contents, plan_id: int | None) -> None:
         self._contents = contents
         self._is_of_one = plan_id is not None
@@ -84,7 +75,6 @@ class _Chosen:
         self._pairs = list(self._differences())
 
     def names(self) -> Iterator[str]:
-        """Yield the names of all pages in the file."""
         if not self._is_of_one:
             yield from (HOME, DRIFT, PLANS)
         yield from (plan_page(row.id) for row in self._rows)
@@ -94,8 +84,6 @@ class _Chosen:
         yield from (device_page(device.fingerprint) for device in self._devices)
 
     def pages(self, links: FileLinks) -> Iterator[Page]:
-        """Yield the pages in the order in which they are read."""
-
         def made(name: str, page_of: Callable[..., Page], *about: object) -> Page:
             try:
                 return page_of(self._contents, links, *about)
@@ -135,7 +123,6 @@ class _Chosen:
         return [*newest[0], *newest[1]][:MOST_SURFACES]
 
     def _differences(self) -> Iterator[tuple[PlanRow, PlanRow]]:
-        """Yield every plan of the file with the one made before it."""
         for row in self._rows:
             for older, newer in pairwise(self._contents.versions(setup_of(row))):
                 if newer.id == row.id:
@@ -160,7 +147,6 @@ def _replayed(row: TraceRow, plan: Plan) -> bool:
 
 
 def _with_contents(pages: list[Page]) -> Page:
-    """Return the first page with a list of the others below its head."""
     first, *others = pages
     listed = [tag("li", tag("a", page.title, href=f"#{page.anchor}")) for page in others]
     if not listed:

@@ -74,7 +74,7 @@ def is_guess(device: str) -> bool:
 
 
 def engine_of(device: str, workload: str) -> str | None:
-    """Return the engine that a plan filed so is for, which stands behind its workload; None for our own decoder."""
+    """Return the engine of a plan that is filed so, which follows its workload; None for our own decoder."""
     if mark_of(device) != ENGINE_PLAN:
         return None
     engine = workload.rpartition(" (")[2].removesuffix(")")
@@ -90,7 +90,7 @@ def apart(device: str, workload: str) -> str | None:
 
 
 def status(text: str, kind: str) -> Html:
-    """Return a few words with a sign, so that nobody needs the colour; kinds are those of SIGNS."""
+    """Return a few words with a sign, so that colour is not needed; kinds are those of SIGNS."""
     sign = tag("svg", SIGNS[kind], viewBox="0 0 12 12", aria_hidden="true")
     return tag("span", sign, text, class_=f"status is-{kind}")
 
@@ -101,5 +101,5 @@ def verdict(found: Verdict) -> Html:
 
 
 def plan_state(found: str) -> Html:
-    """Return what last happened to a plan: "kept" where nothing did."""
+    """Return the last event of a plan: "kept" where there is none."""
     return status(found, {"promoted": "good", "retired": "warning"}.get(found, "open"))

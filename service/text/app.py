@@ -46,17 +46,14 @@ class EndpointSettings:
     """How a target is served.
 
     Attributes:
-        name: what clients call the model.
+        name: of the model for clients.
         slots: requests decoded at once.
         longest: tokens of a request, prompt and new ones; None: as `Generator.session` has it.
         most: requests that may run or wait.
         temperature: of requests that name none.
-        api_key: that everybody has to give; None: nobody.
-        hosts: names under which it may be asked; any where empty. Keeps web pages of others from one without a key,
-            whose browser would ask under their own name.
-        prefix_caching: see `Generator.session`.
-        spare_slots: likewise.
-        warm: likewise.
+        api_key: required of all; None: of none.
+        hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
+        prefix_caching, spare_slots, warm: see `Generator.session`.
     """
 
     name: str
@@ -80,7 +77,6 @@ class Endpoint:
     """One target, its session, and the requests of everybody."""
 
     def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
-        """Take a generator that nobody else uses."""
         self._generator, self._settings, self._bounds = generator, settings, Settings()
         self._longest = 0
         self.worker = TextWorker(self._session, most=settings.most)
@@ -96,11 +92,7 @@ class Endpoint:
         return Starlette(routes=routes, exception_handlers=refusals, lifespan=self._living)
 
     def start(self) -> None:
-        """Decode from now on.
-
-        Raises:
-            SpectuneError: there is no memory for it, or no such room in the model.
-        """
+        """Begin to decode; raise SpectuneError where memory or the model has no room for it."""
         self._generator.request("a", GenerationSettings())  # a tokenizer may set itself up at its first text
         self.worker.start()
 
@@ -176,8 +168,6 @@ class Endpoint:
             await asyncio.to_thread(self.worker.stop)
 
     def _guarded(self, path: str, handler: Handler) -> Handler:
-        """Return a handler that lets in who may ask, and tells every refusal as clients read it."""
-
         async def guarded(request: HttpRequest) -> Response:
             try:
                 self._require_host(request)
@@ -214,7 +204,6 @@ class Endpoint:
             raise ProblemError(401, "invalid_api_key", told)
 
     async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[Prepare], form: Form) -> Response:
-        """Decode every prompt as often as is asked, and tell it at once or as it comes."""
         own = self._settings
         if asked.model != own.name:
             told = f"there is no model {asked.model!r:.80} here; this is {own.name}"

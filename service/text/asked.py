@@ -1,7 +1,6 @@
-"""What clients ask for, in the form of OpenAI's API, and what that means here.
+"""Requests of clients in the form of OpenAI's API, and their meaning here.
 
-Source: OpenAI's API reference, "Completions" and "Chat"; top_k, min_p, repetition_penalty and ignore_eos as vLLM adds
-them.
+Source: OpenAI's API reference, "Completions" and "Chat"; top_k, min_p, repetition_penalty and ignore_eos as in vLLM.
 """
 
 from __future__ import annotations
@@ -147,15 +146,7 @@ class Asked(BaseModel):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def settings(self, temperature: float, room: int) -> GenerationSettings:
-        """Return how an answer is decoded.
-
-        Args:
-            temperature: where it names none.
-            room: tokens that fit behind the prompt.
-
-        Raises:
-            RequestError: a setting is out of range.
-        """
+        """Return how an answer is decoded, in `room` tokens behind the prompt; RequestError for a wrong setting."""
         named = {
             "top_p": self.top_p,
             "top_k": None if self.top_k == -1 else self.top_k,  # vLLM's word for all
@@ -210,11 +201,7 @@ Kind = TypeVar("Kind", bound=Asked)
 
 
 def asked_of(kind: type[Kind], body: bytes) -> Kind:
-    """Return the request in a body.
-
-    Raises:
-        RequestError: it is none, or asks for what is not served here.
-    """
+    """Return the request in a body; raise RequestError where it is none, or asks for what is not served here."""
     try:
         asked = kind.model_validate_json(body)
     except ValidationError as error:
@@ -226,7 +213,6 @@ def asked_of(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _told(error: ValidationError) -> str:
-    """Return what is wrong first, in words: where, what it should be, and what was seen."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "the body"
     is_value = first["loc"] and first["type"] not in ("missing", "value_error")

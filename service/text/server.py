@@ -19,16 +19,11 @@ from .app import Endpoint, EndpointSettings
 
 
 def serve_text(load: Callable[[], Generator], listening: Listening, settings: EndpointSettings) -> None:
-    """Serve a target's text until the process is told to end.
-
-    Args:
-        load: returns what decodes, nobody else's; called when nothing else can be wrong any more.
-        listening: where.
-        settings: how.
+    """Serve a target's text until the process is told to end; `load` is called once nothing else can go wrong.
 
     Raises:
-        RequestError: it cannot or must not be served like this: others than this machine would ask and need no key, the
-            certificate is none, or another program listens there.
+        RequestError: others than this machine could ask without a key, the certificate is none, or another program
+            listens there.
         SpectuneError: the target cannot be loaded, or there is no room for its texts.
     """
     require_key(listening, settings.api_key)
@@ -51,7 +46,6 @@ class TextServer(uvicorn.Server):
     """Tells every open request that the endpoint ends, before it waits for answers to end."""
 
     def __init__(self, config: uvicorn.Config, endpoint: Endpoint) -> None:
-        """Take how to listen, and what answers."""
         super().__init__(config)
         self._endpoint = endpoint
 

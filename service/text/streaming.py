@@ -17,10 +17,9 @@ from .worker import Answer
 
 
 class Streamed(StreamingResponse):
-    """Server-sent events; whatever becomes of whoever reads them, their answers are left at the end."""
+    """Server-sent events; whatever becomes of their reader, their answers are left at the end."""
 
     def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
-        """Take the events, and what leaves their answers."""
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
         self._leave = leave
 
@@ -33,7 +32,7 @@ class Streamed(StreamingResponse):
 
 
 async def events_of(answers: Sequence[Answer], told: Told, *, tells_usage: bool) -> AsyncIterator[bytes]:
-    """Yield all answers as server-sent events, and what they took where that is to be told."""
+    """Yield all answers as server-sent events, and their usage where that is wanted."""
     news: asyncio.Queue[bytes | None] = asyncio.Queue()
     tasks = [asyncio.create_task(_followed(news, place, one, told)) for place, one in enumerate(answers)]
     try:
@@ -54,7 +53,6 @@ async def events_of(answers: Sequence[Answer], told: Told, *, tells_usage: bool)
 
 
 async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: Answer, told: Told) -> None:
-    """Put one answer's events into a queue, and None behind the last one."""
     is_first = True
     try:
         async for piece, done in answer.pieces():

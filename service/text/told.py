@@ -19,13 +19,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """How the answers to one request are told.
-
-    Attributes:
-        form: of the API.
-        model: its name.
-        choices: answers to each prompt, which stand behind one another.
-    """
+    """How a request's answers are told: the API's form, the model's name, and the number of answers to a prompt."""
 
     form: Form
     model: str
@@ -52,7 +46,6 @@ class Told:
         return {**self._head(is_chunk=True), "choices": [], "usage": self._usage(done)}
 
     def _usage(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
-        """Return how many tokens answers took; a prompt of several counts once."""
         first = done[:: self.choices]
         read = sum(len(answer.request.prompt) for answer, _ in first)
         new = sum(len(completion.tokens) for _, completion in done)

@@ -38,16 +38,9 @@ class Order:
 
 
 class Answer:
-    """What becomes known of one request; one task of an event loop reads it.
-
-    Attributes:
-        request: whose.
-        is_streamed: whether it is read piece by piece, and not only at its end.
-        completion: the whole, once it has ended.
-    """
+    """What becomes known of one request, read by one task: in pieces if `is_streamed`, and as the whole once ended."""
 
     def __init__(self, request: Request, *, is_streamed: bool) -> None:
-        """Belong to the event loop that runs."""
         self.request, self.is_streamed = request, is_streamed
         self.completion: Completion | None = None
         self._news, self._lock = asyncio.Event(), Lock()
@@ -67,15 +60,11 @@ class Answer:
         self._failure = error
 
     def hear(self) -> None:
-        """Let whoever reads know that there is more; the event loop's thread alone may."""
+        """Let the reader know that there is more; only the event loop's thread may."""
         self._news.set()
 
     async def pieces(self) -> AsyncIterator[tuple[str, Completion | None]]:
-        """Yield the text as it comes, as much at once as there is; with the last piece, which may be empty, the whole.
-
-        Raises:
-            SpectuneError: it was not decoded to its end.
-        """
+        """Yield the text as it comes, with the last piece, maybe empty, the whole; SpectuneError if it broke off."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -89,11 +78,7 @@ class Answer:
                 return
 
     async def whole(self) -> Completion:
-        """Return what it is when it has ended.
-
-        Raises:
-            SpectuneError: it was not decoded to its end.
-        """
+        """Return the whole at its end; raise SpectuneError where it was not decoded to its end."""
         async for _, done in self.pieces():
             if done is not None:
                 return done
@@ -118,14 +103,9 @@ class Served:
 
 
 class TextWorker:
-    """Decodes in a thread of its own, in one session after another should one fail.
-
-    Attributes:
-        served: counts; changed by the thread alone.
-    """
+    """Decodes in its own thread, which alone counts `served`; after a failed session it begins another."""
 
     def __init__(self, make: Callable[[], Session], *, most: int) -> None:
-        """Take what makes a session, and how many requests may run or wait."""
         self.served = Served()
         self._make, self._most = make, most
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
@@ -140,11 +120,7 @@ class TextWorker:
         self._begun: SimpleQueue[Exception | None] = SimpleQueue()
 
     def start(self) -> None:
-        """Make the session, and decode from now on.
-
-        Raises:
-            SpectuneError: there is no memory for it.
-        """
+        """Make the session and begin to decode; raise SpectuneError where memory has no room."""
         self._thread.start()
         failure = self._begun.get()
         if failure is not None:
@@ -210,7 +186,7 @@ class TextWorker:
         return answers
 
     def leave(self, answers: Sequence[Answer]) -> None:
-        """Take note that nobody reads answers any more; they are cancelled where they have not ended."""
+        """Note that answers have no reader any more; they are cancelled where they have not ended."""
         self._open -= len(answers)
         left = {id(answer) for answer in answers if answer.completion is None}
 
@@ -270,7 +246,6 @@ class TextWorker:
         return True
 
     def _told(self, event: Event) -> bool:
-        """Take an event; return whether somebody waits for it."""
         answer = self._answers.get(event.handle)
         if answer is None:  # of one that was taken back
             return False

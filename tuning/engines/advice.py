@@ -18,18 +18,13 @@ FIRST_TOKENS = (
 def counted_run(
     file: Path, file_format: CounterFormat | None = None, answers: int | None = None
 ) -> tuple[CountedAcceptance, tuple[float, ...], tuple[str, ...]]:
-    """Return what a server counted, acceptance by position over all of its rounds, and what is to be said about it.
+    """Return a server's counts, its acceptance by position over all rounds, and notes.
 
-    Rounds that draft nothing, as n-grams leave many, are in a server's times, but not among the rounds that its
-    acceptance is over.
-
-    Args:
-        file: a scrape of one server's counters.
-        file_format: of it; None: what its counters are called tells it.
-        answers: that were counted, where the file does not say: prefill yields the first token of each.
+    Rounds without a draft, frequent with n-grams, are in a server's times but not in its acceptance. `answers` tells
+    how many were counted, where the file does not: prefill yields the first token of each.
 
     Raises:
-        RequestError: it cannot be read, or tells nothing by position, or says itself how many answers there were.
+        RequestError: the file cannot be read, tells nothing by position, or itself says how many answers there were.
     """
     (run,) = read_counters(file, file_format or page_of(file)).acceptance
     if not run.by_position:

@@ -1,7 +1,7 @@
-"""An engine's counters as an observation of the plan that the engine was given, kept beside it with their source.
+"""An engine's counters as an observation of the plan that it ran, stored beside the plan with their source.
 
-Rounds that kept k tokens or more are the unconditional acceptance of position k times the rounds, so counters that tell
-both are the histogram that an observation holds. They tell no time: an observation of them judges no promised speed.
+Rounds that accepted k tokens or more are the unconditional acceptance of position k times the rounds: so counters give
+the histogram of an observation. They tell no time, and judge no promised speed.
 """
 
 from __future__ import annotations
@@ -36,15 +36,8 @@ def counted_observation(
 ) -> Observation:
     """Return what a file of counters says of one cell of a plan.
 
-    Args:
-        found: read from the file.
-        plan: which the engine was given.
-        plan_id: in the store.
-        place: batch and context of the cell; None where the plan's cells leave no choice.
-        file: that was read; its name and sha256 are kept.
-        file_format: how it was read.
-        spectune: version that reads it.
-        now: the moment of the import, ISO 8601; when it was counted is not told.
+    `place` is batch and context of the cell; None where the plan leaves no choice. The file's name and sha256 are
+    stored. `now` is the time of import (ISO 8601): the counters do not say when they were counted.
 
     Raises:
         RequestError: the counters tell no rounds or no positions, or the place is no single cell of the plan.
@@ -107,7 +100,7 @@ def _cell(plan: Plan, batch: int | None, context: int | None) -> PlanCell:
 
 
 def _observed(one: CountedAcceptance, cell: PlanCell) -> CellObservation:
-    """Return counts as rounds: kept[1 + k] of them kept exactly k drafted tokens."""
+    """Return counts as rounds: kept[1 + k] of them accepted exactly k drafted tokens."""
     assert one.drafts is not None
     length = len(one.by_position)
     at_least = [one.drafts, *(round(one.drafts * rate) for rate in one.by_position), 0]

@@ -1,10 +1,8 @@
 """What an engine counted while it decoded, brought to one definition of acceptance.
 
-Acceptance here is unconditional by position: of all rounds, the share in which the first k drafted tokens were kept. A
-round then yields 1 + the sum over positions, its own token included. Counters say nothing of which text they were
-counted at, so they are no acceptance trace: only chains as long as what was drafted follow from them.
-
-A reader per format is listed in `READERS`; docs/import.md says what each converts.
+Acceptance here is unconditional by position: the share of all rounds that accepted the first k drafted tokens. A round
+yields 1 + the sum over positions. Counters do not say at which text they were counted, so they are no acceptance trace:
+only chains no longer than those drafted follow from them. docs/import.md says what each of `READERS` converts.
 """
 
 from __future__ import annotations
@@ -44,18 +42,12 @@ Json = dict[str, Any]  # JSON values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedAcceptance:
-    """What was kept of an engine's drafts.
+    """What an engine accepted of its drafts.
 
-    Attributes:
-        about: what tells it from others of the same file, e.g. "batch 4".
-        by_position: unconditional acceptance of the first, second, ... drafted token; empty where it is not told.
-        tokens_per_round: its own token included.
-        drafts: rounds that were counted, None where that is not told.
-        rounds: likewise, with those that drafted nothing.
-        has_first_tokens: whether first tokens of answers, which prefill yields, are counted as rounds: nobody says how
-            many there are.
-        step_ms: of a whole round of all sequences, drafting and host included; None where it is not told.
-        notes: what is not certain about it.
+    `about` tells it from others of the file, e.g. "batch 4". `by_position` is empty where positions are not known.
+    `drafts` are rounds that drafted, `rounds` all; None where not known. `has_first_tokens`: the rounds include the
+    first token of each answer, which prefill yields, of unknown number. `step_ms` is a whole round of all sequences,
+    host included.
     """
 
     about: str
@@ -106,11 +98,7 @@ class Counted:
 
 
 def read_counters(path: Path, file_format: CounterFormat) -> Counted:
-    """Return what a file says.
-
-    Raises:
-        RequestError: it cannot be read, or is not of the format, or its counts contradict each other.
-    """
+    """Return what a file of counters says; RequestError for another format, or counts that contradict each other."""
     text = _read(path, f"a file of the format {file_format}")
     try:
         return READERS[file_format](text)
@@ -129,11 +117,7 @@ def _read(path: Path, wanted: str) -> str:
 
 
 def page_of(path: Path) -> CounterFormat:
-    """Return which engine's metrics page a file is.
-
-    Raises:
-        RequestError: it cannot be read, or is no page that tells acceptance by position.
-    """
+    """Return the engine of a metrics page; RequestError where it cannot be read or lacks acceptance by position."""
     text = _read(path, "a metrics page")
     for prefix, file_format in PAGES.items():
         if re.search(rf"^{prefix}", text, re.MULTILINE):
@@ -155,10 +139,10 @@ def _llama(text: str) -> Counted:
 def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
     """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
 
-    Every round yields a token beside those that were accepted; prefill yields the first token of each answer. So
-    what was `generated` tells all rounds: those tokens, less the accepted ones, less one per answer.
+    Each round yields a token beside the accepted ones, and prefill the first of each answer. So all rounds are the
+    `generated` tokens, less the accepted ones, less one per answer.
 
-    Source: vLLM's spec_decode counters, and llama.cpp's of the same names since pull request 26389.
+    Source: vLLM's spec_decode counters; llama.cpp has the same names since pull request 26389.
     """
     start = f"{prefix}spec_decode_num_"
     drafts, drafted = _summed(text, f"{start}drafts"), _summed(text, f"{start}draft_tokens")
@@ -186,7 +170,6 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
 
 
 def _answers(text: str, prefix: str) -> float | None:
-    """Return how many answers a page counts, None where it counts none."""
     pages = ([value for _, value in _samples(text, prefix + name)] for name in ANSWERS[prefix])
     return next((sum(values) for values in pages if values), None)
 
@@ -202,7 +185,6 @@ def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
 
 
 def _summed(text: str, name: str) -> float:
-    """Return a counter over all engines of one server."""
     found = _samples(text, name)
     if not found:
         raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")
@@ -224,8 +206,8 @@ def _by_position(text: str, name: str) -> dict[int, float]:
 def _sglang_bench(text: str) -> Counted:
     """Return the acceptance of SGLang's `bench_speculative.py`: one JSON object per server that was tried.
 
-    `acc_length` counts a round's own token. At top-k 1, the tokens of k steps over those of k - 1 are the acceptance of
-    position k, as far as separate runs tell it; a gap in the steps ends what is known by position.
+    `acc_length` includes a round's own token. At top-k 1, the tokens of k steps less those of k - 1 are the acceptance
+    of position k, as far as separate runs tell it; the first gap in the steps ends that.
     """
     rows: list[Json] = [json.loads(line) for line in text.splitlines() if line.strip()]
     if not rows:
@@ -267,7 +249,6 @@ def _benched(row: Json, batch: int, fitted: Sequence[float], moves: Sequence[flo
 
 
 def _sglang_sps(text: str) -> Counted:
-    """Return the steps of SGLang's SPS table: steps per second by tokens that all sequences verify together."""
     table = json.loads(text)
     if "sample_batch_tokens" not in table:
         raise RequestError(
@@ -280,8 +261,8 @@ def _sglang_sps(text: str) -> Counted:
 def _trtllm_bench(text: str) -> Counted:
     """Return the acceptance of a `trtllm-bench --report_json`: means over requests, nothing by position.
 
-    It divides an answer's tokens by its decoding iterations, prefill among them: N / (R + 1) for the N - 1 tokens of
-    R rounds. The mean length of answers tells the tokens of a round.
+    It divides an answer's N tokens by its iterations with prefill, N / (R + 1) for R rounds. With the mean answer
+    length that gives the tokens of a round.
 
     Source: TensorRT-LLM, `StatsKeeper.generate_statistics_summary`.
     """

@@ -13,23 +13,14 @@ Encode = Callable[[Sequence[str]], list[tuple[int, ...]]]
 
 
 def cut_prompts(encode: Encode, texts: Sequence[str], most: int) -> list[tuple[int, ...]]:
-    """Return the last tokens of prompts, behind the one that begins every text where the engine writes one.
-
-    Args:
-        encode: the engine's own, which does not say whether it writes one.
-        texts: the prompts.
-        most: tokens to be kept of each.
-    """
+    """Return the last `most` tokens of each prompt, behind the start token where the engine's encoder writes one."""
     *encoded, first, second = encode([*texts, *PROBES])
     begin = first[:1] if first[:1] == second[:1] else ()
     return [_cut(tokens, most, begin) for tokens in encoded]
 
 
 def require_room(facts: EngineFacts, prompts: Sequence[tuple[int, ...]], new_tokens: int) -> None:
-    """Raise RequestError where a prompt and its text need more positions than the engine's target is known to have.
-
-    Some engines end such a text early, others go on and write nonsense.
-    """
+    """Raise RequestError for texts beyond the target's known positions: engines end them early, or write nonsense."""
     if facts.positions is not None:
         asked = [Request(prompt=prompt, max_new_tokens=new_tokens) for prompt in prompts]
         require_positions(asked, facts.positions, "lower --max-new-tokens or --max-prompt-tokens")

@@ -1,7 +1,6 @@
-"""What a plan that was measured in an engine is exported by: the engine's own records, every way priced on them.
+"""What exports a plan that was measured in an engine: every policy, priced on the engine's own records.
 
-A plan lists the fastest way of every other source, and no other length of its own. One server has one line for all
-concurrencies, and the best one may be in no cell.
+A plan lists one length of each source, but a server's one line for all concurrencies may be best with one in no cell.
 """
 
 from __future__ import annotations
@@ -26,17 +25,12 @@ LEAST = 1e-9  # of a speed, whatever its error
 
 
 def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
-    """Return the prices of ways in every cell of a plan, on the newest records of the engine it was made for.
+    """Return the prices of policies in every cell of a plan, on the newest records of its engine.
 
-    Of all ways these are the plan's own and those that one line may be, see `_sure_over_all`.
-
-    Args:
-        plan: that was measured in the engine.
-        engine: by name.
-        store: that holds its records.
+    They are the plan's own policies and those of `_sure_over_all`.
 
     Raises:
-        StoreError: the records are not there.
+        StoreError: the records are missing.
         RequestError: a concurrency was not profiled.
         PlanError: the records do not fit together, or are not of the plan's drafters.
     """
@@ -64,10 +58,9 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
 
 
 def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
-    """Return the ways that one line over all concurrencies may be: timed, or surely better over all of them together.
+    """Return the policies fit for one line over all concurrencies: timed, or surely better together (`sure_of`).
 
-    That is better by more than an untimed length is unsure of, as `sure_of` has it for one concurrency. A chain whose
-    length nobody timed may be one, too: it lies between timed ones of its drafter, whose forwards tell most of it.
+    A chain between two timed lengths of its drafter counts as well: their forwards tell most of its cost.
     """
     by_way: dict[Way, list[Offer]] = {}
     for offer in (one for own in offers for one in own):
@@ -80,7 +73,6 @@ def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:
 
 
 def _is_between(way: Way, offers: Mapping[Way, Sequence[Offer]]) -> bool:
-    """Return whether a way is a chain between two lengths of its drafter that were timed."""
     policy, drafter = way
     timed = [
         other.length
@@ -91,7 +83,7 @@ def _is_between(way: Way, offers: Mapping[Way, Sequence[Offer]]) -> bool:
 
 
 def _mean_log(offers: Sequence[Offer], *, is_sure: bool = False) -> float:
-    """Return the mean logarithm of speeds; with `is_sure` of what is left of them by their error."""
+    """Return the mean logarithm of speeds; with `is_sure`, of the speeds less their error."""
     return fmean(math.log(offer.tokens_per_s * max(LEAST, 1.0 - offer.cost.error * is_sure)) for offer in offers)
 
 
@@ -102,7 +94,6 @@ def _require_same_drafters(plan: Plan, held: dict[str, ModelIdentity]) -> None:
 
 
 def _require_own_ways(plan: Plan, known: dict[Staged, dict[Place, float]]) -> None:
-    """Raise PlanError where what a plan chose has no price any more."""
     for cell in plan.cells:
         if (cell.batch, cell.context) not in known.get((cell.policy, cell.drafter), {}):
             raise PlanError(f"{cell.policy.label} has no price at {cell.batch} sequences; profile and plan again")

@@ -27,11 +27,7 @@ PLAIN_ROLE, ROLE, LOOKUP_ROLE = "round:plain", "round:", f"round:{LOOKUP}:"
 
 
 def setting_of(engine: MeasuredEngine, way: Way) -> Setting | None:
-    """Return the setting that decodes a way; None for plain decoding.
-
-    Raises:
-        MeasurementError: the engine has none.
-    """
+    """Return the engine setting for a policy, None for plain decoding; raise MeasurementError where it has none."""
     policy, drafter = way
     if isinstance(policy, PlainPolicy):
         return None
@@ -63,15 +59,13 @@ def way_of(engine: MeasuredEngine, setting: Setting) -> Way | None:
 def inputs_of_surfaces(
     surfaces: Sequence[LatencySurface], traces: Sequence[AcceptanceTrace], identities: Identities
 ) -> EngineInputs:
-    """Return what a plan is computed from.
+    """Return the plan inputs of one engine's surfaces.
 
-    Args:
-        surfaces: of one engine: roles "round:plain", "round:KEY" of a drafter, "round:lookup:..." of a search.
-        traces: of every drafter, along the same texts; at least one for the texts themselves.
-        identities: whose keys the roles name.
+    Roles are "round:plain", "round:KEY" of a drafter, "round:lookup:..." of a search. All drafters' traces are along
+    the same texts; at least one is needed for the texts.
 
     Raises:
-        MeasurementError: a role names nobody among the drafters.
+        MeasurementError: a role names no known drafter.
     """
     timed: dict[int, list[TimedSetting]] = {}
     for surface in surfaces:

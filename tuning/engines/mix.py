@@ -1,9 +1,8 @@
 """How much heavier the rounds of some turns were than those of the recorded texts, where the text itself drafts.
 
-A model drafts in every round, so that its rounds cost the same on any text. N-grams are found in a share of the rounds
-that hangs on the text: the few short texts of a profile's turns are another mix of light and heavy rounds than all of
-the recorded ones. What was really drafted in the turns is counted; the line of costs through all settings
-(`planner/engines/costs.py`) then says what the other mix costs.
+A model drafts in every round, at one cost on any text. N-grams are found in a share of rounds that depends on the text,
+and the few short texts of a profile's turns are another mix than the recorded ones. The turns' drafts are counted, and
+the line of costs through all settings (`planner/engines/costs.py`) prices the other mix.
 """
 
 from __future__ import annotations
@@ -22,17 +21,7 @@ from .turns import Key, Turn
 def heavier_than_recorded(
     turns: Mapping[Key, Sequence[Turn]], ways: Mapping[Key, Way], inputs: EngineInputs, walks: Mapping[Way, Walk]
 ) -> dict[Key, float]:
-    """Return what the mix of rounds in turns costs, over what that of the recorded texts does.
-
-    Args:
-        turns: of every setting.
-        ways: what each setting decodes.
-        inputs: with what was timed in these very turns.
-        walks: of every candidate, as `walks_of` returns them.
-
-    Returns:
-        a factor for every setting whose text drafts in both; the others are no mix.
-    """
+    """Return the cost of the rounds in turns over that of the recorded texts, per setting whose text drafts in both."""
     if inputs.pads_ngrams:  # such an engine's rounds cost the same whatever was found
         return {}
     factors: dict[Key, float] = {}
@@ -50,9 +39,9 @@ def heavier_than_recorded(
 
 
 def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
-    """Return what the rounds of turns looked like; None where no text drafted.
+    """Return the mean shape of the rounds in turns; None where no text drafted.
 
-    Where an engine counts drafted tokens alone, as few rounds drafted as there can have been: copies are mostly full.
+    Without a count of drafting rounds, assume the fewest that could draft the tokens: copies are mostly full.
     """
     policy, _ = way
     samples = [turn.sample for turn in turns]
@@ -69,5 +58,4 @@ def _seen(way: Way, turns: Sequence[Turn]) -> RoundShape | None:
 
 
 def _fewest(sample: Sample, length: int) -> int:
-    """Return in how many rounds the texts of a sample drafted at least."""
     return sum(math.ceil(text.drafted / length) for text in sample.texts)

@@ -22,11 +22,7 @@ COUNTING = ("i64", "i32", "boolean", "string", "u1")  # element types of shapes,
 
 
 def identify_engine_models(models: Models) -> Identities:
-    """Return who the models are; a folder is who it is for our own decoder, so that their traces are shared.
-
-    Raises:
-        ModelError: there is no model at a path, or it cannot be read.
-    """
+    """Return the models' identities, the same as for our own decoder; ModelError for an unreadable one."""
     return Identities(
         target=identify_engine_model(models.target),
         drafters={name: identify_engine_model(path, name) for name, path in models.drafters.items()},
@@ -34,10 +30,9 @@ def identify_engine_models(models: Models) -> Identities:
 
 
 def identify_engine_model(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a GGUF file, a folder of OpenVINO or one of Hugging Face.
+    """Return the identity of a GGUF file, an OpenVINO folder or a Hugging Face folder.
 
-    A folder with weights of both kinds is who its safetensors say: what an engine makes of them is another form of
-    the same model, as it is where spectune converts it.
+    With weights of both kinds the safetensors count: the engine's form is another one of the same model.
 
     Raises:
         ModelError: it is none of these, or cannot be read.
@@ -47,9 +42,9 @@ def identify_engine_model(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:
-    """Return the identity of a folder of OpenVINO: its weights and the graph that reads them; needs no OpenVINO.
+    """Return the identity of an OpenVINO folder by its weights and graph; needs no OpenVINO.
 
-    The tokenizer is the one of Hugging Face where it lies there too, else OpenVINO's own.
+    The tokenizer is that of Hugging Face where there is one, else OpenVINO's own.
 
     Raises:
         ModelError: the weights are missing, or the graph is no XML.
@@ -71,10 +66,7 @@ def identify_openvino(path: Path, name: str | None = None) -> ModelIdentity:
 
 
 def _constants(graph: Path) -> int:
-    """Return how many numbers a graph's weights hold, each place of its .bin counted once.
-
-    Scales and zero points of quantised weights are among them: about one number more for every group.
-    """
+    """Return how many numbers a graph's weights hold, scales and zero points too, each place of its .bin once."""
     held: dict[str, int] = {}
     try:
         for _, layer in ElementTree.iterparse(graph):

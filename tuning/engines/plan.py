@@ -1,4 +1,4 @@
-"""The plan job for another engine: who drafts in it, how many tokens, or nobody, at each concurrency."""
+"""The plan job for another engine: which drafter, if any, and how many tokens, at each concurrency."""
 
 from __future__ import annotations
 
@@ -55,10 +55,9 @@ class EnginePlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecords:
-    """What the store holds of an engine with a target: surfaces of one regime, traces along the same texts.
+    """The store's records of an engine with a target: surfaces of one regime, traces along the same texts.
 
-    Attributes:
-        paces: of the device in earlier validations of the engine's plans over its pace when it was profiled.
+    `paces` are the device's in earlier validations, over its pace when it was profiled.
     """
 
     surfaces: tuple[LatencySurface, ...]
@@ -69,12 +68,9 @@ class EngineRecords:
 
 
 def plan_engine(request: EnginePlanRequest, store: Store, guard: Guard = unguarded) -> tuple[int, Plan]:
-    """Return a plan's number and the plan, kept in the store apart from plans of our own decoder.
+    """Solve an engine's plan, store it apart from our own decoder's plans, and return its number and itself.
 
-    Args:
-        request: for which engine and load.
-        store: with its records.
-        guard: entered with the plan's document before it is kept.
+    `guard` is entered with the plan's document before it is stored.
 
     Raises:
         StoreError: the engine was not profiled with this target here.
@@ -128,24 +124,15 @@ def solve_engine(request: EnginePlanRequest, records: EngineRecords) -> Plan:
 
 
 def offers_of_records(request: EnginePlanRequest, records: EngineRecords) -> dict[int, list[Offer]]:
-    """Return every way by concurrency, priced as a plan of these records prices it; plain decoding is the first.
-
-    Raises:
-        RequestError: a concurrency was not profiled.
-        PlanError: the records do not fit together.
-    """
+    """Return every policy by concurrency as a plan prices it, plain first; errors as of `plan_engine`."""
     inputs, walks = _pooled(_of_concurrencies(request, records.surfaces), records)
     return {concurrency: offers_at(inputs, walks, concurrency) for concurrency in sorted(inputs.timed)}
 
 
 def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
-    """Return what the store holds: the surfaces that were timed last on the workload, and the traces of their drafters.
+    """Return the surfaces timed last on the workload, and their drafters' traces; StoreError where any is missing.
 
-    Where the engine was timed on other workloads only, what drafting models cost is known, and what n-grams do is not:
-    these are left out and a note says so.
-
-    Raises:
-        StoreError: something is missing.
+    Timed only on other workloads, an engine has no n-grams (a note says so): only models cost the same there.
     """
     start = f"engine:{request.engine}-"
     timed = timed_on(request.device.fingerprint, store)
@@ -172,14 +159,13 @@ def records_of(request: EnginePlanRequest, store: Store) -> EngineRecords:
 
 
 def _pooled(surfaces: Sequence[LatencySurface], records: EngineRecords) -> tuple[EngineInputs, dict[Way, Walk]]:
-    """Return what a plan is computed from, and what every way does on its texts."""
     as_timed = inputs_of_surfaces(surfaces, records.traces, records.identities)
     walks = walks_of(as_timed)
     return pooled(as_timed, walks), walks
 
 
 def _timed_before(plain: SurfaceRow, drafters: Mapping[str, ModelIdentity], timed: Timed) -> tuple[str, ...]:
-    """Say which drafters were timed by an earlier profile than plain decoding was: drift is known within one alone."""
+    """Name the drafters timed by an earlier profile than plain decoding: drift is known only within one."""
     last = datetime.fromisoformat(plain.newest)
     names = [
         name
@@ -214,7 +200,6 @@ def _traces(request: EnginePlanRequest, store: Store) -> Sequence[AcceptanceTrac
 
 
 def _of_concurrencies(request: EnginePlanRequest, surfaces: Sequence[LatencySurface]) -> list[LatencySurface]:
-    """Return the surfaces' cells of the wanted concurrencies alone."""
     wanted = request.concurrencies
     if missing := [c for c in wanted if c not in surfaces[0].batches]:
         known = ", ".join(map(str, surfaces[0].batches))

@@ -1,16 +1,15 @@
-"""What rounds of n-grams cost, told by all settings that were timed together: one timing's luck is no price.
+"""What rounds of n-grams cost, from all settings timed together: one timing's luck is no price.
 
-What is copied is verified at one price, whichever search found it (`planner/engines/costs.py`). So the distances of all
-timings from the line of costs tell one curve over the length:
+A copy is verified at one price, whichever search found it (`planner/engines/costs.py`). So the distances of all timings
+from the line of costs give one curve over the length:
 
     y_L   = mean of log(ms / line) over searches of length L, weighted by 1 / error^2; its error is e_L
     m     = mean of y_L over lengths, weighted likewise
     t^2   = what the lengths differ by beyond their errors, at least 0
     curve = m + t^2 / (t^2 + e_L^2) (y_L - m)
 
-Searches that remember what they decoded (`planner/engines/mapped_ngrams.py`) draft seldom and much, others often and
-little: each of the two kinds has a curve of its own. Timed 2 % apart by luck, two searches would else be chosen between
-by that luck, and not by what their drafts keep.
+Searches with a memory (`planner/engines/mapped_ngrams.py`) draft seldom and much, others often and little: each kind
+has its own curve. Else 2 % of timing luck would choose between two searches, and not what their drafts keep.
 
 Source: t^2 by moments, DerSimonian and Laird 1986, Controlled Clinical Trials 7(3).
 """
@@ -44,22 +43,12 @@ class Pooled:
 
 
 def pooled(inputs: EngineInputs, walks: Mapping[Way, Walk]) -> EngineInputs:
-    """Return inputs in which every search for n-grams has a price at every length that any of them was timed at.
-
-    Args:
-        inputs: as timed.
-        walks: of every candidate, as `walks_of` returns them; a search that finds nothing on the texts has none.
-    """
+    """Return inputs with a price for every search that finds n-grams, at each length at which any was timed."""
     return replace(inputs, timed={concurrency: _pooled_at(inputs, walks, concurrency) for concurrency in inputs.timed})
 
 
 def shrunk(values: Sequence[float], errors: Sequence[float]) -> list[Pooled]:
-    """Return values pulled toward their common mean as far as their errors explain why they differ.
-
-    Args:
-        values: one or more.
-        errors: standard errors, positive.
-    """
+    """Return values pulled to their common mean as far as their standard errors (positive) explain the differences."""
     found, variances = np.array(values), np.square(errors)
     weights = 1.0 / variances
     middle = float((weights * found).sum() / weights.sum())
@@ -92,7 +81,6 @@ def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int
 def _of_one_curve(
     searched: Mapping[LookupPolicy, TimedSetting], costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk]
 ) -> list[TimedSetting]:
-    """Return what searches cost that share a curve: their common deviation from the line, by length."""
     away: dict[int, list[tuple[float, float]]] = {}
     for policy, one in searched.items():
         line_ms = _line_ms(costs, inputs, walks, (policy, LOOKUP))
@@ -112,17 +100,14 @@ def _of_one_curve(
 
 
 def _searches(policies: Mapping[LookupPolicy, TimedSetting]) -> list[LookupPolicy]:
-    """Return a policy of each search, whatever its length."""
     return list({(one.max_ngram, one.min_ngram, one.occurrence): one for one in policies}.values())
 
 
 def _line_ms(costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
-    """Return what the line through all sources says of a round whose text drafts."""
     return costs.rest_ms(shape_of(inputs, way, walks[way]))
 
 
 def _mean(own: Sequence[tuple[float, float]]) -> Pooled:
-    """Return the mean of values with errors, weighted by their certainty."""
     weights = [1.0 / error**2 for _, error in own]
     value = sum(weight * one for weight, (one, _) in zip(weights, own, strict=True)) / sum(weights)
     return Pooled(value=value, error=math.sqrt(1.0 / sum(weights)))

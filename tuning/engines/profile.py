@@ -1,13 +1,12 @@
 """The profile job for another engine: what its rounds cost in its own regime, and how good each drafter is there.
 
-Few settings are timed, in one race: plain decoding, every drafter at its longest, every search for n-grams at two
-lengths; and other lengths of a drafter that may come out ahead. From them and the drafters' traces every other setting
-is priced (`planner/engines/choice.py`). What comes out ahead then races plain decoding, so that a plan's own choice
-rests on its own careful measurement, and on that of another length of the same source. A machine's arithmetic slows
-down and its memory does not, or the other way round: settings that were timed minutes apart would be told apart by
-that. All of it lies in the store as surfaces whose role is "round:WHO" and whose regime is the engine's on the workload
-(`workload.py`): milliseconds of a round that drafts as the recorded texts let it (`mix.py`). A plan reads what searches
-for n-grams took as one curve (`pooling.py`).
+One race times few settings: plain decoding, every drafter at its longest, every search for n-grams at two lengths, and
+drafter lengths that may win. These and the traces price all others (`planner/engines/choice.py`). The winner then races
+plain decoding and another length of its source, so that the choice rests on a careful measurement of its own. All race
+in turns: a machine's arithmetic and memory slow down apart, so that timings minutes apart would show that instead.
+
+The store holds surfaces with the role "round:WHO" and the engine's regime on the workload (`workload.py`): milliseconds
+of a round that drafts as the recorded texts let it (`mix.py`). A plan reads all searches as one curve (`pooling.py`).
 """
 
 from __future__ import annotations
@@ -95,17 +94,7 @@ class EngineProfile:
 def profile_engine(
     request: EngineRequest, engine: MeasuredEngine, store: Store, *, progress: Progress
 ) -> EngineProfile:
-    """Measure an engine and keep it in the store.
-
-    Args:
-        request: what to profile.
-        engine: bound to the request's models.
-        store: where everything goes; nothing of a profile that is stopped is kept.
-        progress: told each step.
-
-    Raises:
-        SpectuneError: a model, prompt or the engine is not fit; nothing was kept then.
-    """
+    """Measure an engine and store the result; what is stopped or fails (SpectuneError) stores nothing."""
     start = time.monotonic()
     device, identities = detect("cpu"), identify_engine_models(request.models)
     facts = engine.facts
@@ -149,7 +138,6 @@ def _timed(
     traces: Sequence[AcceptanceTrace],
     progress: Progress,
 ) -> tuple[LatencySurface, ...]:
-    """Return the surfaces of the settings that tell about all others, and of those that come out ahead."""
     room = max(len(prompt) for prompt in prompts) + request.max_new_tokens + 2 * max(*request.lengths, 16)
     context = int(statistics.median(len(prompt) for prompt in prompts)) + request.max_new_tokens // 2
     maker = SurfaceMaker(
@@ -176,13 +164,12 @@ def _timed(
 
 
 def _turns_at(concurrency: int, request: EngineRequest) -> int:
-    """Return how many turns a race takes: those of few sequences are short, and as noisy as they are short."""
+    """Return how many turns a race takes: those of few sequences are short, and so noisy."""
     most = max(request.concurrencies)
     return request.turns * (ALONE if most == min(request.concurrencies) else min(MOST_OFTEN, most // concurrency))
 
 
 def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
-    """Return the ways that are timed first: plain, every drafter at its longest, every search for n-grams at two."""
     longest = ChainPolicy(length=max(request.lengths))
     chains: list[Way] = [(longest, drafter.name) for drafter in engine.drafters]
     searches = [way for way in (way_of(engine, setting) for setting in engine.ngrams()) if way is not None]
@@ -190,10 +177,7 @@ def _first_ways(request: EngineRequest, engine: MeasuredEngine) -> list[Way]:
 
 
 def _spread(searches: Sequence[Way]) -> list[Way]:
-    """Return two ways of each search, the pairs of lengths in turn.
-
-    Copies cost the same whoever finds them (`pooling.py`), so that these tell the costs of all.
-    """
+    """Return two lengths of each search, the pairs in turn: a copy costs the same in all (`pooling.py`)."""
     by_search: dict[str, list[Way]] = {}
     for way in searches:
         by_search.setdefault(source_of(way), []).append(way)
@@ -206,13 +190,12 @@ def _spread(searches: Sequence[Way]) -> list[Way]:
 
 
 def _copying(stall: Stable, maker: SurfaceMaker, concurrency: int, ways: Sequence[Way]) -> list[Way]:
-    """Return the searches for n-grams that are not hopeless yet; rounds of drafters all cost the same, and wait."""
+    """Return the searches for n-grams that may still win; drafters' rounds all cost the same, and wait."""
     near = {offer.way for offer in _offers(stall, maker, LIKELY)[concurrency]}
     return [way for way in ways if isinstance(way[0], LookupPolicy) and way in near]
 
 
 def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineRequest) -> list[Way]:
-    """Return the lengths of drafters that were not timed yet, and are not hopeless at any length."""
     others = [ChainPolicy(length=length) for length in sorted(set(request.lengths))[:-1]]
     near = [offer.way for offer in _offers(stall, maker, NEAR)[concurrency]]
     names = dict.fromkeys(drafter for policy, drafter in near if isinstance(policy, ChainPolicy))
@@ -220,7 +203,6 @@ def _near(stall: Stable, maker: SurfaceMaker, concurrency: int, request: EngineR
 
 
 def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
-    """Return settings whose promise is near the best one of their concurrency, the best first, and its rival."""
     found: list[Key] = []
     for concurrency, offers in _offers(stall, maker, CLOSE).items():
         by_source: dict[Source, list[Offer]] = {}
@@ -233,23 +215,21 @@ def _ahead(stall: Stable, maker: SurfaceMaker) -> list[Key]:
 
 
 def _rivals(way: Way, offers: Sequence[Offer]) -> list[Way]:
-    """Return the best way of the same source with another length that was timed; none where no such one is near."""
     length = way[0].max_verify_tokens
     return [one.way for one in offers if one.is_timed and one.way[0].max_verify_tokens != length][:1]
 
 
 def _best_of(offers: Sequence[Offer]) -> Way:
-    """Return the best way of one source, given the best first.
+    """Return the best policy of one source, given the offers best first.
 
-    A model's forwards tell most of what its chains cost, so that what lies between two lengths may be timed next. What
-    copies of a length that nobody timed cost is more of a guess.
+    Forwards tell most of the cost of a model's chains, so an untimed length between two may be next. The cost of copies
+    at an untimed length is more of a guess.
     """
     way = offers[0].way
     return way if isinstance(way[0], ChainPolicy) else sure_of(offers)[0].way
 
 
 def _offers(stall: Stable, maker: SurfaceMaker, share: float) -> dict[int, list[Offer]]:
-    """Return what is promised by what was timed so far, no less than a share of the best one's, the best first."""
     as_timed = inputs_of_surfaces(maker.surfaces(stall.turns), maker.traces, maker.identities)
     walks = maker.walks(as_timed)
     inputs = pooled(as_timed, walks)

@@ -32,12 +32,7 @@ def engine_prompts(
 ) -> EnginePrompts:
     """Return prompts in tokens, each later turn behind the engine's own answers to the turns before it.
 
-    Args:
-        engine: whose target reads them.
-        target: where that lies; its chat template is read there.
-        prompts: of the job.
-        new_tokens: of an answer, and of what is decoded behind a prompt.
-        most: tokens of a prompt; None: as many as the target has positions for.
+    The chat template is at the target's path. `new_tokens` counts for answers too; `most` None is what positions allow.
     """
     notes = []
     template = _template_of(target) if any(prompt.messages for prompt in prompts) else None
@@ -57,8 +52,6 @@ def engine_prompts(
 
 
 class _Answers:
-    """What an engine answers to prompts."""
-
     def __init__(
         self,
         engine: MeasuredEngine,
@@ -71,7 +64,6 @@ class _Answers:
         self._ends = end_tokens(target, template)
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Return their answers, decoded one at a time."""
         room = _room(self._engine, self._new_tokens, self._most)
         asked = _cut(self._engine, prompts, self._template, room)
         load = Load(concurrency=1, capacity=max(map(len, asked)) + self._new_tokens + 1)
@@ -80,7 +72,7 @@ class _Answers:
         return [self._read(text) for text in texts]
 
     def _read(self, tokens: Sequence[int]) -> str:
-        """Return a text up to where it ends: an engine that is measured goes on behind that."""
+        """Return a text up to its end: an engine that is measured goes on behind that."""
         end = next((place for place, token in enumerate(tokens) if token in self._ends), len(tokens))
         return str(self._template.decode(list(tokens[:end]), skip_special_tokens=True))
 
@@ -88,8 +80,6 @@ class _Answers:
 def _cut(
     engine: MeasuredEngine, prompts: Sequence[Prompt], template: PreTrainedTokenizerBase | None, most: int
 ) -> list[tuple[int, ...]]:
-    """Return prompts in tokens; conversations in the template, where there is one."""
-
     def encode(texts: Sequence[str]) -> list[tuple[int, ...]]:
         encoded = engine.encode(texts)
         for place, prompt in enumerate(prompts):
@@ -106,7 +96,6 @@ def _room(engine: MeasuredEngine, new_tokens: int, most: int | None) -> int:
 
 
 def _template_of(target: Path) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer that lies with a target, if it has a chat template."""
     try:
         tokenizer = load_tokenizer(str(target))
     except ModelError:

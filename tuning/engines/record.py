@@ -1,8 +1,7 @@
 """How good each drafter is in an engine, recorded there.
 
-The target's own texts are decoded once. Then every drafter, run alone in the same engine, says what it would draft at
-each of their places: a chain is as long as it is right, so that tells what chains of any length keep, in a fraction of
-the time that decoding with the drafter takes.
+The target's texts are decoded once. Then each drafter, alone in the same engine, drafts one token at each of their
+places: a chain is as long as it is right. That gives the acceptance of all lengths in a fraction of the decoding time.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ def workload_in(engine: str, workload: str) -> str:
 
 
 def own_workload(engine: str, name: str) -> str | None:
-    """Return what the user calls a workload of an engine; None for one of another engine, or of our own decoder.
-
-    Args:
-        engine: of this one; of our own decoder where empty.
-        name: as traces and plans have it.
-    """
+    """Return a workload's name without the engine's suffix ("": our own decoder); None for one of another engine."""
     from ...runtime.engines.running import RUNNING
 
     if engine:
@@ -48,14 +42,7 @@ def own_workload(engine: str, name: str) -> str | None:
 def engine_traces(
     request: EngineRequest, engine: MeasuredEngine, identities: Identities, prompts: Sequence[tuple[int, ...]]
 ) -> tuple[AcceptanceTrace, ...]:
-    """Return a trace of every drafter; of a target without any, one that keeps its texts: prompt lookup along them.
-
-    Args:
-        request: of the profile.
-        engine: at work.
-        identities: of its models.
-        prompts: token ids.
-    """
+    """Return a trace of every drafter; without drafters one that holds the texts, for prompt lookup along them."""
     texts = _texts(request, engine, prompts)
     found = [
         _trace(
@@ -75,7 +62,6 @@ def engine_traces(
 
 
 def _texts(request: EngineRequest, engine: MeasuredEngine, prompts: Sequence[tuple[int, ...]]) -> list[Text]:
-    """Return the target's own texts, several decoded at once."""
     slots = min(engine.facts.most_concurrency or SIDE_BY_SIDE, SIDE_BY_SIDE, len(prompts))
     found: list[Text] = []
     load = Load(concurrency=slots, capacity=max(len(prompt) for prompt in prompts) + request.max_new_tokens + 1)

@@ -1,4 +1,4 @@
-"""Chains of 1, 2, ... steps that were run one after the other: what each step adds, as far as noise lets it be told."""
+"""Chains of 1, 2, ... steps, run one after the other: what each step adds, as far as noise allows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def joined(rows: Sequence[Json]) -> list[Json]:
 
 
 def differences(chains: Mapping[int, float], batch: int) -> list[float]:
-    """Return what each further step added to the tokens of a round, up to the first step that was not tried.
-
-    Raises:
-        RequestError: a round yielded more than all of its drafts and its own token.
-    """
+    """Return the tokens that each further tried step adds to a round; RequestError for more than all drafts and one."""
     for steps, length in chains.items():
         if length > steps + 1 + SLACK:
             raise RequestError(f"batch {batch}: {steps} steps yield {steps + 1} tokens a round at most, not {length:g}")
@@ -43,11 +39,7 @@ def differences(chains: Mapping[int, float], batch: int) -> list[float]:
 
 
 def falling(measured: Sequence[float], batch: int) -> list[float]:
-    """Return the nearest rates that acceptance by position can have: falling, and in [0, 1].
-
-    Raises:
-        RequestError: one would have to be moved by more than `MOST_MOVED` of the tokens of its chain's rounds.
-    """
+    """Return the nearest falling rates in [0, 1]; RequestError for moves over `MOST_MOVED` of a round's tokens."""
     fitted, length = nearest_falling(measured), 1.0
     for steps, (before, after) in enumerate(zip(measured, fitted, strict=True), start=1):
         length += before
@@ -61,10 +53,9 @@ def falling(measured: Sequence[float], batch: int) -> list[float]:
 
 
 def nearest_falling(rates: Sequence[float]) -> list[float]:
-    """Return the falling rates in [0, 1] with the least sum of squared distances from those given.
+    """Return the falling rates in [0, 1] with the least squared distance from those given.
 
-    Neighbours that rise are pooled to their mean; what is then out of bounds is brought to the bound, which is the
-    nearest there is within bounds, too.
+    Rising neighbours are pooled to their mean, then clipped, which stays the nearest within bounds.
 
     Source: Ayer et al. 1955, Ann. Math. Statist. 26(4), pooling of adjacent violators.
     """

@@ -1,7 +1,6 @@
 """SGLang's SPS table: steps per second by the tokens that all sequences verify together.
 
-SGLang reads it for DSPARK drafters (`--speculative-dspark-sps-table-path`), which cut their drafts by what a step of so
-many tokens costs. No policy of a plan drafts with these; the costs are the target's own, and were measured.
+It cuts DSPARK's drafts (`--speculative-dspark-sps-table-path`). No plan drafts so, but the costs are the target's own.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ NOTE = (
 
 
 def sps_table(verify: LatencySurface) -> str:
-    """Return a target's measured forwards as a table; of several with as many tokens the middle one counts.
-
-    Args:
-        verify: the target's surface; tokens of a sequence times the batch are those of a step.
-    """
+    """Return a target's measured forwards as a table by batch x tokens; of several with as many, the median."""
     found: dict[int, list[float]] = {}
     for cell in verify.measurements:
         if cell.failure is None:

@@ -23,14 +23,7 @@ from .workload import regime_on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceMaker:
-    """Turns turns of an engine at work into surfaces, one per source.
-
-    Attributes:
-        engine, identities, device: what runs, and where.
-        workload: whose texts they are.
-        context: middle of the texts, in tokens.
-        traces: of its drafters.
-    """
+    """Turns an engine's turns into surfaces, one per source; `context` is the middle of the texts, in tokens."""
 
     engine: MeasuredEngine
     identities: Identities

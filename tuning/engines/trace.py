@@ -1,7 +1,4 @@
-"""A drafter's acceptance trace from the tokens it would draft along a text: chains replay from it as from our own.
-
-Such a trace holds no confidences (-inf), and so nothing for policies that read them.
-"""
+"""A drafter's acceptance trace from the tokens it would draft along a text, without confidences (-inf)."""
 
 from __future__ import annotations
 
@@ -15,15 +12,7 @@ from ...profiler.records.acceptance import MISS, PromptTrace
 
 
 def prompt_trace(text: Text, drafted: Sequence[int]) -> PromptTrace:
-    """Return a trace of one child per position, its confidence unknown.
-
-    Args:
-        text: the target's own.
-        drafted: the drafter's own token at every position, as `MeasuredEngine.next_tokens` returns them.
-
-    Raises:
-        MeasurementError: not one token per position.
-    """
+    """Return a trace of one child per position, from `next_tokens`; MeasurementError unless each has a token."""
     if len(drafted) != text.positions:
         raise MeasurementError(f"{len(drafted)} drafted tokens do not fill the {text.positions} positions of a text")
     is_right = np.array(drafted) == np.array(text.continuation[1:])

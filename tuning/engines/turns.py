@@ -1,10 +1,10 @@
 """Settings of an engine measured in turns, so that whatever slows the machine slows all of them.
 
-In a turn every setting decodes the same prompts, in random order. The next turn takes the next prompts. How slow the
-machine was at a moment is told by the turns just before and after it, of whatever settings (`profiler/drift.py`).
+In a turn every setting decodes the same prompts, in random order; the next turn takes the next prompts. The turns
+around a moment, of whatever settings, tell how slow the machine was (`profiler/drift.py`).
 
-Where one setting may run at a time, each is started for its turn. The order of a turn is the last one's backwards, so
-that the setting at the seam needs no new start, and two that are compared run back to back: A B, B A, A B.
+Where only one setting may run at a time, each is started for its turn, and every second turn runs backwards: A B, B A,
+A B. So the setting at the seam needs no new start, and two that are compared run back to back.
 """
 
 from __future__ import annotations
@@ -55,11 +55,8 @@ class Turn:
 class Stable:
     """Engines started with different settings, and every turn they took.
 
-    Attributes:
-        engine: whose settings.
-        capacity: tokens of a sequence, prompt and drafts included.
-        new_tokens: decoded per prompt and turn.
-        most: sequences of any setting; an engine that takes fewer, too, is started once for all concurrencies.
+    `capacity` is a sequence's tokens with drafts. Up to `most` sequences, an engine that takes fewer is started once
+    for all.
     """
 
     engine: MeasuredEngine
@@ -73,10 +70,10 @@ class Stable:
     _turns: int = 0
 
     def ready(self, keys: Sequence[Key], prompts: Prompts) -> None:
-        """Start settings and let them decode a little, which nobody counts; those that run already go on.
+        """Start settings and let them decode a little, uncounted; those that run already go on.
 
-        Where others of another concurrency run, all stop first, unless the engine takes fewer sequences than it was
-        started for: each holds models, keys and values, and takes no turn. So it is where more would run than may.
+        Running engines of other concurrencies stop first, unless the engine takes fewer sequences than it was started
+        for: each holds models and a KV cache. All stop also where more would run than may.
         """
         fresh = [key for key in dict.fromkeys(keys) if key not in self._running]
         settings = {setting for _, setting in (*self._running, *keys)}
@@ -107,16 +104,9 @@ class Stable:
         return self._counted[key]
 
     def take(self, keys: Sequence[Key], prompts: Prompts, *, turns: int, seed: int = 0) -> None:
-        """Let every setting decode in turns, those that do not run yet once they are ready.
+        """Let every setting decode in turns, started if need be; RequestError for fewer prompts than a concurrency.
 
-        Args:
-            keys: which settings.
-            prompts: turn t of concurrency c takes c of them from place t x c on, around.
-            turns: of each.
-            seed: of the order within turns.
-
-        Raises:
-            RequestError: fewer prompts than a concurrency.
+        Turn t of concurrency c takes c prompts from place t x c on, around; `seed` orders the settings within turns.
         """
         most = max(concurrency for concurrency, _ in keys)
         if len(prompts) < most:
@@ -139,9 +129,9 @@ class Stable:
                 self._turns += 1
 
     def _fields(self, keys: Sequence[Key]) -> list[list[Key]]:
-        """Return who takes turns together: all, or as many as may be started at a time, the first of all among them.
+        """Return who takes turns together: all, or as many as may run at once, with the first setting in every field.
 
-        It is in every field, so that what the machine does between them is told. One at a time is one field, too.
+        The first one links the fields: it shows how the machine changed between them. One at a time is one field, too.
         """
         most = self.engine.facts.most_open
         if most is None or most == 1 or len(keys) <= most:
@@ -160,7 +150,7 @@ class Stable:
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns of every setting's longest texts, in the order they were taken, beside the drift of their moments.
+        """The turns of every setting's longest texts, in the order taken, with the drift of their moments.
 
         Rounds of short texts are dearer: sequences begin one after the other, while others' prompts are read.
         """
@@ -187,14 +177,7 @@ def settle() -> None:
 
 @contextmanager
 def stable(engine: MeasuredEngine, *, capacity: int, new_tokens: int, most: int = 1) -> Iterator[Stable]:
-    """Yield a place where settings are started and measured; all of them stop when it is left.
-
-    Args:
-        engine: whose.
-        capacity: tokens of a sequence, prompt and drafts included.
-        new_tokens: decoded per prompt and turn.
-        most: sequences of any setting.
-    """
+    """Yield a `Stable` where settings are started and measured; all of them stop when it is left."""
     held = Stable(engine=engine, capacity=capacity, new_tokens=new_tokens, most=most)
     with held._stack:
         yield held
@@ -209,9 +192,9 @@ def by_key(turns: Sequence[Turn]) -> Mapping[Key, list[Turn]]:
 
 
 def speed(turns: Sequence[Turn]) -> float:
-    """Return the tokens/s of a setting over its turns: all of its tokens over all of its time, its drift taken out.
+    """Return a setting's tokens/s over its turns: all its tokens over all its time, without drift.
 
-    A turn that took much longer per round than the others' middle is the machine's stall, and cut to 1.5 times that.
+    A turn with a round time far above the median is the machine's stall, and counts as 1.5 times the median.
     """
     middle = statistics.median(turn.round_ms for turn in turns)
     texts = [(turn, text) for turn in turns for text in turn.sample.texts]

@@ -1,8 +1,8 @@
 """The validate job for another engine: the plan's setting beside plain decoding and a neighbour, and that it took.
 
-All three decode the same prompts in turns. That the plan's setting took effect is asked of the engine's own counters:
-drafts must have been made, of the length that was set, and about as many of them kept as the plan's traces say. How
-much a search for n-grams finds hangs on the text: of its drafts only that none is longer is asked, and what they keep.
+All three decode the same prompts in turns. The engine's own counters must show that the plan's setting took effect:
+drafts of the set length, and about as many accepted as the plan's traces say. How much n-grams find depends on the
+text: of these only the greatest length and what they keep are checked.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ NEIGHBOUR_STEP = 2  # lengths
 class EngineCheck:
     """What an engine's counters say of the plan's setting at one concurrency.
 
-    Attributes:
-        drafted, accepted: tokens since the setting's first turn; None of them without drafting.
-        neighbour: label of the setting next to the plan's, and its speed.
-        neighbour_tokens_per_s: measured in the same turns.
+    `drafted` and `accepted` are tokens since the setting's first turn, None without drafting. `neighbour` is the label
+    of the setting next to the plan's; its speed was measured in the same turns.
     """
 
     concurrency: int
@@ -54,7 +52,7 @@ class EngineCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineValidation:
-    """What a plan kept, and that its settings took effect."""
+    """How well a plan held its promise, and that its settings took effect."""
 
     validation: Validation
     checks: tuple[EngineCheck, ...]
@@ -79,11 +77,7 @@ class EngineValidateRequest:
 
 
 def newest_engine_plan(request: EnginePlanRequest, store: Store) -> tuple[int, Plan]:
-    """Return the plan of an engine, target and device that counts, and its number.
-
-    Raises:
-        NoPlanError: the store holds none.
-    """
+    """Return the current plan of an engine, target and device, and its number; raise NoPlanError without one."""
     row = store.find_plan(
         device=f"{ENGINE_PLAN}{request.device.fingerprint}",
         target=request.target.key,
@@ -101,11 +95,11 @@ def validate_engine(
     progress: Progress,
     guard: Guard = unguarded,
 ) -> EngineValidation:
-    """Measure the newest plan of an engine and keep the outcome beside it; the guard is entered with its document.
+    """Measure an engine's newest plan and store the outcome beside it; `guard` is entered with its document.
 
     Raises:
         NoPlanError: there is no such plan.
-        MeasurementError: the plan's setting did not take effect; nothing was kept then.
+        MeasurementError: the plan's setting did not take effect; nothing was stored then.
         RequestError: fewer prompts than sequences, a concurrency without a plan, or texts longer than the target takes.
     """
     number, plan = newest_engine_plan(request.plan, store)
@@ -155,14 +149,7 @@ def neighbour_of(cell: PlanCell) -> Way:
 
 
 def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: float, new_tokens: int) -> None:
-    """Raise MeasurementError where an engine's counters say that it does something else than a cell's policy.
-
-    Args:
-        cell: what was set.
-        counted: since the setting's first turn.
-        tokens_per_round: measured, per sequence.
-        new_tokens: of every text.
-    """
+    """Raise MeasurementError where counters, since the setting's first turn, contradict the cell's policy."""
     policy, where = cell.policy, f"at {cell.batch} sequences"
     if isinstance(policy, PlainPolicy):
         if counted.drafted:
@@ -190,19 +177,15 @@ def require_effect(cell: PlanCell, counted: EngineCounters, tokens_per_round: fl
 
 
 def least_drafted(length: int, new_tokens: int) -> float:
-    """Return how many tokens a chain's rounds draft at least, on average over rounds that draft.
+    """Return the least mean number of tokens that a chain's rounds draft, over rounds that draft.
 
-    A chain is cut short only where its text ends: with m tokens missing it drafts m - 1. A round begins at a place with
+    Only the end of a text cuts a chain short: with m tokens missing it drafts m - 1. A round begins at a place with
     chance 1 / r, for r tokens per round, so that the drafts of a text lack
 
         sum over m = 2..length of (length - m + 1) / r = length (length - 1) / (2 r)
 
-    tokens over new_tokens / r rounds: (length - 1) / (2 new_tokens) of the length on average, whatever is accepted.
-    More than twice that is let pass, (length + 1) / new_tokens, since where a few texts end is luck.
-
-    Args:
-        length: that was set.
-        new_tokens: of every text.
+    tokens over new_tokens / r rounds: a share of (length - 1) / (2 new_tokens), whatever is accepted. The bound allows
+    more than twice that, (length + 1) / new_tokens, since where a few texts end is luck.
     """
     return max(0.0, length * (1.0 - (length + 1) / new_tokens))
 

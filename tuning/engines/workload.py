@@ -23,7 +23,6 @@ def is_timed_on(workload: str, regime: str) -> bool:
 
 
 def _written(workload: str) -> str:
-    """Return a workload's name without white space or marks; a long one's hash."""
     if workload == FIRST_WORKLOAD:
         return ""
     name = quote(workload, safe="")

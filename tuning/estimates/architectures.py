@@ -23,10 +23,7 @@ from ..drafter_parts import drafter_parts
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
-    """Return a model's architecture; None where its configuration is gone, was changed, or is of no known kind.
-
-    Of a model that sees it is that of its language model.
-    """
+    """Return a model's (language) architecture; None where its configuration is missing, changed or unknown."""
     place = _place_of(model)
     if place is None or draft_role(place) != "draft":  # its configuration is its own; the rest is its target's
         return None
@@ -38,16 +35,7 @@ def architecture_of(model: ModelIdentity) -> Architecture | None:
 
 
 def footprints_of(target: ModelIdentity, drafters: Iterable[ModelIdentity], dtype: str) -> dict[str, Footprint]:
-    """Return the memory of every model whose files are known, by ModelIdentity.key.
-
-    Args:
-        target: whose sizes drafters beside it share.
-        drafters: models, heads, block drafters and exits; the target may be among them.
-        dtype: number format of weights and caches.
-
-    Raises:
-        ModelError: the format is unknown.
-    """
+    """Return the memory of models with known files, by key, drafters beside the target; ModelError for the dtype."""
     bytes_of(dtype)
     whole = architecture_of(target)
     found = {model.key: _footprint(model, whole, dtype) for model in (target, *drafters)}
@@ -68,7 +56,6 @@ def _footprint(model: ModelIdentity, target: Architecture | None, dtype: str) ->
 
 
 def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Footprint:
-    """Return that of a language model, and of what sees beside it."""
     if dtype in QUANTISED and is_gguf(place):
         packed = packed_bytes(place)
         own = footprint_of(architecture, dtype)
@@ -80,7 +67,6 @@ def _whole_footprint(place: Path, architecture: Architecture, dtype: str) -> Foo
 
 
 def _place_of(model: ModelIdentity) -> Path | None:
-    """Return where a model lies; None where its configuration is not there as it was."""
     if not model.location:
         return None
     place = Path(model.location)

@@ -1,7 +1,7 @@
 """The estimate job: what forwards should take on a device that is not here, always labelled as computed.
 
-Without a measurement to go by, every cell is a roofline bound. With measured surfaces in the store, the device is taken
-to keep to its limits as closely as the measured one kept to its own.
+Without measurements every cell is a roofline bound. With measured surfaces in the store, the device is assumed to come
+as close to its limits as the measured one came to its own.
 """
 
 from __future__ import annotations
@@ -71,16 +71,13 @@ class Estimate:
 
 
 def estimate(request: EstimateRequest, store: Store, identities: Identities | None = None) -> Estimate:
-    """Compute every surface of a family on a device, keep them in the store, and return them.
+    """Compute every surface of a family on a device, store them, and return them.
 
-    Args:
-        request: what is wanted.
-        store: gives measurements to go by, and keeps what is computed.
-        identities: of the models, where they are known; else their files are hashed.
+    The store gives the measurements to go by. Without `identities`, the models' files are hashed.
 
     Raises:
         DeviceError: the catalogue does not know the device.
-        ModelError: a model's configuration cannot be read, or how many bits its weights have is not known.
+        ModelError: a model's configuration cannot be read, or the bits of its weights are not known.
     """
     for path in request.models.drafters.values():
         if draft_role(path) != "draft":

@@ -51,7 +51,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What it is called when it is told about."""
+        """Its name in notes."""
         return f"{self.device.label}, {self.regime}"
 
     @property
@@ -61,17 +61,10 @@ class Group:
 
 
 def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: str | None, store: Store) -> Evidence:
-    """Return how efficient the measured device was that comes closest to a wanted one.
+    """Return the efficiency of the measured device that comes closest to a wanted one.
 
-    A device of the same kind (CPU or GPU) comes before another kind, then one on which the target's own architecture
-    was measured, then the one with most cells.
-
-    Args:
-        wanted: device to estimate.
-        target: architecture to estimate.
-        dtype: of the measurements.
-        regime: of the measurements; any where None.
-        store: where they are.
+    A device of the same kind (CPU or GPU) comes first, then one that ran the target's own architecture, then the one
+    with most cells. `regime` None means any.
     """
     if dtype not in dict(wanted.limits.flops_per_s):
         told = f"the catalogue has no sourced {dtype} speed of {wanted.device.name}: bounds count bytes alone"
@@ -93,10 +86,7 @@ def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: st
 
 
 def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
-    """Return every measured cell of a store that ran faster than its roofline bound allows: none, if limits are right.
-
-    Surfaces of devices whose limits are not known, and of models whose configuration is gone, are passed over.
-    """
+    """Return measured cells below their roofline bound: none, if limits are right. Unknown limits do not count."""
     beaten = []
     for group in _groups(store):
         try:
@@ -110,13 +100,7 @@ def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
 
 
 def limits_of(device: Device, dtype: str) -> Limits:
-    """Return the limits of a measured device: measured ones where it is here, published ones elsewhere.
-
-    Measuring takes a few seconds, once per device and number format.
-
-    Raises:
-        DeviceError: it is not here and not in the catalogue, or is being measured by another process.
-    """
+    """Return a device's limits: measured if here (seconds, once per dtype), else published; or DeviceError."""
     ceilings = known_ceilings(device)
     is_known = ceilings is not None and any(product.dtype == dtype for product in ceilings.products)
     if not is_known and device.fingerprint in {here.fingerprint for here in detect_all()}:
@@ -129,7 +113,6 @@ def limits_of(device: Device, dtype: str) -> Limits:
 
 
 def _groups(store: Store, dtype: str | None = None, regime: str | None = None) -> Iterable[Group]:
-    """Yield the measured surfaces of the store by device, regime and number format."""
     devices = {device.fingerprint: device for device in store.devices()}
     found: dict[tuple[str, str, str], list[Measured]] = {}
     for surface in store.surfaces(dtype=dtype, regime=regime):
@@ -142,7 +125,7 @@ def _groups(store: Store, dtype: str | None = None, regime: str | None = None) -
 
 
 def _architecture(store: Store, surface: LatencySurface) -> Architecture | None:
-    """Return the architecture of a measured whole forward, None for others and for models not there as they were."""
+    """Return the architecture of a measured whole forward; None for others, and for missing or changed models."""
     model = store.find_model(surface.model)
     if model is None or surface.origin != "measured" or surface.role not in WHOLE_FORWARDS:
         return None

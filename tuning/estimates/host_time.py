@@ -1,4 +1,4 @@
-"""Host time of rounds where nobody measured it: none at all, or that of another device; the plan says which."""
+"""Host time of rounds that were not measured: none at all, or that of another device; the plan says which."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def no_host_time(verify: LatencySurface) -> RoundOverhead:
 
 
 def is_known(overhead: RoundOverhead) -> bool:
-    """Say whether somebody measured these host times."""
+    """Return whether these host times were measured."""
     return any(ms != 0.0 for sample in overhead.samples for ms in sample.host_ms)
 
 

@@ -28,18 +28,14 @@ BATCHES = (1, 8)  # where no batches are asked for, as far as there are texts fo
 
 
 def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
-    """Return the store's traces with surfaces computed for the request's device, which are kept in the store.
+    """Return the store's traces with surfaces computed for the request's catalogued device, which are stored.
 
-    Host time is that of the measured device nearest to it, or none; the notes say which, and what the rest goes by.
-    Drafters that read what the target computes on the way are left out and named: theirs are measured alone.
-
-    Args:
-        request: its device is one of the catalogue.
-        store: holds the traces.
+    Host time is that of the nearest measured device, or none; notes say which. Drafters that read the target's features
+    are left out with a note: they are only ever measured.
 
     Raises:
         StoreError: there is no trace of the workload.
-        RequestError: the configuration of a model is gone.
+        RequestError: the configuration of a model is missing.
         DeviceError: the catalogue does not know the device.
         MeasurementError: the target fits on it in none of the shapes.
     """
@@ -85,7 +81,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
 
 
 def _beside_target(models: Mapping[str, ModelIdentity], store: Store) -> list[str]:
-    """Return the names of heads, exits and all else that reads its target, by their folders, or by what was timed."""
+    """Return the names of heads, exits and all else that reads its target, by their folders or timed roles."""
     timed = {row.model for row in store.surface_rows() if row.role in (HEAD, BLOCK, SELF)}
     return [
         name
@@ -102,10 +98,7 @@ def _measured_alone(name: str) -> str:
 
 
 def _knots(texts: Sequence[Text]) -> tuple[int, ...]:
-    """Return the contexts between which rounds are priced: powers of two, and the ends of the texts.
-
-    They do not depend on the cells that are asked for, so that the price of a cell does not.
-    """
+    """Return contexts to price rounds between: powers of two and ends of texts, whatever cells are requested."""
     first, last = ends_of(texts)
     return tuple(sorted({first, last} | {1 << power for power in range(last.bit_length())}))
 
@@ -116,7 +109,6 @@ def _wanted(
     knots: Sequence[int],
     traces: Sequence[AcceptanceTrace],
 ) -> EstimateRequest:
-    """Return which shapes to compute: the cells asked for, and the contexts that rounds are priced between."""
     for model in (request.target, *models.values()):
         if architecture_of(model) is None:
             raise RequestError(
@@ -139,10 +131,7 @@ def _wanted(
 def _host_time(
     request: PlanRequest, verify: LatencySurface, store: Store
 ) -> tuple[RoundOverhead, tuple[RoundOverhead, ...], str]:
-    """Return the host times of the nearest device that has some for the target in its regime.
-
-    Beside them the records of that device that tell those of the request's temperature, and a note on them.
-    """
+    """Return the nearest device's host times for the target, their records at the request's temperature, and a note."""
     known = {}
     for device in store.devices():
         times = store.host_times(device.fingerprint, request.target.key, request.dtype, verify.regime)

@@ -1,4 +1,4 @@
-"""A Ray cluster as the jobs see it: nodes, tasks that run on one of them, and what these say on the way.
+"""A Ray cluster as the jobs see it: nodes, tasks that run on one of them, and their messages.
 
 No other file knows Ray, which is optional (the extra `ray`) and imported when a cluster is joined.
 """
@@ -34,11 +34,7 @@ class Cluster:
         self._words = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that can compute.
-
-        Raises:
-            DeviceError: there is none.
-        """
+        """Return the nodes that can compute; raise DeviceError where there is none."""
         nodes = nodes_of(self._ray.nodes())
         if not nodes:
             raise DeviceError(
@@ -58,12 +54,7 @@ class Cluster:
         return ended
 
     def result(self, task: Task, timeout_s: float | None = None) -> Any:
-        """Wait for what a task's function returns.
-
-        Raises:
-            NodeLostError: the node or the process is gone, or did not answer in time.
-            Exception: whatever the function raised.
-        """
+        """Wait for a task and return its result or raise its exception; NodeLostError where it is lost, or late."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
@@ -100,14 +91,7 @@ class Cluster:
 
 @contextmanager
 def joined(address: str) -> Iterator[Cluster]:
-    """Be part of a cluster for one block; a process that already is stays so.
-
-    Args:
-        address: "auto" is RAY_ADDRESS, or the cluster on this machine.
-
-    Raises:
-        DeviceError: Ray is not installed, or no cluster can be joined.
-    """
+    """Be part of a cluster for one block, also if already so; "auto" is RAY_ADDRESS or the one here. Or DeviceError."""
     is_joined_here = _join(address)
     try:
         with closing(Cluster()) as cluster:
@@ -125,7 +109,6 @@ def first_sentence(error: BaseException) -> str:
 
 
 def _join(address: str) -> bool:
-    """Say whether this call is what made the process part of a cluster."""
     try:
         import ray
     except ModuleNotFoundError as error:

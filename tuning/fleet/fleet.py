@@ -27,7 +27,7 @@ STEP = 0.25  # share of a stage between two words about it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJob:
-    """What every device is asked for, and what is wanted of its profile beside the store."""
+    """What to profile on every device, and what is wanted of the profile besides the store."""
 
     request: ProfileRequest
     facts: Callable[[Profile, str], Facts]  # of a profile and the store's URL without its password
@@ -64,7 +64,7 @@ class Quarters:
     last: tuple[str, int] = field(default=("", 0), init=False)
 
     def __call__(self, what: str, share: float) -> None:
-        """Tell it, or not."""
+        """Tell the progress at each quarter or change of step."""
         now = (what, int(share / STEP))
         if now != self.last:
             self.last = now
@@ -79,11 +79,11 @@ def requests_of_devices(request: ProfileRequest) -> tuple[ProfileRequest, ...]:
 
 
 def profile_all(job: FleetJob, tell: Tell) -> Iterator[Outcome]:
-    """Yield what became of each device of this machine, one after the other.
+    """Profile each device of this machine, one after the other, and yield the outcomes.
 
     Raises:
-        SpectuneError: the devices cannot be told, or the store cannot be opened; nothing was measured then.
-        Interrupted: Ctrl-C; what the devices before it measured is in the store.
+        SpectuneError: the devices cannot be read or the store cannot be opened; nothing was measured then.
+        Interrupted: Ctrl-C; the measurements of earlier devices are in the store.
     """
     requests = requests_of_devices(job.request)
     with open_store(job.store_url) as store:
@@ -116,17 +116,9 @@ def facts_of(
     progress: Progress,
     lock_wait_s: float = 0.0,
 ) -> Facts:
-    """Return the facts of a device's profile: those of an earlier run of the fleet that was stopped, or made now.
+    """Return the facts of a device's profile, from an earlier, stopped run of the fleet (`finished`) or made now.
 
-    Those of an earlier run say in "done_before" when it measured the device, in UTC.
-
-    Args:
-        job: of the fleet.
-        request: for the device.
-        store: where its profile goes.
-        finished: the facts of devices that are done with, by device and models.
-        progress: told each step.
-        lock_wait_s: how long to wait for another profile of the device.
+    An earlier run's say in "done_before" when it measured the device, in UTC.
     """
     identities = identify_all(request.models)
     models = [identities.target.key, *(model.key for model in identities.drafters.values())]

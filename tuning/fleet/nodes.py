@@ -35,12 +35,9 @@ class Node:
 
 
 def nodes_of(entries: Iterable[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """Return the living nodes that offer a CPU or a GPU, in an order that does not change.
+    """Return the living nodes that offer a CPU or a GPU, in a fixed order, from the entries of `ray.nodes()`.
 
-    A head node started with neither, as busy clusters have it, is no place to compute.
-
-    Args:
-        entries: what `ray.nodes()` returns; JSON values.
+    A head node with neither, usual in busy clusters, does not compute.
     """
     nodes = [_node(entry) for entry in entries if entry["Alive"]]
     return tuple(sorted((node for node in nodes if node.cpus or node.gpus), key=lambda node: (node.host, node.id)))
@@ -62,7 +59,7 @@ def by_kind(nodes: Sequence[Node]) -> dict[str, tuple[Node, ...]]:
 
 
 def require_reachable(store_url: str | None, nodes: Sequence[Node]) -> str:
-    """Return the store's URL in full, after checking that every node can mean the same store by it.
+    """Return the store's URL in full, and check that every node can mean the same store by it.
 
     Raises:
         RequestError: it is a file or the memory of one machine, and the cluster has others.
@@ -115,5 +112,4 @@ def _node(entry: Mapping[str, Any]) -> Node:
 
 
 def _named(resources: Mapping[str, float], prefix: str) -> str | None:
-    """Return what follows a prefix in the names of resources, None where none has it."""
     return "+".join(sorted(name.removeprefix(prefix) for name in resources if name.startswith(prefix))) or None

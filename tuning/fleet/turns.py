@@ -1,8 +1,7 @@
 """One profile on every kind of device in a Ray cluster, all into one store.
 
-Every kind has its turn on one of its nodes. Nodes of one machine wait for each other: at the same time they would
-measure each other. A turn that loses its node goes to another node of the kind, where there is one; what the lost one
-had measured is in the store either way.
+Every kind has its turn on one of its nodes. Nodes of one machine wait: at the same time they would measure each other.
+A lost node's turn goes to another of the kind, if there is one; the store has what was measured.
 """
 
 from __future__ import annotations
@@ -38,31 +37,21 @@ class Turn:
 
 
 def turns_of_cluster(address: str = "auto") -> tuple[Turn, ...]:
-    """Return what `profile_cluster` would run.
-
-    Raises:
-        DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
-    """
+    """Return the turns of `profile_cluster`; DeviceError without Ray, a cluster, or a node that computes."""
     with joined(address) as cluster:
         return _turns(cluster, cluster.nodes())
 
 
 def profile_cluster(job: FleetJob, tell: Tell, address: str = "auto") -> Iterator[Outcome]:
-    """Yield what became of each kind of device in a Ray cluster, in the order in which they end.
+    """Profile each kind of device in a Ray cluster and yield the outcomes as they end.
 
-    One task per kind runs on one of its nodes, with one GPU where it has some and all of Ray's CPUs where it has none.
-    Nodes of one machine take turns: at the same time they would measure each other. A kind that loses its node goes
-    on with another node of the kind. spectune and the models lie at the same places on every node.
-
-    Args:
-        job: its request leaves the device at "auto".
-        tell: is told what every node does.
-        address: of the cluster; "auto" is RAY_ADDRESS, or the one on this machine.
+    A task takes one GPU of its node, or all of Ray's CPUs where it has no GPU. spectune and the models lie at the same
+    paths on every node. The address "auto" is RAY_ADDRESS, or the cluster here. Errors come before any measurement.
 
     Raises:
         DeviceError: Ray is not installed, or there is no cluster, or no node of it computes.
-        RequestError: a device is named, or some node cannot reach the store.
-        StoreError: the store cannot be opened from here. Nothing was measured in any of these cases.
+        RequestError: the request's device is not "auto", or some node cannot reach the store.
+        StoreError: the store cannot be opened from here.
     """
     if job.request.device != "auto":
         raise RequestError(f"Ray chooses the devices of a cluster, got --device {job.request.device}; leave it out")
@@ -78,8 +67,6 @@ def profile_cluster(job: FleetJob, tell: Tell, address: str = "auto") -> Iterato
 
 @dataclass(slots=True)
 class _Tasks:
-    """Turns that wait, and those that run on a machine of their own."""
-
     cluster: Cluster
     job: FleetJob
     tell: Tell
@@ -87,7 +74,6 @@ class _Tasks:
     running: dict[Task, Turn] = field(default_factory=dict)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Start, watch and collect until nothing is left; whatever still runs at the end is stopped."""
         try:
             while self.waiting or self.running:
                 self._start()
@@ -100,7 +86,6 @@ class _Tasks:
                 self.cluster.stop(task)
 
     def _start(self) -> None:
-        """Start the next turn on every machine where none runs."""
         busy = {turn.node.address for turn in self.running.values()}
         for turn in list(self.waiting):
             if turn.node.address not in busy:
@@ -114,7 +99,7 @@ class _Tasks:
         return self.cluster.start(_profile_here, self.job, node, self.cluster.teller(), node=node, **share)
 
     def _outcome(self, task: Task) -> Outcome | None:
-        """Return what became of a task that has ended; None if another node of its kind takes over."""
+        """Return the outcome of a task that has ended; None if another node of its kind takes over."""
         turn = self.running.pop(task)
         where = turn.node.label
         try:
@@ -132,7 +117,6 @@ class _Tasks:
 
 
 def _profile_here(job: FleetJob, node: Node, tell: Tell) -> Facts:
-    """Return the facts of a profile of the device that Ray gave to this process."""
     request = replace(job.request, device="cuda:0" if node.gpus else "cpu")
     with open_store(job.store_url) as store:
         finished = store.open_profile(fleet_key(job.request))
@@ -140,7 +124,7 @@ def _profile_here(job: FleetJob, node: Node, tell: Tell) -> Facts:
 
 
 def _turns(cluster: Cluster, nodes: tuple[Node, ...]) -> tuple[Turn, ...]:
-    """Return one turn per kind; a node that neither Ray nor its operator names is asked what it is."""
+    """Return one turn per kind; the node itself is queried where neither Ray nor its operator names its kind."""
     asked = {node: cluster.start(_kind_here, node, node=node, cpus=0, gpus=0) for node in nodes if node.kind is None}
     told = {node: _kind_told(cluster, task) for node, task in asked.items()}
     kinds = by_kind([replace(node, kind=told.get(node, node.kind)) for node in nodes])
@@ -155,7 +139,6 @@ def _kind_told(cluster: Cluster, task: Task) -> str | None:
 
 
 def _kind_here(node: Node) -> str:
-    """Return what this node computes with; it is called in a process of its own."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # some versions of Ray hide the GPUs from a task that takes none
     return kind_of(detect("cuda:0" if node.gpus else "cpu"))
 
@@ -168,7 +151,6 @@ def _lost(error: NodeLostError) -> NodeLostError:
 
 
 def _from_anywhere(request: ProfileRequest) -> ProfileRequest:
-    """Return the request with paths that do not depend on the working folder."""
     models = request.models
     drafters = {name: path.absolute() for name, path in models.drafters.items()}
     prompts = [replace(each, images=tuple(path.absolute() for path in each.images)) for each in request.prompts]

@@ -44,7 +44,7 @@ class Row:
     texts: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Return what stands in a column that must not be empty."""
+        """Return the text of a column that must not be empty."""
         return self.texts.get(column) or self.refuse(column, "nothing there", "fill it in")
 
     def count(self, column: str, least: int) -> int:
@@ -71,20 +71,15 @@ class Row:
         return tuple((name.removeprefix(prefix), text) for name, text in self.texts.items() if name.startswith(prefix))
 
     def refuse(self, column: str, seen: str, advice: str) -> NoReturn:
-        """Raise RequestError about what stands in a column."""
+        """Raise RequestError about the text of a column."""
         raise RequestError(f"line {self.line}, column {column}: {seen}; {advice}")
 
 
 def read_csv(text: str, beside: Path, given: Given) -> Records:
-    """Return what a table of measurements brings.
+    """Return the records of a table of measurements; its first line names the columns.
 
-    Args:
-        text: the table; its first line names the columns.
-        beside: the folder of the file, from which the model folders it names are found.
-        given: what no column says.
-
-    Raises:
-        RequestError: there is no measurement, or a column or a value is wrong; line and column are named.
+    Model folders are found from `beside`, the file's folder; `given` fills in what no column says. RequestError names
+    line and column of a wrong value.
     """
     names = _Names(beside, given)
     surfaces: dict[SurfaceKey, dict[Shape, list[Row]]] = {}
@@ -101,8 +96,6 @@ def read_csv(text: str, beside: Path, given: Given) -> Records:
 
 
 class _Names:
-    """The devices and models of a table, each read once."""
-
     def __init__(self, beside: Path, given: Given) -> None:
         self._beside = beside
         self._given = given
@@ -111,16 +104,13 @@ class _Names:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Devices met so far, distinct."""
         return tuple({device.fingerprint: device for device in self._devices.values()}.values())
 
     @property
     def models(self) -> tuple[ModelIdentity, ...]:
-        """Models met so far, distinct."""
         return tuple({model.key: model for model in self._models.values()}.values())
 
     def surface_key(self, row: Row) -> SurfaceKey:
-        """Return which surface a line belongs to."""
         name = self._given.regime_name or row.texts.get("regime")
         if name is None:
             row.refuse("regime", "no name for how this was measured", "add the column or give --regime-name")
@@ -154,7 +144,6 @@ class _Names:
 
 @contextmanager
 def _said_of(place: str) -> Iterator[None]:
-    """Say of an error where in the table it is."""
     try:
         yield
     except SpectuneError as error:
@@ -174,7 +163,6 @@ def _model_of(facts: Facts, beside: Path) -> ModelIdentity | None:
 
 
 def _rows(text: str) -> Iterator[Row]:
-    """Yield every line that holds anything."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = [name.strip() for name in next(lines, [])]

@@ -18,11 +18,7 @@ READERS: Mapping[Format, Callable[[str, Path, Given], Records]] = {"csv": read_c
 
 
 def format_of(path: Path) -> Format:
-    """Return the format that a file's suffix names.
-
-    Raises:
-        RequestError: it names none.
-    """
+    """Return the format that a file's suffix names; raise RequestError where it names none."""
     for known in READERS:
         if path.suffix.lower() == f".{known}":
             return known
@@ -30,16 +26,10 @@ def format_of(path: Path) -> Format:
 
 
 def read_import(path: Path, given: Given, file_format: Format | None = None) -> Records:
-    """Return what a file brings, every record of it checked.
-
-    Args:
-        path: the file.
-        given: what the file leaves unsaid.
-        file_format: how to read it; by its suffix where absent.
+    """Return a file's records, each checked; `given` fills in what it leaves out, a suffix names the format.
 
     Raises:
-        RequestError: the file cannot be read, or something in it is wrong; line and column, or the place in the
-            JSON, are named. Then nothing of it is returned.
+        RequestError: the file cannot be read, or a record is wrong: line and column, or place in the JSON, are named.
     """
     reader = READERS[file_format or format_of(path)]
     try:

@@ -45,12 +45,10 @@ class ForeignDocument:
 
 
 def read_json(text: str, beside: Path, given: Given) -> Records:
-    """Return what a JSON document brings.
+    """Return the records of a JSON document.
 
-    Args:
-        text: the document.
-        beside: the folder of the file, from which the model folders it names are found.
-        given: what a plain document leaves unsaid; our own leave nothing.
+    Model folders are looked up from `beside`, the file's folder. `given` fills in what a foreign document leaves out;
+    our own leave nothing out.
 
     Raises:
         RequestError: it is no JSON, or none of the known documents, or says too little or too much.
@@ -124,7 +122,6 @@ def _foreign_records(document: ForeignDocument, beside: Path, given: Given) -> R
 
 @contextmanager
 def _place(name: str) -> Iterator[None]:
-    """Say of an error where in the document it is."""
     try:
         yield
     except SpectuneError as error:

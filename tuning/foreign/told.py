@@ -1,4 +1,4 @@
-"""What is told about measurements of other software: by their file, or by the person who imports it."""
+"""What a file, or the person who imports it, says of measurements of other software."""
 
 from __future__ import annotations
 
@@ -51,10 +51,7 @@ class ForeignModel:
     folder: str = ""  # relative to the folder of the file that names it
 
     def identity(self, beside: Path) -> ModelIdentity:
-        """Return the model's identity, hashing its files where a folder is named.
-
-        Args:
-            beside: the folder of the file.
+        """Return the model's identity, hashing its files where a folder is named, relative to `beside`.
 
         Raises:
             ModelError: there is no model in the folder, or a fact is missing or malformed.
@@ -73,16 +70,7 @@ class ForeignModel:
 
 
 def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
-    """Return the device or model that either the file names or the person did.
-
-    Args:
-        what: "device" or "model".
-        in_file: what the file says, None where it says nothing.
-        given: what the option of that name says.
-
-    Raises:
-        RequestError: neither names one, or both do.
-    """
+    """Return the device or model (`what`) that either file or option names; RequestError where neither or both do."""
     if in_file is None and given is None:
         raise RequestError(f"{what}: the file names none; add it to the file or give --{what}")
     if in_file is not None and given is not None:
@@ -93,11 +81,7 @@ def told_once(what: str, in_file: Named | None, given: Named | None) -> Named:
 
 
 def imported_regime(name: str) -> str:
-    """Return the regime of foreign measurements with a name: never one that spectune measures itself.
-
-    Raises:
-        RequestError: the name is not one word of at most 100 characters.
-    """
+    """Return the regime of foreign measurements, never spectune's; RequestError for no single word (up to 100)."""
     word = name.removeprefix(PREFIX)
     if not NAME.fullmatch(word):
         raise RequestError(f"{name!r} is no name of a regime; write one word of at most 100 characters, e.g. vllm-0.9")
@@ -108,7 +92,7 @@ def record_of_texts(kind: type[Record], texts: Mapping[str, str], prefix: str) -
     """Return a record of texts by field name; "8" becomes 8 where the field is a number.
 
     Raises:
-        RequestError: a text is missing, or not what its field takes, or refused by the record; the column is named.
+        RequestError: a text is missing, does not fit its field, or the record refuses it; the column is named.
     """
     from pydantic import TypeAdapter, ValidationError
 

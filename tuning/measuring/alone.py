@@ -33,14 +33,7 @@ class Alone:
     """Times the forwards of rounds one by one, each in the state of the caches in which the profiler meets it."""
 
     def __init__(self, family: Family, drafter: str | None, batch: int, room: int) -> None:
-        """Take room for rounds of a batch.
-
-        Args:
-            family: the models.
-            drafter: whose forwards are in the rounds, beside the target's; None for rounds without.
-            batch: sequences.
-            room: most positions of a sequence, new ones included.
-        """
+        """Take room for rounds of a batch with at most `room` positions per sequence, new ones included."""
         self._batch, self._device = batch, family.target.device
         self._clock = clock_for(family.target.device.type, family.target.device.index or 0)
         self._is_block = drafter is not None and isinstance(family.drafters[drafter], RoundHead)
@@ -63,10 +56,9 @@ class Alone:
         self._usual_ms: dict[_Fed, float] = {}
 
     def forwards(self, rounds: Sequence[Round]) -> list[Forwards]:
-        """Return what the forwards of each round take; each shape of theirs is timed once.
+        """Return the time of each round's forwards; each shape is timed once, after all have run.
 
-        All have run before any is timed. Each of a drafter's is then timed behind the target's forward of its round:
-        behind another of the drafter's it would find the weights in the caches, as no visit of the profiler does.
+        A drafter's is timed behind the target's: behind its own it would find its weights cached, as no visit does.
         """
         fed = [_fed(done, self._is_block) for done in rounds]
         context = {part: done.context for done, parts in zip(rounds, fed, strict=True) for part in parts}
@@ -78,10 +70,7 @@ class Alone:
         ]
 
     def _call(self, part: _Fed, context: int) -> Call:
-        """Return a call that has run once: what a regime does once per shape is done.
-
-        Roles of one model share captured work and its inputs, so each has ended before another's are written.
-        """
+        """Return a call that has run and ended once: roles of one model share captured work and its inputs."""
         role, tokens = part
         shapes = self._shapes[role]
         call = shapes.prepare(self._batch, min(context, shapes.longest_before(tokens)), tokens)
@@ -104,9 +93,9 @@ class Alone:
 
 
 def _fed(done: Round, is_block: bool) -> list[_Fed]:
-    """Return the forwards of a round, the target's first: in which role, and of how many tokens per sequence.
+    """Return the forwards of a round, the target's first: role, and tokens per sequence.
 
-    A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
+    A stack's forwards are pieces of text, here all of one model. A block drafter runs one, whatever its layers.
     """
     verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
     if done.levels:

@@ -60,8 +60,6 @@ class GenerateEntrant:
 
 
 class _FirstToken(StoppingCriteria):
-    """Never stops; remembers when the first token was there."""
-
     def __init__(self) -> None:
         self.seen_s = 0.0
 

@@ -35,10 +35,9 @@ class TimedRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What decoding a list of requests did.
+    """What decoding a list of requests did, rounds in order.
 
-    Rounds are in order. What counts is each text's share of the rounds from its first to its last: those of sequences
-    that were decoded once more, to keep all slots busy, do not, and reading prompts never does.
+    Each text's share of its rounds counts, not reading prompts, nor sequences decoded again to fill the slots.
     """
 
     batch: int
@@ -52,7 +51,7 @@ class Run:
 
     @property
     def tokens_per_round(self) -> float:
-        """Tokens kept per sequence and round: the same at every batch size for uncoupled policies."""
+        """Tokens accepted per sequence and round: the same at every batch size for uncoupled policies."""
         kept = [counted(r.round, len(self.texts)) for r in self.rounds]
         return sum(map(sum, kept)) / sum(map(len, kept))
 
@@ -70,24 +69,16 @@ class Run:
 
 
 def counted(done: Round, texts: int) -> list[int]:
-    """Return the tokens kept by those sequences of a round that are decoded for the first time."""
+    """Return the tokens accepted by those sequences of a round that are decoded for the first time."""
     return [kept for index, kept in zip(done.sequences, done.kept, strict=True) if index < texts]
 
 
 def throughput(rounds: Sequence[TimedRound], ms: Sequence[float], batch: int, texts: int) -> float:
-    """Return tokens/s of all slots together in an endless stream in which all texts are equally frequent.
+    """Return tokens/s of all slots together, in an endless stream of equally frequent texts.
 
-    The slots of a round share its time equally. A text's time is its share of its rounds; all texts' tokens over all
-    texts' times is the speed of one slot.
-
-    Args:
-        rounds: of a decoder that was kept full.
-        ms: of each, which may differ from what was timed.
-        batch: slots.
-        texts: how many there are.
-
-    Raises:
-        RequestError: there are fewer texts than slots, or no rounds.
+    The slots of a round share its time equally. The speed of one slot is all texts' tokens over all texts' shares. The
+    rounds are of a full decoder; `ms` of each may be other than timed. RequestError for no rounds, or fewer texts than
+    slots.
     """
     if texts < batch or not rounds:
         raise RequestError(
@@ -146,22 +137,15 @@ def names_of(setup: RoundSetup) -> list[str]:
 
 
 def room_for(requests: Sequence[Request], setups: Sequence[RoundSetup], batch: int | None = None) -> int:
-    """Return the cache positions the longest request needs, draft nodes included, in the target and in drafters.
-
-    Args:
-        requests: what will be decoded.
-        setups: how rounds may be run.
-        batch: most sequences at once; None where that is open, which may take much more.
-    """
+    """Return the cache positions of the longest request with draft nodes; an open `batch` may take much more."""
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
     return longest + draft_room(setups, batch)
 
 
 def refilled(feed: Feed, decoder: Decoder) -> bool:
-    """Let requests join, and wait until the device has read their prompts; return whether anything is to be decoded.
+    """Let requests join and wait until their prompts are read; return whether anything is to be decoded.
 
-    A round is timed behind it: what a GPU still reads would be its time, and a drafter reads what plain decoding does
-    not.
+    A round is timed behind it: it would include what a GPU still reads, and a drafter reads more than plain decoding.
     """
     before = feed.admitted
     is_on = feed.refill()
@@ -171,12 +155,7 @@ def refilled(feed: Feed, decoder: Decoder) -> bool:
 
 
 def timed_step(decoder: Decoder) -> TimedRound:
-    """Run one round and time it.
-
-    Raises:
-        NoRoomError: memory had no room for all of it.
-        ModelError: a drafter failed.
-    """
+    """Run one round and time it; raise as `require_faultless` does."""
     start = time.perf_counter_ns()
     done = decoder.step()
     ms = (time.perf_counter_ns() - start) / 1e6

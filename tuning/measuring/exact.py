@@ -34,15 +34,10 @@ def judge(
     *,
     near_tie: float = NEAR_TIE,
 ) -> Judgement:
-    """Compare every emitted token with the draw of the model's own teacher-forced forward.
+    """Compare every emitted token with the draw of the target's own teacher-forced forward in fp32.
 
-    Each text is judged behind its own earlier tokens, so one near-tie does not spoil what follows it.
-
-    Args:
-        model: transformers' target in fp32.
-        requests: of the texts, in order.
-        texts: emitted tokens.
-        near_tie: scores closer than this may be ordered either way; the default is for fp32.
+    Each text is judged behind its own earlier tokens, so one near-tie does not spoil what follows. Scores closer than
+    `near_tie` may be ordered either way; the default is for fp32.
     """
     near_ties = wrong = 0
     for request, text in zip(requests, texts, strict=True):

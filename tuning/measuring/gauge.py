@@ -1,12 +1,11 @@
 """How fast the machine is while others race, against when it was profiled.
 
-A plan promises speeds at the pace at which its surfaces were timed. A shared or warm machine has another pace a minute
-later, and not the same for all forwards: who takes a core's arithmetic away slows large forwards more than small ones.
-A gauge therefore times one forward that matters, in its turns of the race, in visits as the profiler does, for about as
-long as others decode in theirs. Their mean counts, as in the plan: what stalls the machine slows decoding, too.
+A plan promises speeds at the pace of its surfaces. A shared or warm machine has another pace a minute later, and not
+the same for all forwards: a lack of arithmetic slows large ones more. So a gauge takes its turns in the race and times
+one forward that matters, in visits as the profiler does, for about as long as others decode. The mean counts, as in the
+plan: what stalls the machine slows decoding, too.
 
-A plan whose trees differ from round to round seldom runs its largest forward: what matters there is one that takes as
-long as its forwards do on average.
+Where trees differ from round to round, a plan seldom runs its largest forward: there it is one of the average time.
 """
 
 from __future__ import annotations
@@ -37,14 +36,9 @@ class Gauge:
     """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
 
     def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
-        """Prepare the forward.
+        """Prepare the forward of `nodes` tokens, root included; 1 is a plain round.
 
-        Args:
-            cell: says what the forward took when it was profiled. An older one says it of plain rounds alone, and so
-                does one that verifies from an exit's states, which this gauge does not: there a plain round is timed.
-            target: the model.
-            nodes: tokens in the tree, root included; 1 is a plain round.
-            clock: what times the forward; the profiler's for its device and regime where None.
+        So it is where the cell knows no other forward's time (older plans), or verifies from an exit's states.
         """
         size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
         fed = cell.run_tokens[size]
@@ -73,7 +67,7 @@ class Gauge:
 
     @property
     def tokens_per_s(self) -> float:
-        """What decoding would reach if a round were this forward alone and kept one token."""
+        """The speed of decoding if a round were this forward alone and yielded one token."""
         return 1e3 * self._batch / self._mean_ms
 
     @property
@@ -83,6 +77,5 @@ class Gauge:
 
     @property
     def _mean_ms(self) -> float:
-        """The mean visit, stalls cut."""
         longest = STALL * statistics.median(self._ms)
         return statistics.fmean(min(ms, longest) for ms in self._ms)

@@ -1,4 +1,4 @@
-"""Hold a device for one profile: nobody else measures it, and what disturbs it is noticed."""
+"""Hold a device for one profile: no other process of ours measures it, and disturbances are noticed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,10 @@ from ..request import Identities
 def held(
     device: Device, identities: Identities, store: Store, *, wait_s: float
 ) -> Iterator[Callable[[], tuple[str, ...]]]:
-    """Hold a device for one block, and let the store know it and the models.
-
-    Args:
-        device: what is measured.
-        identities: of the models measured on it.
-        store: where the measurements go.
-        wait_s: seconds to wait for another profile of the device.
-
-    Yields:
-        What says, in words, what has disturbed the device since.
+    """Hold a device for one block, and store it and the models; yield a function that names disturbances.
 
     Raises:
-        DeviceError: another profile holds it, or it cannot be read.
+        DeviceError: another profile holds it after `wait_s`, or it cannot be read.
     """
     with device_lock(device, cache_folder(), wait_s=wait_s):
         before = read_state(device)

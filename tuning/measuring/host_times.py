@@ -44,21 +44,16 @@ def host_times(
     limit_s: float = math.inf,
     between: Callable[[float], None] = lambda share: None,
 ) -> HostTimes:
-    """Return the host times of greedy rounds and of sampled ones, as far as any of the workloads has such.
+    """Return the host times of greedy and of sampled rounds, as far as any workload has such.
 
-    Where rounds with a drafter cannot be timed, those without are. Only whole batches are kept in the journal: what is
-    left out of one may have room when the same profile goes on.
+    Where rounds with a drafter cannot be timed, those without are. The journal gets only whole batches: what is left
+    out of one may have room when the profile resumes.
 
     Args:
-        request: what is profiled.
-        family: the models, in its regime.
-        asked: what each workload decodes.
         identities: ModelIdentity.key of the family's drafters.
-        journal: receives what is finished, and gives back what a stopped run finished.
-        progress: told each step.
-        most_tokens: per sequence that are verified at once, by batch; MOST_PROBED where it is not said.
+        most_tokens: per sequence that are verified at once, by batch; MOST_PROBED by default.
         limit_s: seconds for all; every kind of round is timed once whatever the limit.
-        between: told the share that is done, before every part but the first.
+        between: called with the finished share, before every part but the first.
 
     Raises:
         NoRoomError: memory has no room for rounds of any batch.
@@ -96,8 +91,6 @@ def host_times(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Whose:
-    """Beside whom rounds are timed."""
-
     drafter: str | None
     identity: str = ""  # ModelIdentity.key of one that stands for no other
     told: str = ""  # behind the name of a part of the journal; the first drafter's is none

@@ -33,7 +33,6 @@ class Spent:
     """Milliseconds that forwards have taken so far, by the host's clock."""
 
     def __init__(self) -> None:
-        """Begin at none."""
         self.ms = 0.0
         self._is_inside = False  # of one: what it asks of its own model is part of it
 
@@ -55,7 +54,7 @@ class Spent:
 
 @contextmanager
 def clocked(model: CausalModel | None) -> Iterator[Spent]:
-    """Count what a model's forwards take meanwhile; of a device that goes on by itself, what their calls take.
+    """Count the time of a model's forwards in the block; on an asynchronous device, that of their calls.
 
     The model stays the object that it is: decoders ask for its type.
     """
@@ -71,10 +70,9 @@ def clocked(model: CausalModel | None) -> Iterator[Spent]:
 
 
 class Losses:
-    """What forwards lose in rounds, told by all rounds that are alike, and what stalls add, told by all."""
+    """What forwards lose in rounds, by all rounds that are alike, and what stalls add, by all rounds."""
 
     def __init__(self) -> None:
-        """Know none."""
         self._verified: defaultdict[Like, list[Timed]] = defaultdict(list)
         self._drafted: defaultdict[bool, list[Timed]] = defaultdict(list)
 

@@ -16,12 +16,7 @@ Form = Literal["constant", "growing", "line"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """By how much forwards take longer in a round than alone.
-
-    Attributes:
-        base_ms: milliseconds, whatever it takes.
-        share: of what it takes.
-    """
+    """By how much forwards take longer in a round than alone: `base_ms`, and `share` of their time."""
 
     base_ms: float
     share: float = 0.0
@@ -36,14 +31,10 @@ class Loss:
 
 
 def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
-    """Return what rounds of some kinds lose in the middle, by least absolute deviations: stalls do not move it.
+    """Return the median loss of rounds of some kinds, by least absolute deviations: stalls do not move it.
 
-    Forwards scatter by a share of what they take, so short ones tell more.
-
-    Args:
-        timed: each round.
-        form: of what is lost: "constant" is milliseconds, "growing" these and a share of the forward, both at least 0,
-            "line" the same of any sign.
+    Short forwards tell more, as they scatter by a share. A "constant" form is milliseconds, "growing" adds a share of
+    the forward, both at least 0; "line" is the same of any sign.
     """
     from scipy.optimize import linprog
 
@@ -62,13 +53,9 @@ def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
 
 
 def stall_share(timed: Sequence[tuple[Timed, Loss]]) -> float:
-    """Return by which share forwards in rounds take longer on average than in the middle, the outermost pulled in.
+    """Return the mean share by which rounds exceed the median loss of their kind, the outermost pulled in.
 
-    Stalls are the machine's and meet whoever runs; few rounds of one kind tell of its luck, those of all kinds together
-    of the machine.
-
-    Args:
-        timed: rounds of all kinds, each with what its kind loses in the middle.
+    Rounds of all kinds count together: stalls are the machine's, and few rounds of one kind tell of luck.
     """
     shares = np.array([inside / (alone + lost.of(alone)) - 1.0 for (inside, alone), lost in timed])
     return float(np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST])).mean())

@@ -1,18 +1,16 @@
 """Measure what a round takes beyond its forwards timed alone: short real rounds of every kind of policy.
 
-It is the host's own work, and what a forward loses by running between others: the target pushes the
-drafter's weights out of the caches, and the other way round.
+It is the host's own work, and what a forward loses by running between others: the target pushes the drafter's weights
+out of the caches, and the other way round.
 
-On a CPU a forward has ended when its call comes back, so a round tells what its forwards took. What is left is the
-difference of two small numbers, not of two large ones that the machine's moods keep apart. What the target's forward
-loses in a round is known from all rounds of a batch that are alike (`loss.py`): plain ones, whose forwards follow their
-like and lose least; those that copy text, whose sizes change from round to round; and those behind a drafter. What the
-drafter's lose is known from all rounds that ran it in one role: the first finds its weights pushed out of the caches,
-the others do not.
+On a CPU a forward has ended when its call returns, so a round tells what its forwards took: what is left is a
+difference of two small numbers, not of two large ones that the machine's moods keep apart. All alike rounds of a batch
+tell the loss of the target's forward (`loss.py`): plain rounds, which lose least; text copies, whose sizes change; and
+those behind a drafter. All rounds of one role tell the drafter's loss: only its first forward finds the weights pushed
+out.
 
-Long forwards read weights that no cache holds, in a round and alone. What one of them seems to lose is the noise of a
-single timing, and a chain of eight would count it eight times. So where time is limited and all forwards are long,
-none is timed alone.
+Long forwards read weights that no cache holds, in a round and alone. Their loss would be the noise of a single timing,
+eight times in a chain of eight. So where time is limited and all forwards are long, none is timed alone.
 """
 
 from __future__ import annotations
@@ -76,18 +74,15 @@ def measure_overhead(
 ) -> list[OverheadSample]:
     """Return the samples of one batch size: one of each probe, and of a hybrid one of each way in which it drafted.
 
-    One batch of texts is decoded, and all policies take turns on it, some rounds each, of which the last are timed.
-    Policies that verify equally many tokens follow each other, in random order, and right after them their forwards are
-    timed alone, so that both meet the same mood of the machine. A round of each kind goes before.
+    All policies take turns on one batch of texts, some rounds each, of which the last are timed. Policies that verify
+    equally many tokens follow each other in random order. Right after them their forwards are timed alone, so that both
+    meet the same mood of the machine. A round of each kind goes before.
 
     Args:
-        family: the models, in the dtype that is to be planned.
         requests: at least one; each joins again when all others have.
-        batch: sequences.
         drafter: the one the probes draft with; None where the family has none.
-        identity: ModelIdentity.key of a drafter that stands for no other; see `OverheadSample.drafter`.
-        seed: of the order.
-        limit_s: seconds, behind which no turn begins but the first.
+        identity: ModelIdentity.key of a drafter that represents no other; see `OverheadSample.drafter`.
+        limit_s: seconds, after which no turn begins but the first.
         most_tokens: of a sequence that are verified at once; at least 8.
 
     Raises:
@@ -127,15 +122,15 @@ def measure_overhead(
 
 
 def tells_forwards(family: Family) -> bool:
-    """Whether a round tells what its forwards took: they have ended when their calls come back.
+    """Whether a round tells what its forwards took: on a CPU they have ended when their calls return.
 
-    Where a whole round is one call, the draws behind the target's forward are told with it, as what it loses in rounds.
+    Where a whole round is one call, the draws behind the target's forward count as its loss in rounds.
     """
     return family.target.device.type == "cpu"
 
 
 def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
-    """Whether a drafter drafts a policy: in stacks are models alone, and exits alone leave states, for some targets."""
+    """Return whether a drafter drafts a policy: only models are in stacks, and only exits leave states."""
     model = None if drafter is None else family.drafters[drafter]
     if isinstance(policy, StackPolicy):
         return model is not None and not is_beside_target(model)
@@ -145,7 +140,6 @@ def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
 
 
 def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:
-    """Return the probes by the size of their trees, groups and their members in random order."""
     sizes = sorted({probe.tokens for probe in found})
     groups = [[probe for probe in found if probe.tokens == size] for size in sizes]
     for group in groups:
@@ -156,8 +150,6 @@ def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """A round, the milliseconds it took, and those of its drafter's forwards where they are told."""
-
     done: Round
     ms: float
     draft_ms: float
@@ -165,19 +157,15 @@ class _Step:
 
     @property
     def forwards(self) -> Forwards:
-        """What its forwards took in it, where they are told."""
         return Forwards(verify_ms=self.done.verify_ms, draft_ms=self.draft_ms)
 
     @property
     def shortest_ms(self) -> float:
-        """What its shortest forward takes, its drafter's all alike."""
         drafted = len(self.done.widths)
         return min(self.done.verify_ms, self.draft_ms / drafted) if drafted and self.draft_ms else self.done.verify_ms
 
 
 class _Running:
-    """A batch on its way, kept full; each of its rounds is run the way it is told."""
-
     _is_hurried = False  # whether time is limited
 
     def __init__(
@@ -204,11 +192,11 @@ class _Running:
         self._decoder: Decoder = family.decoder(always(PLAIN), names=names, batch=batch, capacity=room)
 
     def settled_steps(self, setup: RoundSetup, least: int) -> list[_Step]:
-        """Run rounds like any but the first of their kind: right after others by the same setup, as a decoder's are.
+        """Run rounds right behind others of the same setup, as a decoder's are, until they settle.
 
-        What the caches hold behind another kind of round, or a GPU behind another graph, is no cost of it; short
-        rounds take as many to settle as the profiler's forwards do, and all at least so many. Where time is limited, a
-        long round on a CPU, which finds no weights in the caches whatever ran before, is timed once.
+        What caches hold behind another kind of round, or a GPU behind another graph, is no cost of it. Short rounds
+        settle as the profiler's forwards do, in at least `least` rounds. With limited time, a long round on a CPU,
+        which finds no weights in the caches in any case, is timed once.
         """
         first = self.step(setup)
         if self._is_hurried and first.ms >= LONG_ROUND_MS:
@@ -228,8 +216,7 @@ class _Running:
     def step(self, setup: RoundSetup) -> _Step:
         """Run one round.
 
-        What a text repeats is drafted many tokens at once, and a drafter far behind reads them in forwards that are no
-        part of its policy's rounds.
+        A drafter far behind, as after much copied text, reads first: these forwards are no part of its policy's rounds.
         """
         self._fill()
         if setup.drafter is not None and self._unread.get(setup.drafter, 0) > MOST_BEHIND:
@@ -238,7 +225,7 @@ class _Running:
         return self._run(setup)
 
     def _fill(self) -> None:
-        """Let texts join; whoever did not draft the round before reads their prompts when it is asked to draft."""
+        """Let texts join; a drafter that did not draft the round before reads their prompts at its next draft."""
         if not self._decoder.has_room:
             return
         while self._decoder.has_room:
@@ -266,8 +253,6 @@ class _Running:
 
 
 class _Probe:
-    """What the rounds of one policy took beyond their forwards."""
-
     def __init__(
         self, setup: RoundSetup, batch: int, *, is_sampled: bool, role: str = MODEL, drafter: str = ""
     ) -> None:
@@ -278,7 +263,7 @@ class _Probe:
         self._rounds: list[Round] = []
 
     def turns(self, is_told: bool) -> int:
-        """Return how often its rounds are timed, where they tell what the target's forward took or do not."""
+        """Return how often its rounds are timed; it depends on whether they tell the time of the target's forward."""
         rounds = like(self.setup.policy)
         if rounds == "plain":
             return PLAIN_TURNS
@@ -289,21 +274,18 @@ class _Probe:
 
     @property
     def tokens(self) -> int:
-        """Most tokens per sequence one verify feeds."""
         return self.setup.policy.max_verify_tokens
 
     def keep(self, done: Round, host_ms: float, alone: Forwards) -> None:
-        """Note one round, what it took beyond its forwards, and what these take alone."""
         self._rounds.append(done)
         self._host_ms.append(host_ms)
         self._alone.append(alone)
 
     def samples(self, lost: Lost | None) -> list[OverheadSample]:
-        """Return the host time of the rounds, with what each one's forwards lose where that is apart, and their shape.
+        """Return the rounds' host time, their shape, and their forwards' loss where that is apart.
 
-        Rounds that ran ahead of the host, and others, are not told together: only what most of them did is.
-        A hybrid's rounds in which its drafter ran are one sample, those in which the text drafted alone another: where
-        few ran it, their mean shape would have no drafter, and nothing would tell what it costs.
+        Of rounds ahead of the host and others, the majority counts. A hybrid gives two samples, with its drafter and by
+        text alone: where few ran it, a mean shape would have no drafter, and nothing would tell its cost.
         """
         usual = statistics.mode(done.is_ahead for done in self._rounds)
         kept = [i for i, done in enumerate(self._rounds) if done.is_ahead == usual]

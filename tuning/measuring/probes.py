@@ -31,16 +31,11 @@ ALWAYS = -1.0  # a least gain that every layer reaches
 
 
 def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
-    """Return one or more policies per kind that show its cost per forward and per node.
+    """Return one or more policies per kind that show its cost per forward and per node; `most_tokens` is at least 8.
 
-    What a round, a node and a drafter's presence cost is shared by all kinds (`profiler/records/overhead.py`): small
-    and large texts, chains and EAGLE-2 trees tell it. Of the other drafted kinds, which have a cost per forward of
-    their own, one tells that. They prune nothing where they can be told not to, so that their shapes do not hang on
-    what the drafter thinks.
-
-    Args:
-        drafter: that drafts where one does; None where the family has none.
-        most_tokens: of a sequence that are verified at once, at least 8.
+    All kinds share the cost of a round, a node and a drafter's presence (`profiler/records/overhead.py`): small and
+    large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward. They
+    prune nothing where possible, so that their shapes do not depend on the drafter.
     """
     large, copied = min(24, most_tokens), min(32, most_tokens - 1)
     longest = min(8, most_tokens - 1)
@@ -77,7 +72,6 @@ def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSet
 
 
 def _bush(width: int, depth: int) -> TokenTree:
-    """Return a tree whose first child at every depth has `width` children."""
     parents, ranks, trunk = [-1], [0], 0
     for _ in range(depth):
         first = len(parents)

@@ -1,7 +1,6 @@
-"""Measure several ways of decoding side by side, in turns, so that the machine's moods hit all alike.
+"""Measure several decoders side by side, in turns, so that the machine's moods hit all alike.
 
-Every entrant decodes the same requests. The work is cut into equal shares of the tokens; in each
-turn every entrant does its share, in random order.
+All decode the same requests. Each turn, in random order, every entrant decodes an equal share of the tokens.
 """
 
 from __future__ import annotations
@@ -33,13 +32,7 @@ class Entrant(Protocol):
 
 
 def race(entrants: Sequence[Entrant], *, turns: int, seed: int = 0) -> None:
-    """Let all entrants decode everything, turn by turn.
-
-    Args:
-        entrants: fresh ones.
-        turns: shares the work is cut into.
-        seed: of the order within turns.
-    """
+    """Let all fresh entrants decode everything, in `turns` shares; `seed` orders them within turns."""
     order = random.Random(seed)
     for turn in range(1, turns + 1):
         field = list(entrants)
@@ -52,7 +45,6 @@ class DecoderEntrant:
     """Our decoder with one schedule."""
 
     def __init__(self, name: str, decoder: Decoder, requests: Sequence[Request], batch: int) -> None:
-        """Take an empty decoder."""
         self.name = name
         self._decoder, self._feed, self._batch = decoder, Feed(decoder, requests, keeps_full=True), batch
         self._rounds: list[TimedRound] = []
@@ -60,10 +52,7 @@ class DecoderEntrant:
         self._texts, self._wanted = len(requests), sum(r.max_new_tokens for r in requests)
 
     def advance(self, share: float) -> None:
-        """Decode on until `share` of all tokens are emitted, or all requests are done.
-
-        A GPU ends first what others have left it with: a round that one launched ahead is no time of the next one's.
-        """
+        """Decode until `share` of all tokens are emitted or all is done; a GPU first ends what others left."""
         wait_for(self._decoder.device)
         self._cold.add(len(self._rounds))
         while self._emitted() < share * self._wanted and self._step():
@@ -77,7 +66,6 @@ class DecoderEntrant:
         )
 
     def _step(self) -> bool:
-        """Refill, run one timed round; return whether there was anything to do."""
         if not refilled(self._feed, self._decoder):
             return False
         self._rounds.append(timed_step(self._decoder))
@@ -98,24 +86,17 @@ class DecoderEntrant:
     def tokens_per_s(self) -> float:
         """Steady-state throughput, stalls of the machine cut.
 
-        The first round of a turn finds the caches full of another entrant's numbers, which no decoder by itself does:
-        it counts with the time of others of its shape. Its tokens count: a turn is likelier to end where many tokens
-        are kept at once, so that without them whatever copies would look slow.
+        A turn's first round meets another entrant's caches, so it counts with the time of others of its shape. Its
+        tokens count: turns tend to end on many accepted tokens, and without them copying would look slow.
         """
         ms = undisturbed_ms(self._rounds, self._cold)
         return throughput(self._rounds, ms, self._batch, self._texts)
 
 
 def undisturbed_ms(rounds: Sequence[TimedRound], cold: Set[int] = frozenset()) -> list[float]:
-    """Return the milliseconds of rounds as they are where nothing disturbs them.
+    """Return the undisturbed milliseconds of rounds, some of which found the caches cold.
 
-    Args:
-        rounds: as they were timed.
-        cold: places of those that found the caches cold.
-
-    Returns:
-        For each round its time, cut to STALL times the median of the warm rounds of its shape; for a cold one their
-        mean. A cold round of a shape that no warm one has counts as it was timed.
+    They are cut to STALL times the median of a shape's warm rounds; a cold one counts as their mean, else as timed.
     """
     shapes = [(r.round.verify_tokens, len(r.round.widths), r.round.levels) for r in rounds]
     warm: dict[tuple[int, int, tuple[int, ...]], list[float]] = {}

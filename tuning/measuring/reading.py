@@ -41,19 +41,9 @@ def measure_reading(
     budget_s: float,
     seed: int = 0,
 ) -> tuple[LatencySurface, ...]:
-    """Return what reading a prompt takes: of the target, then of each drafter, in the family's order.
+    """Return the surfaces of reading a prompt: of the target, then of each drafter, in the family's order.
 
-    They take turns at every length, the shortest first. A length that a model's positions do not hold is not among its
-    cells, nor is one that would take more than its share of the budget; all read the shortest.
-
-    Args:
-        family: the models, as they decode.
-        identities: who they are.
-        lengths: of prompts, in tokens.
-        device: where they run.
-        dtype: of the weights.
-        budget_s: about what all of it may take.
-        seed: of the prompts.
+    They take turns at each length; all read the shortest, longer ones only within positions and share of the budget.
     """
     wanted = sorted(set(lengths))
     target, longest = family.target, wanted[-1]
@@ -72,8 +62,6 @@ def measure_reading(
 
 
 class _Reader:
-    """A model that reads prompts, and what that took; what it reads into is made by its first turn."""
-
     def __init__(self, key: str, model: CausalModel, make: Callable[[], Read]) -> None:
         self._key, self._model, self._make = key, model, make
         self._read: Read | None = None
@@ -81,7 +69,6 @@ class _Reader:
         self._failed: dict[int, str] = {}
 
     def may_read(self, tokens: int, allowed_ms: float) -> bool:
-        """Whether prompts of a length fit, and are likely to be read within what is allowed for all its repeats."""
         if tokens > self._model.longest_context or self._failed:
             return False
         if not self._timed:
@@ -91,7 +78,6 @@ class _Reader:
         return expected_ms <= allowed_ms
 
     def take_turn(self, prompt: list[int], allowed_ms: float) -> None:
-        """Read a prompt once more, unless its repeats have taken what is allowed."""
         taken = self._timed.get(len(prompt), [])
         if len(prompt) in self._failed or (taken and sum(taken) > allowed_ms):
             return
@@ -123,7 +109,6 @@ class _Reader:
         )
 
     def surface(self, device: Device, dtype: str) -> LatencySurface:
-        """Return it as a record."""
         return LatencySurface(
             device=device.fingerprint,
             model=self._key,

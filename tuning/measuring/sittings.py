@@ -1,9 +1,9 @@
 """When the forwards of a profile are timed: in sittings between its other steps, so that they meet more than one mood.
 
-The pace of a shared or warm machine wanders, within minutes by a tenth and at times by a third. Forwards timed at a
-stretch tell that of some seconds, and a plan made of them promises speeds at it. In two records of such a machine
-(`benchmarks/pace.py`), the later pace was off by 8 and 11 % (root mean square) from that of one window of seconds, and
-by 5 and 8 % from the median of four windows fifteen seconds apart.
+The pace of a shared or warm machine wanders, within minutes by a tenth and at times by a third. A plan made of one
+stretch promises speeds at the pace of some seconds. In two records of such a machine (`benchmarks/pace.py`), the later
+pace was off by 8 and 11 % (root mean square) from that of one window of seconds, and by 5 and 8 % from the median of
+four windows fifteen seconds apart.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FIRST, SECOND = 0.25, 0.5  # share of the budget spent before anything is record
 
 
 class Sittings:
-    """The timing of a profile's forwards: each sitting goes on where the one before left off, the last finishes it.
+    """The timing of a profile's forwards in sittings that continue each other; the last finishes it.
 
-    Other regimes than eager are timed at a stretch, at the end: a shape is compiled or captured anew in every sitting.
+    Other regimes than eager are timed at a stretch, at the end: each sitting would compile or capture a shape again.
     """
 
     def __init__(
@@ -41,33 +41,20 @@ class Sittings:
         journal: Journal,
         progress: Progress,
     ) -> None:
-        """Take what is to be timed, and where it goes; what an earlier run has finished stays as it is."""
+        """Take what is to be timed, and its journal; what an earlier run has finished stays as it is."""
         self._surfaces = finished_surfaces(journal)  # None before the last sitting
         self._request, self._identities, self._domains = request, identities, domains
         self._device, self._journal, self._progress = device, journal, progress
 
     def sit(self, family: Family, until: float, traces: Sequence[AcceptanceTrace] = ()) -> None:
-        """Time forwards until a share below 1 of the budget is spent.
-
-        Args:
-            family: the models, in the regime that is timed.
-            until: the share.
-            traces: of the drafters along one workload, where they are recorded; see `time_surfaces`.
-
-        Raises:
-            Interrupted, MeasurementError: see `time_surfaces`.
-        """
+        """Time forwards until a share below 1 of the budget is spent; traces and errors as in `time_surfaces`."""
         if self._request.regime == EAGER:
             self._timed(family, until, traces, ())
 
     def finish(
         self, family: Family, traces: Sequence[AcceptanceTrace], readings: Sequence[LatencySurface]
     ) -> tuple[LatencySurface, ...]:
-        """Spend the rest of the budget and return all surfaces, which are kept with those of reading prompts.
-
-        Raises:
-            Interrupted, MeasurementError: see `time_surfaces`.
-        """
+        """Spend the rest of the budget, store all surfaces with those of reading prompts, and return them."""
         self._timed(family, 1.0, traces, readings)
         assert self._surfaces is not None, "the last sitting finishes them"
         return self._surfaces

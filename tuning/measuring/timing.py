@@ -37,11 +37,10 @@ WIDE_DRAFT_TOKENS = 64  # a layer of TALON's or OPT-Tree's published tree is tha
 
 
 def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Request]) -> tuple[Domain, ...]:
-    """Return what is to be measured of the target, then of each drafter, then of verifying from each exit's states.
+    """Return what to measure of the target, of each drafter, and of verifying from each exit's states.
 
-    Contexts default to where the texts begin and end, but to no end that the target has no position for. Drafters'
-    forwards are wide where everything is recorded, and on a GPU, where a layer is always as wide as it could be
-    (`planner/growth/on_gpu.py`).
+    Contexts default to where the texts begin and end, within the target's positions. Drafters' forwards are wide where
+    everything is recorded, and on a GPU, whose layers always have full width (`planner/growth/on_gpu.py`).
     """
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)
@@ -85,10 +84,9 @@ def time_surfaces(
     progress: Progress,
     until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
-    """Return the surface of the target, then of each drafter, then of verifying from exits, in the family's order.
+    """Return the surfaces of the target, of each drafter, and of verifying from exits, in the family's order.
 
-    Where there are traces, shapes that the best policies use are measured best. A sitting that ends before all of the
-    budget is spent returns none.
+    With traces, shapes of the best policies are measured best. A sitting that leaves some budget returns none.
 
     Raises:
         Interrupted: Ctrl-C; what was timed is in the sink.
@@ -159,7 +157,6 @@ def runner_for(
 
 
 def _blocks(family: Family) -> set[int]:
-    """Return the numbers of the surfaces of block drafters."""
     return {place for place, model in enumerate(family.drafters.values(), start=1) if role_of(model) == BLOCK}
 
 

@@ -108,7 +108,6 @@ def try_forwards(runners: Sequence[ShapeRunner], domains: Sequence[Domain]) -> T
 
 
 def _timed_ms(runner: ShapeRunner, batch: int, context: int, tokens: int) -> float | None:
-    """Return the milliseconds of the second call of a shape; None where it cannot run."""
     try:
         call = runner.prepare(batch, context, tokens)
         call()

@@ -42,22 +42,18 @@ def pairwise_acceptance(
     workload: str = "",
     parts: Parts | None = None,
 ) -> PairwiseAcceptance:
-    """Return agreement and overlap of all pairs along the target's own texts.
+    """Return agreement and overlap of all pairs of models along the target's own texts.
 
-    Two models agree where their first choices are the same. Of sampled texts these are, as in a stack, the draws with
-    the noise of the target's own.
-
-    overlap[i][j] is the mean over positions of sum over tokens of min(p_i, p_j): the acceptance of
-    speculative sampling with drafter j on target i, and the other way round.
+    Two models agree where their first choices are equal; of sampled texts these are draws with the target's noise, as
+    in a stack. overlap[i][j] is the mean over positions of sum over tokens of min(p_i, p_j): the acceptance of
+    speculative sampling with drafter j on target i, and the other way round. At temperature 0 the models' own
+    distributions are compared.
 
     Args:
-        models: by name; all read every text once, piece by piece side by side.
-        texts: the request and the continuation tokens of each text, all of one temperature; at 0 the models' own
-            distributions are compared.
+        texts: request and continuation tokens of each, all of one temperature.
         target: ModelIdentity.key of the model that wrote the texts.
-        workload: what the texts are.
-        parts: keeps every finished text as "agreement 0", "agreement 1", ..., sampled ones as "agreement drawn 0", ...:
-            under the first names older versions kept them by their likeliest tokens.
+        parts: get finished texts as "agreement 0", ..., sampled ones as "agreement drawn 0", ...: under the first names
+            older versions stored sampled texts by their likeliest tokens.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Theorem 3.5.
     """
@@ -80,7 +76,6 @@ def pairwise_acceptance(
 
 
 def _along(models: Mapping[str, CausalModel], request: Request, continuation: Sequence[int]) -> Agreement:
-    """Compare all models along one text."""
     same, common = np.zeros((2, len(models), len(models)))
     prompt = request.prompt
     whole = [*prompt, *continuation[:-1]]
@@ -102,21 +97,18 @@ def _along(models: Mapping[str, CausalModel], request: Request, continuation: Se
 
 
 def _drawn(scores: torch.Tensor, request: Request, first: int) -> torch.Tensor:
-    """Return (tokens,): what a model of a stack says behind each token; the first one's stands at place `first`."""
+    """Return (tokens,): the draw of a model of a stack behind each token; the first one's is at place `first`."""
     places = torch.arange(first, first + len(scores), device=scores.device)
     return with_noise(scores[None], [request], places[None])[0].argmax(-1)
 
 
 class _Reader:
-    """One model and how far it has read the text."""
-
     def __init__(self, model: CausalModel, longest: int, text: Sequence[int]) -> None:
         self._model, self._read = model, 0
         self._features = model.along(text) if isinstance(model, EagleHead | RoundHead) else None
         self._cache: KeyValueCache = model.new_cache(1, longest)
 
     def skip(self, tokens: Sequence[int]) -> None:
-        """Read tokens nobody asks about."""
         for start in range(0, len(tokens), PIECE_TOKENS):
             self._feed(tokens[start : start + PIECE_TOKENS], is_asked=False)
 

@@ -19,14 +19,12 @@ PIECE_TOKENS = 64  # of a text, read and answered at once
 class BlockTextPass:
     """One block drafter reading one text after the other; a forest's `TreeDrafter`.
 
-    The trees of neighbouring positions are not joined: below the target's own token a block still says what it said a
-    token earlier.
+    Its trees are not joined: below the target's token a block still says what it said one earlier.
     """
 
     is_of_text_alone = False
 
     def __init__(self, drafter: BlockHead, *, longest: int, children: int) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._longest = longest
         self._cache = drafter.new_cache(1, longest)
@@ -36,15 +34,7 @@ class BlockTextPass:
         self._places: Ints = np.zeros(0, dtype=np.int64)  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
-
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)
         said = []
@@ -66,7 +56,7 @@ class BlockTextPass:
         return self._children_of(self._model.block(self._said).root(), places)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._places = np.array(lengths, dtype=np.int64)
         rows = torch.from_numpy(self._places - len(self._request.prompt) - 1)
         self._block = self._model.block(self._said[rows.to(self._said.device)])
@@ -85,6 +75,5 @@ class BlockTextPass:
 
 
 def _pieces(prompt: int, length: int) -> list[tuple[int, int]]:
-    """Return pieces of a text that lie within its prompt or behind it."""
     starts = [*range(0, prompt, PIECE_TOKENS), *range(prompt, length, PIECE_TOKENS)]
     return [(start, min(start + PIECE_TOKENS, prompt if start < prompt else length)) for start in starts]

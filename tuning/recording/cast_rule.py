@@ -18,10 +18,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """CAST's widths and depth at batch 1, from the policy's own cost tables.
+    """CAST's widths and depth at batch 1, from the policy's own cost tables; at larger batches only beams help.
 
-    At larger batches the sequences share their widths, so what is expanded depends on who runs together; then only
-    the beams beside this rule help.
+    There the sequences share their widths, so expansion depends on who runs together.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.growth.cast` for the open points of the paper.
     """
@@ -42,8 +41,6 @@ class Cast:
 
 @dataclass(slots=True)
 class _Row:
-    """One tree on its way down: its layers so far, their ratios, and the utility of the last one."""
-
     ratios: tuple[float, ...] = (1.0,)
     last_utility: float = 0.0
     is_open: bool = True
@@ -70,7 +67,6 @@ class _CastGrowth:
         return choice
 
     def _width(self, row: _Row, utilities: Floats) -> int:
-        """Return how many nodes of the row's newest layer are expanded, and note whether any are."""
         if not row.is_open or self.layers >= self.policy.max_depth:
             row.is_open = False
             return 0

@@ -28,20 +28,11 @@ class Continued:
 def continuations(
     target: CausalModel, requests: Sequence[Request], *, slots: int = SLOTS, parts: Parts | None = None
 ) -> list[tuple[int, ...]]:
-    """Return what the target itself emits for each request, by plain decoding.
+    """Return the target's plain-decoded continuation of each request; NoRoomError where memory lacks room for one text.
 
-    Prompts are decoded in groups of `slots`, whoever asks: a run that goes on after a kill decodes the missing groups
-    as the first run would have, in the same company, so that not even a rounding differs. Where memory has no room for
-    a group, it and those behind it are half as large.
-
-    Args:
-        target: the model.
-        requests: what to continue.
-        slots: prompts decoded at once.
-        parts: keeps every finished group by the place of its first prompt, as "continuation from 16"
-
-    Raises:
-        NoRoomError: memory has no room for one text.
+    Prompts are decoded in groups of `slots`. A resumed run decodes the missing groups in the same company, so that not
+    even a rounding differs. Where memory has no room for a group, it and later ones are halved. `parts` get finished
+    groups by the place of the first prompt, as "continuation from 16".
     """
     found: list[tuple[int, ...]] = []
     while len(found) < len(requests):

@@ -27,12 +27,7 @@ Texts = Sequence[tuple[Request, Sequence[int]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The time that recording may take.
-
-    Attributes:
-        limit_s: seconds for texts and drafters of one workload; texts already begun are finished.
-        fewest_texts: that are recorded in any case.
-    """
+    """The seconds for texts and drafters of one workload, begun texts and the `fewest_texts` in any case."""
 
     limit_s: float
     fewest_texts: int
@@ -46,15 +41,7 @@ class Effort:
     def recipes(
         self, drafters: Mapping[str, CausalModel], texts: Texts, left_s: float, positions: int, parts: Parts
     ) -> dict[str, Recipe]:
-        """Return the richest recipe of each drafter whose trees fit into its share of the time that is left.
-
-        Args:
-            drafters: the models by name.
-            texts: some of those that will be recorded.
-            left_s: seconds for all positions of all drafters; none may be left.
-            positions: of all texts that will be recorded.
-            parts: keeps the choices.
-        """
+        """Return each drafter's richest recipe whose trees at all positions fit into its share of the seconds."""
         found = {}
         for name, model in drafters.items():
             make = partial(_richest, model, texts[:1], left_s / len(drafters), positions)
@@ -85,7 +72,6 @@ def _tokens_per_round(is_right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> f
 
 
 def _richest(drafter: CausalModel, texts: Texts, left_s: float, positions: int) -> Chosen:
-    """Return the first level, from the richest on, that is likely to fit."""
     read_s = _seconds(partial(record_prompts, drafter, texts, Recipe(rules=()), [()]))
     for level in LEVELS[:-1]:
         tried = min(TRIED_POSITIONS, len(texts[0][1]) - 1)

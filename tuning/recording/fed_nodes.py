@@ -17,9 +17,7 @@ class NewNodes:
     """Nodes about to be fed, (nodes,) each.
 
     Attributes:
-        slots: where each one is fed.
-        turns: its place among the new ones of that slot.
-        places: its place among all nodes of that slot.
+        turns: its place among the new ones of its slot; `places`: among all nodes of that slot.
         contexts: tokens of the text it sees.
         depths: below the row it hangs off.
         sees: (nodes, places of the slot), its ancestors and itself.

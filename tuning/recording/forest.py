@@ -1,8 +1,8 @@
 """The trees of many positions of one text, every node expanded once.
 
-Below the target's own token, the tree of a position is the tree of the next one: the committed text is the same, and
-a model's answer is a function of it. So the child that the target takes *is* the next position's root. A head's answer
-also depends on which of its features are the target's, so its trees are not joined.
+Below the target's own token, a position's tree is the tree of the next one: the committed text is the same, and a
+model's answer is a function of it. So the child that the target takes *is* the next position's root. A head also reads
+which of its features are the target's, so its trees are not joined.
 """
 
 from __future__ import annotations
@@ -21,30 +21,16 @@ class TreeDrafter(Protocol):
     """Answers behind nodes of trees that hang off numbered rows, the positions of a text."""
 
     def expand(self, parents: Ints, tokens: Ints) -> Children:
-        """Return the best children of new nodes (nodes,) as (1, nodes, children).
-
-        Args:
-            parents: rows or earlier nodes; nodes are numbered in the order they came, the rows first.
-            tokens: the nodes' own tokens.
-        """
+        """Return new nodes' best children, (1, nodes, children); parents are rows or nodes, numbered as they came."""
 
 
 class Forest:
-    """Every node of one text expanded so far, numbered; the first ones are the rows' roots.
-
-    Attributes:
-        tokens: (nodes, children), best next tokens.
-        log_probs: (nodes, children), conditional, descending.
-    """
+    """Every node of one text expanded so far, rows first: best next tokens, and conditional log_probs, descending."""
 
     def __init__(self, drafter: TreeDrafter, roots: Children, next_roots: Ints, next_ranks: Ints) -> None:
-        """Start with the roots.
+        """Start with the roots, (1, rows, children), of a drafter that already holds the rows.
 
-        Args:
-            drafter: stands at the rows already.
-            roots: (1, rows, children).
-            next_roots: (any,), rows whose next position is a row too, the one after it.
-            next_ranks: (any,), which child of those rows the next position's root is.
+        `next_roots` are rows whose next position is the next row, `next_ranks` the child that is its root.
         """
         self._drafter = drafter
         self.tokens: Ints = roots.tokens[0]

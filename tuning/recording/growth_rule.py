@@ -1,8 +1,8 @@
-"""What a growth rule is: it says, layer by layer, which nodes of a tree are expanded.
+"""A growth rule says, layer by layer, which nodes of a tree are expanded.
 
-A rule knows only the scores of its own nodes, so what it expands does not depend on the rules beside it. Path scores
-are float32 sums of conditional log-probabilities from the root down, as in the planner's growth code; ties go to the
-shallower node, then to the one chosen first.
+It knows only the scores of its own nodes, so its choice does not depend on other rules. Path scores are float32 sums of
+conditional log-probabilities from the root down, as in the planner's growth code; ties go to the shallower node, then
+to the one chosen first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Choice:
 
     Attributes:
         nodes: (rows, chosen), node * children + rank among the candidates, best first; -1 where a row has fewer.
-        is_open: (rows,), whether the drafter is asked for the nodes' children; where not, they are leaves.
+        is_open: (rows,), whether the drafter expands the nodes; else they are leaves.
     """
 
     nodes: Ints
@@ -34,7 +34,7 @@ class Choice:
 
     @property
     def expanded(self) -> Ints:
-        """(rows, chosen): the nodes whose children are asked for, -1 elsewhere."""
+        """(rows, chosen): the nodes to be expanded, -1 elsewhere."""
         return np.where(self.is_open[:, None], self.nodes, -1)
 
 
@@ -44,9 +44,7 @@ class Growth(Protocol):
     def choose(self, log_probs: Scores) -> Choice:
         """Return the next layer's nodes.
 
-        Args:
-            log_probs: (rows, nodes, children), conditional, of the nodes expanded last (the roots at first), in the
-                order they were chosen in; -inf for a node that is not there.
+        `log_probs` (rows, nodes, children), -inf if missing, are conditional, of the nodes expanded last, as chosen.
         """
 
 
@@ -82,11 +80,8 @@ class Front:
 def taken(candidates: Scores, order: Ints, is_taken: Bools, is_open: Bools) -> tuple[Choice, Front]:
     """Return the chosen candidates as a layer, and as the front of the next one.
 
-    Args:
-        candidates: (rows, candidates), path scores.
-        order: (rows, chosen), candidates, best first.
-        is_taken: (rows, chosen), which of them are really chosen: a beginning of each row.
-        is_open: (rows,), whether they are expanded.
+    `candidates` are (rows, candidates) path scores, `order` (rows, chosen) the best first; `is_taken` marks the start
+    of each row that is really chosen, `is_open` (rows,) the rows that are expanded.
     """
     scores = np.take_along_axis(candidates, order, axis=1)
     is_there = is_taken & (scores > NOTHING)
@@ -97,7 +92,7 @@ def taken(candidates: Scores, order: Ints, is_taken: Bools, is_open: Bools) -> t
 
 
 def merged(best: Scores, new: Scores, most: int) -> tuple[Scores, Ints]:
-    """Return the best `most` of two lists of scores, and where they stand in best + new; older ones win ties."""
+    """Return the best `most` of two lists of scores, and their places in best + new; older ones win ties."""
     both = np.concatenate([best, new], axis=1)
     order = best_candidates(both, most)
     return np.take_along_axis(both, order, axis=1), order

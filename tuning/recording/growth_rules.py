@@ -48,8 +48,8 @@ class Talon:
     layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
     the layer that would exceed `nodes`, root included, keeps only its best; then the tree is full
 
-    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; the tree has room for
-    nodes - 1 - top_k of its children at most.
+    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; at most (nodes - 1 - top_k)
+    children of a node fit into the tree.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
@@ -72,8 +72,8 @@ class Talon:
 class BestFirst:
     """The `nodes` most probable nodes of the drafter's tree, root included, found layer by layer.
 
-    A candidate is expanded if it is among the nodes - 1 best seen so far. That holds for every node of the final
-    tree, because a node scores no better than its ancestors.
+    A candidate is expanded if it is among the nodes - 1 best seen so far. That covers every node of the final tree,
+    since no node scores better than its ancestors.
 
     Source: Xiong et al. 2024, arXiv:2410.11744 (DySpec); there one node at a time.
     """

@@ -1,7 +1,6 @@
 """What prompt lookup would propose along the target's own text: the recording of a target that has no drafter.
 
-Lookup replays from the texts themselves, so nothing of a plan hangs on its proposals. They are kept because a trace is
-where the texts lie, and because they tell how repetitive a workload is.
+No plan depends on it, as lookup replays from the texts. It holds these, and shows how repetitive a workload is.
 """
 
 from __future__ import annotations
@@ -20,12 +19,7 @@ LONGEST_NGRAM = 3  # `find_continuation`'s own default
 
 
 def lookup_trace(request: Request, continuation: Sequence[int]) -> PromptTrace:
-    """Return the token that lookup proposes at every position of one text, certain where there is one.
-
-    Args:
-        request: the prompt.
-        continuation: the target's own tokens, at least 2.
-    """
+    """Return lookup's proposal at every position of one text, certain if any; at least 2 tokens continue it."""
     begun = said(request.prompt)
     text = [*begun, *continuation]
     ends = range(len(begun) + 1, len(text))  # committed tokens at each position

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """What is read and recorded of a text at once: less takes less memory and more time, and records the same.
-
-    Attributes:
-        rows: positions whose trees grow side by side.
-        slots: of the cache, over which their nodes are spread.
-        piece_tokens: of the text, read at once.
-    """
+    """What is read and recorded of a text at once, `rows` over `slots`: less takes less memory and more time."""
 
     rows: int = 48
     slots: int = 8

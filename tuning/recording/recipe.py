@@ -31,10 +31,7 @@ FULL: tuple[Rule, ...] = (*STANDARD, *DEEP, Talon(), BestFirst(), OptTree(), Opt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Which nodes are recorded: every node that any of the rules would expand; only the roots where there are none.
-
-    What a rule expands does not depend on the others. The default is the `standard` level.
-    """
+    """Which nodes are recorded: those that any rule (by default `standard`) would expand, or the roots alone."""
 
     children: int = CHILDREN  # best next tokens recorded of each
     rules: tuple[Rule, ...] = STANDARD
@@ -59,10 +56,7 @@ def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
     full      besides these the 60 most probable nodes, TALON's and OPT-Tree's default trees over the 60 best children,
               which is all that they can use, chains of up to 20, and the deepest of EAGLE's published trees
 
-    Args:
-        level: how much.
-        cast: policies whose trees at batch 1 are recorded besides; their cost tables belong to a device, so they
-            are known only once that is measured.
+    The trees of `cast` policies at batch 1 come on top; their cost tables are known once the device is measured.
     """
     own = tuple(Cast(policy=policy) for policy in cast)
     if level == "chains":

@@ -1,7 +1,6 @@
-"""Record what a drafter would draw at every position of the target's own text.
+"""Record what a drafter would draw at every position of the target's own text: every node that a recipe's rule expands.
 
-At each position every node is expanded that any rule of a recipe would expand. A policy whose tree only expands
-recorded nodes then replays exactly.
+A policy whose tree only expands recorded nodes then replays exactly.
 """
 
 from __future__ import annotations
@@ -49,14 +48,11 @@ def record_prompts(
     Args:
         drafter: in the number format it will draft in; traces in float32 and float64 replay exactly.
         texts: requests and the target's own continuations of them, at least 2 tokens each.
-        recipe: what is recorded.
-        positions: per text, where trees are recorded; at the other positions only the root's children. All where None.
-        parts: keeps every finished prompt as "trace NAME 0", "trace NAME 1", ...; what it holds is not recorded again.
-        name: of the drafter, which tells its parts from those of others.
-        progress: told the share of prompts done.
+        positions: per text, where trees are recorded; elsewhere only the root's children. All where None.
+        parts: get every finished prompt as "trace NAME 0", ...; finished ones are not recorded again.
 
     Raises:
-        MeasurementError: a kept part is of another text or another recipe.
+        MeasurementError: a stored part is of another text or another recipe.
     """
     recorder = Recorder(drafter, recipe, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
     found = []
@@ -82,15 +78,10 @@ class Recorder:
     def record(
         self, request: Request, continuation: Sequence[int], positions: Sequence[int] | None = None
     ) -> PromptTrace:
-        """Return the trace of one prompt and the target's own continuation of it.
+        """Return the trace of one prompt and the target's own continuation of it, at least 2 tokens.
 
-        Args:
-            request: the prompt, and the temperature and seed of the continuation.
-            continuation: the target's own tokens, at least 2.
-            positions: where trees are recorded, ascending; elsewhere only the root's children are. All where None.
-
-        Raises:
-            NoRoomError: memory has no room for a single position's tree.
+        Trees are recorded at `positions`, ascending, or at all; elsewhere only the root's children. NoRoomError where
+        memory has no room for a single position's tree.
         """
         while True:
             try:
@@ -129,8 +120,8 @@ def _pass_of(drafter: CausalModel, longest: int, children: int, portion: Portion
 def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
     """Return the roots at some positions, each joined to the next position's where that is among them.
 
-    A head's are not joined: below the target's own token it still drafts on its own feature, not on the target's. Nor
-    are a block drafter's, which says there what it said a token earlier, nor recycled ones, which know a row less.
+    Heads are not joined: below the target's token they draft on their own feature. Nor are block drafters, which say
+    there what they said one token earlier, nor recycled ones, which know a row less.
     """
     tokens = roots.tokens[:, positions]
     is_next = tokens[0] == continuation[positions + 1][:, None]

@@ -18,13 +18,12 @@ from ...runtime.requests import Request, are_greedy
 class RecyclingTextPass:
     """One target's successors along one text after the other; a forest's `TreeDrafter`.
 
-    The trees of neighbouring positions are not joined: a token later one row more is known, and another may be newer.
+    Trees of neighbouring positions are not joined: a token later one row more is known, and another may be newer.
     """
 
     is_of_text_alone = False
 
     def __init__(self, drafter: RecyclingHead, *, longest: int, children: int) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._cache = drafter.new_cache(1, longest)
         self._request = Request(prompt=(0,), max_new_tokens=1)
@@ -33,15 +32,7 @@ class RecyclingTextPass:
         self._places: Ints = nothing  # in the text, of the token behind each node
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
-
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)[None]
         for start in range(0, len(text), PREFILL_TOKENS):
@@ -60,7 +51,7 @@ class RecyclingTextPass:
         return self._children_of(np.array(text[first:], dtype=np.int64), lengths, lengths)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._lengths = self._places = np.array(lengths, dtype=np.int64)
 
     def expand(self, parents: Ints, tokens: Ints) -> Children:

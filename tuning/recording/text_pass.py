@@ -1,7 +1,7 @@
 """A drafter along one text: its answers behind every prefix, and behind nodes of trees that hang off these.
 
-Slot 0 of the cache holds the text. The other slots hold it too, and behind it the nodes of many positions' trees, each
-seeing its own beginning of the text and its own ancestors: so trees of different sizes fill the slots evenly.
+Slot 0 of the cache holds the text. The others hold it too, and nodes of many positions' trees, each seeing its own
+beginning of the text and its ancestors: so trees of different sizes fill the slots evenly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class TextPass:
     """One drafter model reading one text after the other; a forest's `TreeDrafter`."""
 
     def __init__(self, drafter: CausalModel, *, longest: int, children: int, portion: Portion = WHOLE) -> None:
-        """Allocate for texts of up to `longest` tokens."""
         self._model, self._children = drafter, children
         self._slots, self._piece_tokens = portion.slots, portion.piece_tokens
         self._cache = drafter.new_cache(1 + self._slots, longest + NODE_ROOM)
@@ -38,15 +37,7 @@ class TextPass:
         self._nodes = FedNodes(np.zeros(0, dtype=np.int64), self._slots)
 
     def read(self, text: Sequence[int], request: Request) -> Children:
-        """Read a request's text; return the best children behind every token of it that was emitted.
-
-        Args:
-            text: the prompt and what was emitted.
-            request: whose prompt it is, and whose temperature and seed decide what is drafted.
-
-        Returns:
-            (1, n, children), the first behind text[: len(prompt) + 1].
-        """
+        """Return (1, n, children), the best behind each emitted token, first behind text[: len(prompt) + 1]."""
         self._request, first = request, len(request.prompt)
         if isinstance(self._model, EagleHead):
             self._features = self._model.along(text)
@@ -63,7 +54,7 @@ class TextPass:
         return Children(tokens=tokens, log_probs=log_probs)
 
     def stand(self, lengths: Sequence[int]) -> None:
-        """Let row i stand behind the first lengths[i] tokens of the text, without nodes."""
+        """Place row i behind the first lengths[i] tokens of the text, without nodes."""
         self._base = max(lengths)
         self._cache.spread(1 + self._slots, self._base)
         self._nodes = FedNodes(np.array(lengths, dtype=np.int64), self._slots)
@@ -96,14 +87,13 @@ class TextPass:
         return self._model.forward(step, self._cache)
 
     def _make_room(self, tokens: int) -> None:
-        """Let the cache hold that many tokens per slot."""
         if tokens > self._cache.capacity:
             old = self._cache
             self._cache = self._model.new_cache(1 + self._slots, tokens + NODE_ROOM)
             self._cache.take_over(old)
 
     def _lay_out(self, new: NewNodes, tokens: Ints, among: range) -> ForwardInput:
-        """Return the forward of new nodes; short slots are padded with tokens that nobody sees."""
+        """Return the forward of new nodes; short slots are padded with tokens that nothing sees."""
         slots, shape = new.slots - among.start, (len(among), int(new.turns.max()) + 1)
         fed, positions = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         fed[slots, new.turns], positions[slots, new.turns] = tokens, new.contexts + new.depths - 1
@@ -126,5 +116,4 @@ class TextPass:
 
 
 def _bias(sight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return 0 where a token is seen and -inf elsewhere."""
     return torch.zeros(sight.shape, dtype=dtype, device=sight.device).masked_fill_(~sight, -torch.inf)

@@ -52,20 +52,12 @@ class Recorded:
 
 
 def workloads_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> tuple[Workload, ...]:
-    """Return every workload that the prompts name at every temperature asked for, the request's own first.
-
-    Raises:
-        RequestError: a workload has too few prompts, or one without tokens.
-    """
+    """Return the prompts' workloads at every requested temperature, the request's own first; errors as in `parted`."""
     return tuple(Workload(request=own, requests=tuple(requests_of(own, tokenizer))) for own in parted(request))
 
 
 def parted(request: ProfileRequest) -> list[ProfileRequest]:
-    """Return a profile of every workload that the prompts name, at every temperature asked for.
-
-    Raises:
-        RequestError: a workload has too few prompts.
-    """
+    """Return a profile of each workload in the prompts at each temperature; RequestError where one has too few."""
     return [
         _of_workload(request, name, prompts, temperature)
         for temperature in (request.temperature, *request.more_temperatures)
@@ -88,17 +80,9 @@ def record_workloads(
     parts: Parts,
     progress: Progress,
 ) -> Recorded:
-    """Return what every drafter would have proposed along the target's own continuations, and how all models agree.
+    """Return every drafter's proposals along the target's continuations, or prompt lookup's, and how all models agree.
 
-    Without a drafter it is what prompt lookup would have proposed.
-
-    Args:
-        workloads: from `workloads_of`.
-        identities: of the models.
-        family: the models, in the number format they will decode in.
-        recipe: which trees are recorded, along all texts; or how long recording may take.
-        parts: receives what is finished, and gives back what a stopped run finished.
-        progress: told each step.
+    A recipe is recorded along all texts; an `Effort` limits the time. `parts` resume a stopped run.
     """
     traces, pairwise = [], []
     for workload in workloads:
@@ -130,12 +114,7 @@ def trace_of(
 ) -> AcceptanceTrace:
     """Return one drafter's recorded prompts as a trace of the request's workload; LOOKUP has no weights.
 
-    Args:
-        request: of the workload.
-        identities: of the models.
-        name: of the drafter.
-        prompts: recorded.
-        prefix_exact: below the target's own token it drafts what it would if that were committed, as models do.
+    `prefix_exact`: below the target's token it drafts as if that were committed, as models do.
     """
     return AcceptanceTrace(
         target=identities.target.key,

@@ -20,7 +20,7 @@ class Layer:
     """Expanded nodes of one depth, row after row; fields are (nodes,).
 
     Attributes:
-        positions: where in the text the root of its tree stands.
+        positions: of the root of its tree in the text.
         parents: its parent's place among the expanded nodes of that tree, -1 for a root.
         ranks: which child of the parent it is, 0 for a root.
         log_probs: (nodes, children), of its best next tokens.
@@ -37,11 +37,8 @@ class Layer:
 def grow_union(forest: Forest, rules: Sequence[GrowthRule], continuation: Ints, positions: Ints) -> list[Layer]:
     """Expand what any of the rules expands; return the layers, the roots first.
 
-    Args:
-        forest: holds the roots of the rows, one per position.
-        rules: none of them sees what the others do.
-        continuation: the target's own tokens; what follows position t is continuation[t + 1:].
-        positions: (rows,).
+    The forest holds one root per position, (rows,). No rule sees the others. What follows position t is continuation[t
+    + 1:].
     """
     trees = _Trees(forest, continuation, positions)
     layers = [trees.roots()]
@@ -87,7 +84,6 @@ class _Running:
         self._shape = nodes.shape  # of the layer asked for
 
     def ask(self, forest: Forest) -> _Wanted:
-        """Return what the rule wants to have expanded next."""
         scores = np.where(self._nodes[:, :, None] < 0, NOTHING, forest.log_probs[self._nodes])
         chosen = self._growth.choose(scores).expanded
         self._shape = chosen.shape
@@ -97,14 +93,11 @@ class _Running:
         return _Wanted(rows=rows, places=places, parents=parents, ranks=picked % forest.children)
 
     def enter(self, wanted: _Wanted, nodes: Ints) -> None:
-        """Take what the forest answered."""
         self._nodes = np.full(self._shape, -1)
         self._nodes[wanted.rows, wanted.places] = nodes
 
 
 class _Trees:
-    """Numbers the expanded nodes of every row and follows the target's own path down."""
-
     def __init__(self, forest: Forest, continuation: Ints, positions: Ints) -> None:
         self._forest, self._continuation, self._positions = forest, continuation, positions
         self._depth = 0
@@ -113,13 +106,11 @@ class _Trees:
         self._keys, self._places, self._hits = nothing, nothing, nothing  # of the newest layer, by ascending key
 
     def roots(self) -> Layer:
-        """Take the rows' own roots."""
         rows = np.arange(len(self._positions))
         zeros = np.zeros(len(rows), dtype=np.int64)
         return self._taken(rows, rows, places=zeros, parents=zeros - 1, ranks=zeros, on_path=zeros == 0)
 
     def enter(self, wanted: _Wanted, nodes: Ints) -> Layer:
-        """Take the next layer, each of its nodes once per row."""
         _, once = np.unique(wanted.rows * ROW + nodes, return_index=True)
         rows, ranks, nodes = wanted.rows[once], wanted.ranks[once], nodes[once]
         above = np.searchsorted(self._keys, rows * ROW + wanted.parents[once])

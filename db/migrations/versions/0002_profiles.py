@@ -36,7 +36,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget unfinished profiles, and join the surfaces that only their attention kernel told apart."""
+    """Forget unfinished profiles, and join the surfaces that differ only in their attention kernel."""
     with op.batch_alter_table("spectune_measurement") as measurements:
         measurements.drop_constraint("fk_spectune_measurement_profile_id", type_="foreignkey")
         measurements.drop_column("profile_id")
@@ -67,7 +67,6 @@ def _create_visits() -> None:
 
 
 def _join_surfaces() -> None:
-    """Hand the measurements of equal surfaces to the first of them, and drop the others."""
     connection = op.get_bind()
     first: dict[tuple[str, ...], int] = {}
     for number, *key in connection.execute(sa.select(SURFACE).order_by(SURFACE.c.id)).all():

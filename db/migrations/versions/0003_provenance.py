@@ -70,7 +70,6 @@ def _add_hashes(name: str) -> None:
 
 
 def _fill(name: str) -> None:
-    """Hash the document of every row, some rows at a time: documents can be large."""
     connection = op.get_bind()
     table = sa.table(name, sa.column("id"), sa.column("document"), sa.column("content_hash"))
     change = sa.update(table).where(table.c.id == sa.bindparam("number")).values(content_hash=sa.bindparam("hash"))
@@ -102,7 +101,7 @@ def _create_provenance() -> None:
 
 
 def _lock() -> None:
-    """Let SQLite and PostgreSQL refuse every UPDATE and DELETE while no row stands in spectune_door."""
+    """Let SQLite and PostgreSQL refuse every UPDATE and DELETE while spectune_door has no row."""
     dialect = op.get_bind().dialect.name
     if dialect == "postgresql":
         op.execute(POSTGRES_REFUSAL)

@@ -1,7 +1,6 @@
-"""The newest timing of a surface is found at once; append-only tables are neither written over nor emptied.
+"""Find a surface's newest timing at once; let append-only tables be neither written over nor emptied.
 
-Rows are written over by SQLite's INSERT OR REPLACE, tables emptied by PostgreSQL's TRUNCATE: both call no trigger of
-UPDATE or DELETE.
+SQLite's INSERT OR REPLACE and PostgreSQL's TRUNCATE call no trigger of UPDATE or DELETE.
 """
 
 from __future__ import annotations
@@ -73,6 +72,5 @@ def downgrade() -> None:
 
 
 def _same_row(name: str) -> str:
-    """Return the condition that a row would take the place of the new one."""
     keys = " AND ".join(f"{column} = NEW.{column}" for column in UNIQUE.get(name, ()))
     return f"id = NEW.id OR ({keys})" if keys else "id = NEW.id"
