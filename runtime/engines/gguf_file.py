@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from ...errors import ModelError
-from ...profiler.identity import weight_files
-from ..models.checkpoint import require_computable
+from ...profiler.identity import require_no_adapter, weight_files
 from ..models.loading import load_config
+from ..models.rehearsal import require_loadable
 from .converted import GgufDtype
 
 if TYPE_CHECKING:
@@ -75,8 +75,10 @@ def require_writable(folder: Path) -> PreTrainedConfig:
     """Return the configuration of a model that can be written here.
 
     Raises:
-        ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's.
+        ModelError: not a Llama, scaled positions, or not a byte-level BPE tokenizer split as GPT-2's; or its weights
+            are not those of its configuration.
     """
+    require_no_adapter(folder)
     config = load_config(str(folder))
     acts = getattr(config, "hidden_act", "another activation")
     if config.model_type != "llama" or acts != "silu":
@@ -84,7 +86,7 @@ def require_writable(folder: Path) -> PreTrainedConfig:
     kind = config.rope_parameters["rope_type"]
     if kind != "default":
         raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here: {ELSEWHERE}")
-    require_computable(folder, config)
+    require_loadable(str(folder))
     _require_gpt2_split(folder)
     return config
 
