@@ -8,6 +8,8 @@ from pathlib import Path
 from ..errors import SpectuneError
 from .finding import Finding
 
+UNFITTED = "name a target that can be computed with --target, to see whether it fits"
+
 
 def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for every model; no weight is read, but those of a target with drafters are hashed.
@@ -21,7 +23,7 @@ def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..runtime.models.draft_role import draft_role
-    from ..runtime.models.drafter import require_drafter_of
+    from ..runtime.models.drafter import require_described, require_drafter_of
     from ..runtime.models.rehearsal import require_loadable
     from ..tuning.prompt_room import positions_of, why_shorter_at
     from ..tuning.reach import notes_of_reach
@@ -42,13 +44,18 @@ def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[
             role = draft_role(place)
             if role == "draft":
                 require_loadable(str(place))
-            if identity is not None:
+            if identity is None:
+                require_described(place)
+            else:
                 require_drafter_of(place, identity)
         except SpectuneError as error:
             yield _broken(f"drafter {name}", error)
             continue
+        if identity is None:
+            yield Finding(name=f"drafter {name}", seen=f"{role}, sound by itself", verdict="note", advice=UNFITTED)
+            continue
         yield Finding(name=f"drafter {name}", seen=f"{role}, can be computed")
-        if identity is not None and role == "draft":
+        if role == "draft":
             for note in notes_of_reach(Path(identity.location), {name: place}):
                 yield Finding(name=f"drafter {name}", seen=note, verdict="note", advice="keep to shorter texts")
 

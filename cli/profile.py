@@ -299,9 +299,12 @@ def _estimate(
 ) -> None:
     from ..db.store import open_store
     from ..tuning.estimates.estimate import EstimateRequest, estimate
+    from ..tuning.positions import STRETCH, within_positions
     from .estimated import estimate_facts, print_estimate
 
     asked = {name: measured[name] for name in ("batches", "contexts") if measured[name]}
+    for note in within_positions(models.target, models.target.name, asked.get("contexts", ()), STRETCH):
+        tell(settings, note)
     request = EstimateRequest(models=models, device=device, dtype=measured["dtype"], **asked)
     with open_store(store) as opened:
         facts = estimate_facts(estimate(request, opened), opened.url)

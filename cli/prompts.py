@@ -54,8 +54,13 @@ def tell_cut(settings: Settings, request: ProfileRequest) -> None:
     prompts, target = request.prompts, request.models.target
     if settings.quiet or not target.exists():  # that there is no target is for others to say
         return
+    from ..profiler.identity import require_folder
+    from ..runtime.models.draft_role import require_no_drafter
     from ..tuning.prompts import count_bare, count_cut
 
+    if target.is_dir():
+        require_folder(target)
+        require_no_drafter(target)
     if bare := count_bare(prompts, target):
         tell(settings, f"the target's tokenizer has no chat template: {bare} conversations are read as bare text")
     cut, room = count_cut(request)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ModelError
-from .identity import weight_files
+from .identity import require_no_adapter, weight_files
 
 ID = re.compile(r"(?P<repo>(?:\w[\w.-]*/)?\w[\w.-]*?)(?P<file>/[\w./-]+\.gguf)?(?:@(?P<revision>[\w./-]+))?", re.ASCII)
 FILES = (".gguf", ".json", ".safetensors")  # endings of paths, which no id has unless it names a file in a repository
@@ -95,6 +95,8 @@ def _cached(asked: HubId) -> Path | None:
 def _fetched(asked: HubId) -> Path:
     """Return where a fetched model lies, or where it lies as far as is known without a network."""
     place = _snapshot(asked)
+    if not asked.file:
+        require_no_adapter(place)
     is_there = place.is_file() if asked.file else (place / "config.json").is_file() and any(place.glob("*.safetensors"))
     if not is_there:
         raise ModelError(_contents(asked))

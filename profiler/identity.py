@@ -28,14 +28,9 @@ def identify(path: Path, name: str | None = None) -> ModelIdentity:
     """
     if is_gguf(path):
         return identify_gguf(path, name)
+    weights = require_folder(path)
     folder = path.resolve()
-    if not folder.is_dir():
-        raise ModelError(f"no model folder at {path}; {_instead(path)}")
-    require_no_adapter(folder)
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
-    if not config.is_file():
-        raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
-    weights = weight_files(folder)
     return ModelIdentity(
         name=name or name_of(folder),
         weights_hash=_sha256(weights),
@@ -81,6 +76,21 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
         tokenizer_hash="",
         location=str(path),
     )
+
+
+def require_folder(path: Path) -> list[Path]:
+    """Return the files that hold the weights of a model folder.
+
+    Raises:
+        ModelError: it is none: there is no folder, an adapter, or neither config.json nor weights.
+    """
+    folder = path.resolve()
+    if not folder.is_dir():
+        raise ModelError(f"no model folder at {path}; {_instead(path)}")
+    require_no_adapter(folder)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{path} holds no config.json; give the folder that save_pretrained wrote")
+    return weight_files(folder)
 
 
 def require_no_adapter(folder: Path) -> None:

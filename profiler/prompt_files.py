@@ -4,7 +4,7 @@
 |---|---|
 | `.jsonl`, `.ndjson` | a line |
 | `.json` | an element of the array; or of the one array that an object holds; or the object, or each of several |
-| `.csv` | a row, by the names in the first |
+| `.csv`, `.tsv` | a row, by the names in the first |
 | `.parquet` | a row; needs pyarrow |
 | any other | a block of text, between blank lines |
 
@@ -35,7 +35,8 @@ ROWS = 256  # of a .parquet file, read at once
 SPACE = re.compile(r"[ \t\n\r]*")
 NEAR_END = 16  # characters: a value that breaks off so near to the end of what was read may go on behind it
 SEPARATORS = ",;\t"
-DATA = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+TABLES = (".csv", ".tsv")
+DATA = (".jsonl", ".ndjson", ".json", *TABLES, ".parquet")
 Tell = Callable[[str], None]
 Json = Any
 
@@ -79,7 +80,7 @@ def _entries(path: Path, tell: Tell) -> Iterator[Entry]:
             yield from _rows_of_parquet(path)
             return
         with _opened(path) as file:
-            if kind == ".csv":
+            if kind in TABLES:
                 yield from _rows(path, file)
             elif kind == ".json":
                 yield from _values(path, file, tell)
@@ -167,6 +168,11 @@ def _rows(path: Path, file: TextIO) -> Iterator[Entry]:
         _require_known(path, names)
         rows = csv.reader(file, delimiter=separator, strict=True)
         for row in rows:
+            if any(cell.strip() for cell in row[len(names) :]):
+                raise RequestError(
+                    f"{path} line {rows.line_num + 1} has {len(row)} cells, and its first line names {len(names)}; put "
+                    f"quotes around every cell that holds a {separator!r}"
+                )
             cells = {name: cell for name, cell in zip(names, row, strict=False) if cell.strip()}
             if cells:
                 yield Entry(place=f"{path} line {rows.line_num + 1}", value=cells, folder=path.parent)

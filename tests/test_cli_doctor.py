@@ -285,7 +285,10 @@ def test_what_differs_from_a_device_of_the_store_is_named(tmp_path: Path) -> Non
     assert f"threads 99 instead of {here.threads}" in finding["seen"]
 
 
-def test_values_that_differ_are_printed_where_more_is_asked_for(tmp_path: Path) -> None:
+def test_values_that_differ_are_printed_where_more_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spectune.cli.report.PIPE_WIDTH", 400)  # so that no cell is wrapped
     here = detect("cpu")
     place = str(tmp_path / "store.db")
     kept(tmp_path / "store.db", replace(here, threads=99))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
+import spectune
 from spectune import load
 from spectune.cli import main
 from spectune.errors import RequestError
@@ -116,6 +118,26 @@ def test_a_dry_run_and_doctor_refuse_what_cannot_be_computed(tmp_path: Path, tar
     }
     name = "target" if which == "target" else "drafter small"
     assert found.exit_code == 1 and broken.keys() == {name} and "as F8_E4M3" in broken[name]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "seen"),
+    [({}, "note", "head, sound by itself"), ({"norm_before_fc": True}, "broken", "says norm_before_fc: true in its")],
+)
+@pytest.mark.parametrize("given", [(), ("--target", "broken")])
+def test_doctor_says_of_a_head_without_its_target_what_its_files_tell(
+    tmp_path: Path, said: dict[str, bool], verdict: str, seen: str, given: tuple[str, ...]
+) -> None:
+    head = tmp_path / "head"
+    shutil.copytree(Path(spectune.__file__).parent / "demo" / "models" / "eagle3", head)
+    (head / "config.json").write_text(json.dumps({**json.loads((head / "config.json").read_text()), **said}))
+    as_float8(save_model(tmp_path / "broken", layers=1, seed=0))
+    target = [str(tmp_path / each) if each == "broken" else each for each in given]
+    store = str(tmp_path / "store.db")
+    asked = ["doctor", "--no-measure", "--json", "--store", store, *target, "--drafter", f"x={head}"]
+    found = {each["name"]: each for each in json.loads(told(*asked).stdout)["findings"]}
+    assert found["drafter x"]["verdict"] == verdict and seen in found["drafter x"]["seen"]
+    assert ("target" in found) == bool(given)
 
 
 def test_run_refuses_what_cannot_be_computed(tmp_path: Path, target: Path) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
+from safetensors.torch import save_file
 
+import spectune
 from spectune.cli import main
 from spectune.db import open_store
 
@@ -60,6 +63,82 @@ def test_a_drafter_with_another_tokenizer_is_refused_before_anything_is_stored(
     assert_refused(typed(tmp_path, "profile", *family), "a drafter must share its target's tokenizer")
     listed = CliRunner().invoke(main, ["list", "--json", "--store", str(tmp_path / "store.db")])
     assert '"models": []' in listed.stdout
+
+
+FOLDERS = {
+    "adapter": ({"adapter_config.json": '{"peft_type": "LORA"}'}, "holds a LoRA adapter (adapter_config.json); merge"),
+    "pickles": ({"config.json": '{"model_type": "llama"}', "pytorch_model.bin": ""}, "holds only pickles (pytorch_mod"),
+    "empty": ({}, "holds no config.json"),
+    "speculators": (
+        {"config.json": '{"speculators_config": {"algorithm": "eagle3"}}'},
+        "is in the format speculators (ea",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["profile", "run"])
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_a_folder_that_holds_no_target_is_refused_by_what_it_holds(
+    command: str, kind: str, prompts: str, tmp_path: Path
+) -> None:
+    files, told = FOLDERS[kind]
+    (tmp_path / "given").mkdir()
+    for name, text in files.items():
+        (tmp_path / "given" / name).write_text(text)
+    if kind == "speculators":
+        save_file({"fc.weight": torch.ones(2, 2)}, tmp_path / "given" / "model.safetensors")
+    more = ("--prompts", prompts, "--batch", "1", "--dry-run") if command == "profile" else ("--prompt", "def")
+    for said in ((), ("-q",)):
+        places = {"SPECTUNE_STORE": str(tmp_path / "store.db"), "SPECTUNE_CACHE": str(tmp_path / "run")}
+        given = [*said, command, "--target", str(tmp_path / "given"), *more]
+        result = CliRunner(env=places).invoke(main, given)
+        assert result.exit_code == 1 and told in result.stderr.splitlines()[-1], result.output
+
+
+@pytest.mark.parametrize(
+    ("drafter", "called"), [("eagle3", "a head"), ("medusa", "a block drafter"), ("exit", "an exit")]
+)
+def test_what_drafts_beside_a_target_is_refused_as_one(drafter: str, called: str, prompts: str, tmp_path: Path) -> None:
+    folder = Path(spectune.__file__).parent / "demo" / "models" / drafter
+    words = f"holds {called}, which drafts beside a target and is no language model; give a language model there, and"
+    assert_refused(
+        typed(tmp_path, "profile", "--target", str(folder), "--prompts", prompts, "--batch", "1", "--dry-run"), words
+    )
+    assert_refused(typed(tmp_path, "run", "--target", str(folder), "--prompt", "def", "--device", "cpu"), words)
+    found = typed(tmp_path, "doctor", "--no-measure", "--json", "--target", str(folder))
+    assert found.exit_code == 1 and words in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--dtype", "q4_k_m"), "not q4_k_m; give a GGUF file in that format"),
+        (("--regime", "cuda-graph"), "CUDA graphs need models on a GPU"),
+        (("--context", "4096"), "no token fits behind a context of 4096"),
+    ],
+)
+@pytest.mark.parametrize("dry", [("--dry-run",), ()])
+def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(
+    asked: tuple[str, str], told: str, dry: tuple[str, ...], target: str, prompts: str, tmp_path: Path
+) -> None:
+    given = ("profile", "--target", target, "--prompts", prompts, "--batch", "1", "--device", "cpu")
+    assert_refused(typed(tmp_path, *given, *asked, *dry), told)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("--latency-only", "--context", "100000"), "no token fits behind a context of 100000"),
+        (("--latency-only", "--context", "64", "--dtype", "q8_0"), "not q8_0; give a GGUF file in that format"),
+        (("--latency-only", "--context", "64", "--regime", "cuda-graph"), "CUDA graphs need models on a GPU"),
+        (("--estimate", "L4", "--context", "100000"), "context 100,000 is beyond the 512 positions of target"),
+    ],
+)
+def test_what_cannot_be_timed_or_estimated_is_refused_before_a_weight_is_read(
+    asked: tuple[str, ...], told: str, target: str, tmp_path: Path
+) -> None:
+    where = () if "--estimate" in asked else ("--device", "cpu")
+    assert_refused(typed(tmp_path, "profile", "--target", target, *where, *asked), told)
 
 
 @pytest.mark.parametrize("content", ["", "\n \n\n", None])

@@ -41,6 +41,14 @@ def test_a_repetition_penalty_gives_what_transformers_generates_with_it(target: 
     assert facts(target, "--repetition-penalty", "1.5")["tokens"] == new.tolist() != facts(target)["tokens"]
 
 
+@pytest.mark.parametrize("prompt", [" ", "\n", " \n\t "])
+def test_a_prompt_of_spaces_alone_is_no_empty_one(target: Path, prompt: str) -> None:
+    model, tokenizer = LlamaForCausalLM.from_pretrained(target).eval(), load_tokenizer(str(target))
+    ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    new = model.generate(ids, max_new_tokens=24, do_sample=False)[0, ids.shape[1] :]
+    assert facts(target, "--prompt", prompt)["tokens"] == new.tolist()
+
+
 def test_a_chat_goes_through_the_template_of_the_target(tmp_path: Path) -> None:
     place = save_model(tmp_path / "target", layers=1, seed=1)
     refused = typed(place, "--chat")

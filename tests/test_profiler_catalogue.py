@@ -94,13 +94,36 @@ def test_the_start_of_a_name_is_no_name_and_is_answered_with_candidates(name, ca
 
 
 @pytest.mark.parametrize(
-    ("name", "memory_gib", "bandwidth", "tflops"), [("H20", 96, 4.0e12, 148), ("L40", 48, 864e9, 181.05)]
+    ("name", "memory_gib", "bandwidth", "tflops"),
+    [
+        ("H20", 96, 4.0e12, 148),
+        ("L40", 48, 864e9, 181.05),
+        ("L40S", 48, 864e9, 362.05),
+        ("A10", 24, 600e9, 125),
+        ("A10G", 24, 600e9, 70),
+        ("A30", 24, 933e9, 165),
+        ("A40", 48, 696e9, 149.7),
+        ("A6000", 48, 768e9, 154.8),
+        ("RTX 6000 Ada", 48, 960e9, 364.2),
+        ("H100 NVL", 94, 3.9e12, 835.5),
+        ("H100 PCIe", 80, 2.039e12, 756),
+        ("A100-PCIe-40", 40, 1.555e12, 312),
+        ("A100-PCIe-80", 80, 1.935e12, 312),
+        ("RTX 3080", 10, 760e9, 59.5),
+        ("RTX 4080", 16, 716.8e9, 97.5),
+        ("MI325X", 256, 6.0e12, 1307.4),
+    ],
 )
-def test_devices_whose_names_begin_others_have_their_own_speeds(name, memory_gib, bandwidth, tflops):
+def test_devices_have_their_own_memory_bandwidth_and_dense_products(name, memory_gib, bandwidth, tflops):
     limits = catalogued(name).limits
     assert limits.memory_bytes == memory_gib * 2**30
     assert limits.read_ms(limits.cache_bytes + bandwidth) == pytest.approx(1000.0)
     assert limits.compute_ms(tflops * 1e12, "bfloat16") == pytest.approx(1000.0)
+
+
+def test_a_format_that_a_device_does_not_multiply_is_missing():
+    turing = catalogued("T4")
+    assert "tflops.bfloat16" in turing.missing and turing.limits.compute_ms(65e12, "float16") == pytest.approx(1000.0)
 
 
 def test_the_speeds_are_the_dense_ones_in_plain_units():

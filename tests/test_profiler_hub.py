@@ -96,6 +96,15 @@ def test_a_model_is_called_by_its_id_and_not_by_its_commit(hub: FakeHub, tmp_pat
     assert place_or_id(identify(found).location) == "org/tiny"
 
 
+@pytest.mark.parametrize("has_model", [True, False])
+def test_an_adapter_is_refused_as_one(hub: FakeHub, tmp_path: Path, has_model: bool) -> None:
+    folder = save_whole(tmp_path / "tuned") if has_model else written(tmp_path / "tuned", "tokenizer.json")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    save_file({"lora_A": np.ones((4,), np.float32)}, folder / "adapter_model.safetensors")
+    hub.repos["org/tuned"] = {"main": folder}
+    assert "holds a LoRA adapter (adapter_config.json); merge it first" in refused("org/tuned")
+
+
 def test_a_revision_is_fetched_and_named(hub: FakeHub, tmp_path: Path) -> None:
     hub.repos["org/tiny"] = {"main": save_whole(tmp_path / "new"), "v1": save_whole(tmp_path / "old", 2.0)}
     main, old = resolve_model("org/tiny"), resolve_model("org/tiny@v1")

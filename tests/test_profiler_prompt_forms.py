@@ -130,9 +130,19 @@ def test_a_table_s_header_tells_its_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
-def test_a_table_may_be_parted_otherwise(tmp_path: Path, separator: str) -> None:
-    (tmp_path / "p.csv").write_text(f"id{separator}question\n1{separator}a, b?\n")
-    assert [prompt.text for prompt in read_prompts(tmp_path / "p.csv")] == ["a, b?"]
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "P.TSV"])
+def test_a_table_may_be_parted_otherwise(tmp_path: Path, separator: str, name: str) -> None:
+    (tmp_path / name).write_text(f"id{separator}question\n1{separator}a, b?\n")
+    assert [prompt.text for prompt in read_prompts(tmp_path / name)] == ["a, b?"]
+
+
+@pytest.mark.parametrize("end", ["", ",", ", ,"])
+def test_a_cell_that_its_commas_would_cut_is_refused_and_empty_cells_behind_are_none(tmp_path: Path, end: str) -> None:
+    (tmp_path / "p.csv").write_text(f"prompt,id\nfirst,1{end}\n")
+    assert [prompt.text for prompt in read_prompts(tmp_path / "p.csv")] == ["first"]
+    (tmp_path / "p.csv").write_text(f"prompt\nsay one{end}\nfirst this, then that\n")
+    with pytest.raises(RequestError, match=r"p\.csv line 3 has 2 cells, and its first line names 1; put quotes around"):
+        read_prompts(tmp_path / "p.csv")
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

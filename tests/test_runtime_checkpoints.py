@@ -116,8 +116,19 @@ def test_a_bias_that_the_configuration_leaves_out_is_refused_before_it_is_loaded
 def test_a_tensor_of_another_shape_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     MAKERS["llama"]().save_pretrained(tmp_path)
     place = "model.layers.0.mlp.down_proj.weight"
+    rows = load_file(tmp_path / "model.safetensors")[place].shape[0]
     for words in refusals(rewritten(tmp_path, lambda stored: stored | {place: stored[place][:, :40].contiguous()})):
-        assert str(tmp_path) in words
+        assert f"{tmp_path} stores {place} as {rows} x 40 where {rows} x " in words
+
+
+def test_a_model_that_is_refused_is_told_of_in_our_words_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    MAKERS["llama"]().save_pretrained(tmp_path)
+    assert "model.extra.weight" in refusals(rewritten(tmp_path, added(model__extra__weight=torch.ones(4))))[0]
+    MAKERS["llama"]().save_pretrained(tmp_path)
+    require_loadable(str(tmp_path))
+    assert "".join(capfd.readouterr()) == ""
 
 
 @pytest.mark.parametrize(

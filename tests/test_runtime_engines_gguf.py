@@ -77,6 +77,24 @@ def test_weights_in_float8_are_not_converted(tmp_path: Path) -> None:
         write_gguf(saved, tmp_path / "small.gguf", dtype="f16")
 
 
+def test_a_folder_whose_weights_are_not_those_of_its_configuration_is_not_converted(tmp_path: Path) -> None:
+    saved = save_model(tmp_path / "small", layers=1, seed=3)
+    stored, place = load_file(saved / "model.safetensors"), "model.layers.0.mlp.up_proj.weight"
+    changes = {
+        "lacks weights": {name: one for name, one in stored.items() if name != place},
+        f"stores {place} as": stored | {place: stored[place][:8].contiguous()},
+        "does not read": stored | {"model.layers.0.self_attn.q_proj.bias": stored["model.norm.weight"].clone()},
+    }
+    for told, changed in changes.items():
+        save_file(changed, saved / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ModelError, match=told):
+            write_gguf(saved, tmp_path / "small.gguf", dtype="f32")
+    (saved / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="holds a LoRA adapter"):
+        write_gguf(saved, tmp_path / "small.gguf", dtype="f32")
+    assert not list(tmp_path.glob("small.gguf*"))
+
+
 def test_checkpoints_of_one_name_and_of_one_path_over_time_are_converted_apart(tmp_path: Path) -> None:
     final = [tmp_path / whose / "final" for whose in ("target", "small")]
     for seed, place in enumerate(final):

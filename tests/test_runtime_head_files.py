@@ -134,6 +134,7 @@ def test_keys_that_change_the_computation_are_refused_by_name_and_value(
     [
         ("use_aux_hidden_state", False),
         ("use_mtp_layernorm", True),
+        ("num_hidden_layers", 8),
         ("use_last_layernorm", False),
         ("use_input_layernorm_in_first_layer", False),
         ("parallel_draft_step", 4),
@@ -144,6 +145,38 @@ def test_keys_that_change_the_computation_are_refused_by_name_and_value(
 def test_keys_of_eagle_config_are_read_as_those_at_the_top(tmp_path: Path, key: str, value: object) -> None:
     refused = refusal(head(tmp_path / "head", {"eagle_config": {key: value}}))
     assert f"eagle_config.{key}: {str(value).lower()}" in refused
+
+
+@pytest.mark.parametrize("layers", [1, 8, None])
+def test_a_head_counts_its_one_layer_or_those_of_its_target(tmp_path: Path, layers: int | None) -> None:
+    """A config.json copied from the target's says its layers (40 of yuhuili/EAGLE3-Vicuna1.3-13B)."""
+    said = {} if layers is None else {"num_hidden_layers": layers}
+    folder = head(tmp_path / "head", said, without=() if said else ("num_hidden_layers",))
+    require_drafter_of(folder, identify(TARGET))
+    target = demo_target()
+    drafted = [whole_text_logits(load_head(each, target)) for each in (DEMO / "eagle3", folder)]
+    torch.testing.assert_close(drafted[0], drafted[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layers", [2, 7, 40])
+def test_another_count_of_layers_is_refused_with_the_rule(tmp_path: Path, layers: int) -> None:
+    folder = head(tmp_path / "head", {"num_hidden_layers": layers})
+    assert "1 belongs there, or 8 where it was copied from this target's" in refusal(folder)
+    with pytest.raises(ModelError, match=f"num_hidden_layers: {layers}"):
+        load_drafter(str(folder), demo_target(), dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["layers.1.mlp.up_proj.weight", "midlayer.1.mlp.up_proj.weight"])
+def test_tensors_of_a_second_layer_are_refused_whatever_the_count(tmp_path: Path, name: str) -> None:
+    for layers in (1, 2, 8):
+        said = {"num_hidden_layers": layers}
+        folder = head(tmp_path / str(layers), said, change=lambda held: held.update({name: torch.ones(512, 384)}))
+        assert (name if layers != 2 else "num_hidden_layers: 2") in refusal(folder)
+
+
+@pytest.mark.parametrize("value", [0, True, "8", 1.0])
+def test_a_count_of_layers_is_a_count(tmp_path: Path, value: object) -> None:
+    assert f"num_hidden_layers: {value}" in refusal(head(tmp_path / "head", {"num_hidden_layers": value}))
 
 
 @pytest.mark.parametrize(
@@ -474,7 +507,10 @@ SPECULATORS: Mapping[str, object] = {
     [
         (SPECULATORS, "speculators (eagle3)"),
         ({"speculators_model_type": "dflash", "architectures": ["DFlashDraftModel"]}, "speculators (dflash)"),
-        ({"speculators_config": {"algorithm": "peagle"}}, "speculators"),
+        ({"speculators_config": {"algorithm": "peagle"}}, "speculators (peagle)"),
+        ({"speculators_config": {"verifier": {}}, "speculators_model_type": "eagle"}, "speculators (eagle)"),
+        ({"speculators_version": "0.3.0", "transformer_layer_config": {"num_hidden_layers": 1}}, "speculators"),
+        ({"transformer_layer_config": {"hidden_size": 384, "model_type": "llama"}}, "speculators"),
         ({"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 3}}, "DFlash"),
         ({"medusa_num_heads": 5, "medusa_num_layers": 1}, "Medusa with language-model heads of its own"),
         ({"architectures": ["PEagleDraftModel"]}, "P-EAGLE"),
@@ -489,6 +525,7 @@ def test_other_projects_formats_are_named(
         (folder / "model.safetensors").unlink()
     said_of_it = refusal(folder)
     assert f"is in the format {named}, which spectune does not read; supported are" in said_of_it
+    assert said_of_it.endswith("; give one of these")
     with pytest.raises(ModelError, match="is in the format"):
         require_drafter_of(folder, identify(TARGET))
 

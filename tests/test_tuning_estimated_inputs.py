@@ -178,7 +178,7 @@ def test_without_contexts_those_are_planned_where_the_texts_begin_and_end(store:
 
 @pytest.mark.parametrize("contexts", [(8193,), (64, 1_000_000)])
 def test_a_context_far_beyond_the_positions_of_the_target_is_refused(contexts: tuple[int, ...], store: Store) -> None:
-    told = rf"context {max(contexts):,} is beyond the 2,048 positions of target; plan contexts of at most 2,048"
+    told = rf"context {max(contexts):,} is beyond the 2,048 positions of target; name contexts of at most 2,048"
     with pytest.raises(RequestError, match=told):
         inputs_on_estimates(request(contexts=contexts), store)
 

@@ -13,7 +13,8 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..runtime.models.draft_role import draft_role
 from ..runtime.models.drafter import load_drafter, require_drafter_of
-from ..runtime.models.loading import load_model
+from ..runtime.models.loading import load_model, require_format
+from ..runtime.models.packed_size import own_packed
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
 from ..runtime.models.rehearsal import require_loadable
@@ -100,6 +101,14 @@ def require_regime(regime: str, device: Device) -> None:
     """Raise DeviceError for CUDA graphs on a device that is no GPU, before any model is loaded."""
     if regime == CAPTURED and device.kind != "cuda":
         raise DeviceError(f"CUDA graphs need models on a GPU and these are to run on {device.label}; use regime eager")
+
+
+def require_formats(models: Models, dtype: str, device: Device) -> None:
+    """Raise ModelError where a language model's weights cannot be read in a number format; no weight is read."""
+    require_format(str(models.target), dtype, torch_device(device))
+    for path in models.drafters.values():
+        if draft_role(path) == "draft":
+            require_format(str(path), own_packed(path, dtype), torch_device(device))
 
 
 def torch_device(device: Device) -> str:

@@ -30,12 +30,15 @@ from ..runtime.models.packed_size import own_packed
 from ..runtime.models.parallel import leave, load_parallel, rank
 from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime
+from ..runtime.models.rehearsal import require_loadable
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
-from .family import require_apart, settled_regime, torch_device
+from .family import require_apart, require_formats, require_regime, settled_regime, torch_device
 from .measuring.holding import held
 from .measuring.timing import draft_tokens, resumed_domain, runner_for
 from .parts import finished_surfaces
+from .prompt_room import positions_of, why_shorter_at
+from .prompts import require_contexts
 from .request import Identities, Models
 from .steps import Progress
 
@@ -107,7 +110,9 @@ def profile_latency(
     device = detect(request.device)
     regime = settled_regime(request.regime, device)
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
+    require_regime(regime, device)
     identities = _identities(request.models)
+    _require_fit(request, device)
     with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(_key(request, device, identities), fresh)
         surfaces = finished_surfaces(journal)
@@ -226,6 +231,17 @@ def _identities(models: Models) -> Identities:
     for path in models.drafters.values():
         require_computable(path, str(models.target))
     return Identities(target=_identity(models.target, None), drafters=drafters)
+
+
+def _require_fit(request: LatencyRequest, device: Device) -> None:
+    """Raise SpectuneError where a model cannot be loaded, or no token fits behind a context; no weight is read."""
+    target, drafters = request.models.target, request.models.drafters.values()
+    for path in (target, *(path for path in drafters if draft_role(path) == "draft")):
+        if not _is_config(path):
+            require_loadable(str(path))
+    require_formats(request.models, request.dtype, device)
+    if any(role.partition(":")[0] != "prefill" for role in request.roles):
+        require_contexts(request.contexts, positions_of(target), why_shorter_at(target))
 
 
 def _identity(path: Path, name: str | None) -> ModelIdentity:

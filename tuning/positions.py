@@ -26,13 +26,17 @@ def longest_context(place: Path) -> int:
 
 def require_within_positions(model: ModelIdentity, contexts: Iterable[int], stretch: int = 1) -> tuple[str, ...]:
     """Return a note where contexts exceed a model's positions; raise RequestError beyond `stretch` times as many."""
-    positions = longest_context(Path(model.location)) if model.location else 0
-    longest = max(contexts, default=0)
+    return within_positions(Path(model.location), model.name, contexts, stretch) if model.location else ()
+
+
+def within_positions(place: Path, name: str, contexts: Iterable[int], stretch: int) -> tuple[str, ...]:
+    """Return the same of a model that lies at a place."""
+    positions, longest = longest_context(place), max(contexts, default=0)
     if not positions or longest <= positions:
         return ()
-    told = f"context {longest:,} is beyond the {positions:,} positions of {model.name}"
+    told = f"context {longest:,} is beyond the {positions:,} positions of {name}"
     if longest > stretch * positions:
-        raise RequestError(f"{told}; plan contexts of at most {positions:,}")
+        raise RequestError(f"{told}; name contexts of at most {positions:,}")
     return (f"{told}: it is estimated as if the model were stretched to it by RoPE scaling",)
 
 

@@ -10,7 +10,7 @@ from ..profiler.records.role import RESUME
 from ..runtime.models.draft_role import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .conversations import with_longest_answers
-from .family import identify_all, settled_regime
+from .family import identify_all, require_formats, require_regime, settled_regime
 from .measuring.timing import domains_of, resuming
 from .prompt_room import why_shorter_at
 from .prompts import positions_of, require_contexts, require_room
@@ -43,7 +43,10 @@ class Preview:
 def preview(request: ProfileRequest) -> Preview:
     """Return what `profile` would do for the request, without loading a model; refuse what it would refuse."""
     device, identities = detect(request.device), identify_all(request.models)
-    request = with_longest_answers(replace(request, regime=settled_regime(request.regime, device)))
+    regime = settled_regime(request.regime, device)
+    require_regime(regime, device)
+    require_formats(request.models, device.dtype_for(request.dtype), device)
+    request = with_longest_answers(replace(request, regime=regime))
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     requests = [asked for workload in workloads for asked in workload.requests]
     positions = positions_of(request.models.target)

@@ -26,7 +26,15 @@ from ..runtime.faults import memory_for
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.requests import Request
 from .conversations import with_longest_answers, with_own_answers
-from .family import family_in, identify_all, load_family, require_regime, settled_regime, torch_device
+from .family import (
+    family_in,
+    identify_all,
+    load_family,
+    require_formats,
+    require_regime,
+    settled_regime,
+    torch_device,
+)
 from .measuring.decoding import Family
 from .measuring.holding import held
 from .measuring.host_times import host_times
@@ -125,6 +133,7 @@ def profile(
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
     require_regime(regime, device)
     identities = identify_all(request.models)
+    require_formats(request.models, request.dtype, device)
     parted(with_longest_answers(request))  # refuses workloads of too few turns before any answer is decoded
     request = with_own_answers(request, lock_wait_s=lock_wait_s, progress=progress)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))

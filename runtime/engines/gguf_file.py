@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from ...errors import ModelError
-from ...profiler.identity import weight_files
-from ..models.checkpoint import require_computable
+from ...profiler.identity import require_no_adapter, weight_files
 from ..models.loading import load_config
+from ..models.rehearsal import require_loadable
 from .converted import GgufDtype
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def interleaved(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 def require_writable(folder: Path) -> PreTrainedConfig:
     """Return the configuration of a model that `write_gguf` can write; ModelError for others."""
+    require_no_adapter(folder)
     config = load_config(str(folder))
     acts = getattr(config, "hidden_act", "another activation")
     if config.model_type != "llama" or acts != "silu":
@@ -68,7 +69,7 @@ def require_writable(folder: Path) -> PreTrainedConfig:
     kind = config.rope_parameters["rope_type"]
     if kind != "default":
         raise ModelError(f"{folder} scales its positions ({kind}); only unscaled ones can be written here: {ELSEWHERE}")
-    require_computable(folder, config)
+    require_loadable(str(folder))
     _require_gpt2_split(folder)
     return config
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,23 @@ def require_computable(folder: Path, config: PreTrainedConfig) -> None:
         _require_plain(folder, tensors)
 
 
-def require_present(location: str, missing: Collection[str]) -> None:
-    """Raise ModelError where a checkpoint lacks tensors that its model needs."""
-    if missing:
+def require_loaded(location: str, found: Mapping[str, Collection[Any]]) -> None:
+    """Raise ModelError where a checkpoint lacks tensors, or holds some of other shapes or without a place.
+
+    Args:
+        location: of the model.
+        found: what transformers says of its loading, by kind.
+    """
+    if missing := found["missing_keys"]:
         raise ModelError(
             f"{location} lacks weights ({listed(sorted(missing))}); finish the download or save the model again"
         )
+    if others := sorted((name, tuple(seen), tuple(needed)) for name, seen, needed in found["mismatched_keys"]):
+        told = [f"{name} as {_sized(seen)} where {_sized(needed)} belong" for name, seen, needed in others]
+        raise ModelError(
+            f"{location} stores {listed(told)}; its weights and its config.json are of two models, copy both again"
+        )
+    require_all_read(location, found["unexpected_keys"])
 
 
 def require_all_read(location: str, unread: Collection[str]) -> None:
@@ -59,6 +70,10 @@ def listed(names: Collection[str]) -> str:
     """Return the first three names, and how many more there are."""
     more = len(names) - 3
     return ", ".join(list(names)[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sized(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "one number"
 
 
 def _quantised_by(folder: Path, config: PreTrainedConfig) -> str | None:

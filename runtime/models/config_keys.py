@@ -90,6 +90,8 @@ OF_COMPUTATION = _names(
     "rmsnorm rope rotary scale scales scaling shared sink sinks skip sliding softcap softcapping ssm window"
 )
 OF_TRAINING = _names("dropout pdrop drop loss train training grad lr init initializer distillation version")
+APART = ("architectures", *ROPES, "sliding_window", "use_sliding_window", "layer_types")  # whose checks are their own
+COUNT = "num_hidden_layers"
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3")  # whose architectures a head's may be named after
 ARCHITECTURE = re.compile(
     r"(LlamaForCausalLMEagle|EagleLlamaForCausalLM|LlamaForCausalLMEagle3|Eagle3LlamaForCausalLM|LlamaForCausalLM"
@@ -99,11 +101,14 @@ OF_FIRST = re.compile(r"(Qwen2|Mistral|Mixtral)ForCausalLM(Eagle)?|Eagle(Qwen2|M
 
 
 def require_computed(what: str, written: Keys, form: str) -> None:
-    """Raise ModelError, with key and value, where a head's config.json, less our key, needs more than is computed."""
+    """Raise ModelError, with key and value, where a head's config.json, less our key, needs more than is computed.
+
+    `num_hidden_layers` may be that of its target, so that `require_one_layer` checks it.
+    """
     allowed = {**ONLY, **OF_FORM[form]}
     for key, value in _flat(written):
         name = key.rpartition(".")[2]
-        if not _is_computed(name, value, allowed):
+        if key != COUNT and not _is_computed(name, value, allowed):
             raise ModelError(
                 f"{what} says {key}: {_shown(value)} in its config.json, which spectune does not compute; give a head "
                 f"without it{_hint(name, allowed)}"
@@ -133,12 +138,31 @@ def require_counts(said: Mapping[Any, Any], *apart: str) -> None:
             raise TypeError(f"{key} is {_shown(value)}, and a whole number belongs there")
 
 
+def require_one_layer(what: str, count: int | None, of_target: int) -> None:
+    """Raise ModelError where config.json of a head counts other layers than the one that its tensors make up.
+
+    Heads whose config.json was copied from the target's count the target's layers, as yuhuili/EAGLE3-Vicuna1.3-13B does
+    (40). Engines that read the key look for so many layers; spectune computes the tensors that are there.
+
+    Args:
+        what: the head, for messages.
+        count: num_hidden_layers of its config.json; None where it does not say.
+        of_target: layers of its target.
+    """
+    if count not in (None, 1, of_target):
+        raise ModelError(
+            f"{what} says {COUNT}: {count} in its config.json, which spectune does not compute; its tensors "
+            f"are of one layer, so that 1 belongs there, or {of_target} where it was copied from this target's; give "
+            "another head, or mend it"
+        )
+
+
 def _flat(written: Keys) -> Iterator[tuple[str, Any]]:
     """Yield keys and values, with those of nested descriptions of a head."""
     for key, value in written.items():
         if key in NESTED and isinstance(value, Mapping):
             yield from ((f"{key}.{inner}", each) for inner, each in _flat(value))
-        elif key not in ("architectures", *ROPES, "sliding_window", "use_sliding_window", "layer_types"):
+        elif key not in APART:
             yield key, value
 
 

@@ -125,6 +125,18 @@ def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
     require_computable(folder, target.location)
 
 
+def require_described(folder: Path) -> None:
+    """Raise ModelError where the config.json of a drafter beside a target asks for what is computed for no target."""
+    if is_head(folder):
+        head_shape(folder)
+    elif is_block(folder):
+        block_shape(folder)
+    elif is_exit(folder):
+        exit_shape(folder)
+    elif is_recycling(folder):
+        recycling_shape(folder)
+
+
 def require_computable(folder: Path, target: str) -> None:
     """Raise ModelError where a drafter beside its target is not computed as its files say, or not with this target.
 

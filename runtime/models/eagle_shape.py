@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...errors import ModelError
 from ...profiler.safetensors_file import read_header
 from .config_file import LAYER_IDS, OWN, named_layers, published_reads, written_config
-from .config_keys import require_computed
+from .config_keys import COUNT, require_computed
 
 if TYPE_CHECKING:  # who asks what a head is needs neither
     from transformers import LlamaConfig
@@ -52,6 +52,7 @@ class HeadShape(HeadForm):
     """A feature-level head as its files describe it."""
 
     config: LlamaConfig  # of its one layer
+    layers: int | None = None  # how many its config.json says; its target's where it was copied from there
 
 
 def is_head(folder: Path) -> bool:
@@ -67,8 +68,15 @@ def has_layer_of_head(folder: Path) -> bool:
 def head_shape(folder: Path) -> HeadShape:
     """Return the head that a folder describes; ModelError if it cannot be loaded, or needs what is not computed."""
     found = head_form(folder)
-    config = _layer_config(f"the head {folder}", _public(written_config(folder)))
-    return HeadShape(form=found.form, config=config, reads=found.reads, target=found.target, layer=found.layer)
+    public = _public(written_config(folder))
+    return HeadShape(
+        form=found.form,
+        config=_layer_config(f"the head {folder}", {**public, COUNT: 1}),
+        reads=found.reads,
+        target=found.target,
+        layer=found.layer,
+        layers=public.get(COUNT),
+    )
 
 
 def head_form(folder: Path) -> HeadForm:
@@ -176,7 +184,7 @@ def _require_sizes(what: str, written: Mapping[str, Any]) -> None:
     """Raise ModelError where a head's config.json lacks a size of its layer, or has one that is no count."""
     if missing := next((key for key in NEEDED if written.get(key) is None), None):
         raise ModelError(f"{what} lacks {missing} in its config.json; copy or train it again")
-    for key in (*NEEDED, "num_key_value_heads", "head_dim", "draft_vocab_size"):
+    for key in (*NEEDED, COUNT, "num_key_value_heads", "head_dim", "draft_vocab_size"):
         size = written.get(key)
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise ModelError(f"{what} says {key}: {size} in its config.json, where a count belongs; mend it")

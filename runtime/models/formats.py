@@ -12,11 +12,13 @@ from .eagle_shape import JOINS, has_layer_of_head, is_head
 
 SUPPORTED = (
     "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
-    "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), and drafters of `spectune train`"
+    "and ModelOpt write them (fc.weight and one layer named layers.0 or midlayer), and drafters of `spectune train`; "
+    "give one of these"
 )
 KEYS: Mapping[str, str] = {
     "speculators_model_type": "speculators",
     "speculators_config": "speculators",
+    "speculators_version": "speculators",
     "transformer_layer_config": "speculators",
     "dflash_config": "DFlash",
     "medusa_num_heads": "Medusa with language-model heads of its own",
@@ -61,7 +63,8 @@ def format_of(written: Mapping[str, Any]) -> str | None:
     if name is None:
         architectures = "".join(_architectures(written)).lower()
         name = next((one for part, one in ARCHITECTURES.items() if part in architectures), None)
-    algorithm = written.get("speculators_model_type")
+    nested = written.get("speculators_config")
+    algorithm = written.get("speculators_model_type") or (nested.get("algorithm") if isinstance(nested, dict) else None)
     return f"{name} ({algorithm})" if name is not None and isinstance(algorithm, str) else name
 
 

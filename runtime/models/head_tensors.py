@@ -10,6 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...errors import ModelError
+from .config_keys import require_one_layer
 from .eagle_shape import HeadShape
 from .stored_tensors import Shape, Stored, held_tensors, require_tensors, stored_tensors
 from .target_sizes import TargetSizes, require_reads
@@ -115,6 +116,7 @@ def _require(what: str, stored: Mapping[str, Stored], shape: HeadShape, target: 
             f"{what} says target_hidden_size: {beside} in its config.json, and the hidden states of this target have "
             f"{target.hidden} numbers; give the head of this target"
         )
+    require_one_layer(what, shape.layers, target.layers)
     require_reads(what, shape.reads_of(target.layers), target)
     needed, optional = head_tensors(shape, target)
     if shape.form == "eagle3" and DRAFTED in stored and getattr(shape.config, "draft_vocab_size", None) is None:

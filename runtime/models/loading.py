@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
 from ...errors import DeviceError, ModelError
 from ...profiler.gguf_file import is_gguf, read_gguf
@@ -26,7 +28,8 @@ from ...profiler.identity import require_no_adapter
 from ...profiler.records.architecture import QUANTISED
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
-from .checkpoint import require_all_read, require_computable, require_present
+from .checkpoint import require_computable, require_loaded
+from .draft_role import require_no_drafter
 from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
@@ -53,8 +56,7 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
         ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable.
         DeviceError: the device cannot be used, or is too small.
     """
-    if dtype in QUANTISED and device != "cpu":
-        raise ModelError(f"--dtype {dtype} runs on a CPU, not on {device}; choose --device cpu or another --dtype")
+    _require_cpu(dtype, device)
     model = load_pretrained(location, dtype=dtype, device=device)
     try:
         return causal_model(model, location, images)
@@ -99,11 +101,11 @@ def load_pretrained(location: str, *, dtype: str, device: str = "cpu") -> PreTra
 
 def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel:  # Any: transformers' own options
     """Return the transformers model on the device of its weights, in evaluation mode, with no weight made up."""
-    disable_progress_bar()
-    options |= {"dtype": dtype_of(dtype), "output_loading_info": True}
+    options |= {"dtype": dtype_of(dtype), "output_loading_info": True, "ignore_mismatched_sizes": True}
     require_stored(location, dtype)
     try:
-        loaded = _of_gguf(location, dtype, options) if is_gguf(location) else _of_folder(location, options)
+        with quietly():
+            loaded = _of_gguf(location, dtype, options) if is_gguf(location) else _of_folder(location, options)
     except (
         OSError,
         ValueError,
@@ -118,15 +120,27 @@ def read_weights(location: str, dtype: str, **options: Any) -> PreTrainedModel: 
             "save_pretrained has written, with its config.json and safetensors"
         ) from error
     model, found = loaded
-    require_present(location, found["missing_keys"])
-    require_all_read(location, found["unexpected_keys"])
+    require_loaded(location, found)
     evaluated: PreTrainedModel = model.eval()
     return evaluated
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Let transformers show neither bars nor reports meanwhile: what it finds wrong is refused by name."""
+    before = get_verbosity()
+    disable_progress_bar()
+    set_verbosity_error()
+    try:
+        yield
+    finally:
+        set_verbosity(before)
 
 
 def _of_folder(location: str, options: dict[str, Any]) -> Any:  # Any: a pair, which transformers' types do not tell
     if Path(location).is_dir():
         require_no_adapter(Path(location))
+        require_no_drafter(Path(location))
     config = AutoConfig.from_pretrained(location, trust_remote_code=False)
     if Path(location).is_dir():
         require_computable(Path(location), config)
@@ -155,6 +169,17 @@ def linears_of(config: PreTrainedConfig) -> list[str]:
         model = AutoModelForCausalLM.from_config(config)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     return [f"{name}.weight" for name, linear in linears.items() if can_pack(linear.out_features, linear.in_features)]
+
+
+def require_format(location: str, dtype: str, device: str) -> None:
+    """Raise ModelError where `load_model` would refuse a number format; no weight is read."""
+    _require_cpu(dtype, device)
+    require_stored(location, dtype)
+
+
+def _require_cpu(dtype: str, device: str) -> None:
+    if dtype in QUANTISED and device != "cpu":
+        raise ModelError(f"--dtype {dtype} runs on a CPU, not on {device}; choose --device cpu or another --dtype")
 
 
 def require_stored(location: str, dtype: str) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 from ...errors import DeviceError, ModelError
 from .forward import CausalModel
-from .loading import causal_model, dtype_of, first_line, load_config, require_stored
+from .loading import causal_model, dtype_of, first_line, load_config, quietly, require_stored
 
 
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
@@ -25,10 +24,9 @@ def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0)
     """
     require_stored(str(config), dtype)
     number_format, settings = dtype_of(dtype), load_config(str(config))
-    disable_progress_bar()
     try:
         place = torch.device(device)
-        with torch.random.fork_rng([place] if place.type == "cuda" else []), place:
+        with quietly(), torch.random.fork_rng([place] if place.type == "cuda" else []), place:
             torch.manual_seed(seed)
             model = _built(settings, config, number_format)
             return causal_model(model.eval(), str(config))

@@ -12,14 +12,10 @@ from ...errors import ModelError
 from ...profiler.gguf_file import is_gguf
 from ...profiler.identity import require_no_adapter, weight_files
 from .anatomy import FAMILIES
-from .checkpoint import (
-    require_all_read,
-    require_computable,
-    require_present,
-    strange_scales,
-)
+from .checkpoint import require_all_read, require_computable, require_loaded, strange_scales
+from .draft_role import require_no_drafter
 from .gguf_weights import require_places
-from .loading import first_line, load_config
+from .loading import first_line, load_config, quietly
 from .stored_tensors import Stored, stored_tensors
 from .support import require_supported
 from .vision import sees
@@ -37,6 +33,7 @@ def require_loadable(location: str) -> None:
     if not folder.is_dir():
         return
     require_no_adapter(folder)
+    require_no_drafter(folder)
     config = load_config(location)
     tensors = stored_tensors(folder, weight_files(folder))
     require_computable(folder, config)
@@ -64,11 +61,12 @@ def _require_names(location: str, model: PreTrainedModel, tensors: dict[str, Sto
     kind: Any = type(model)  # Any: transformers' options
     nothing = torch.zeros((), dtype=torch.bfloat16)
     weights = {name: nothing.expand(tensor.shape) for name, tensor in tensors.items()}
+    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        _, found = kind.from_pretrained(
-            None, config=model.config, state_dict=weights, dtype=torch.bfloat16, output_loading_info=True
-        )
+        with quietly():
+            _, found = kind.from_pretrained(
+                None, config=model.config, state_dict=weights, dtype=torch.bfloat16, **options
+            )
     except (ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"cannot load a causal language model from {location}: {first_line(error)}") from error
-    require_present(location, found["missing_keys"])
-    require_all_read(location, found["unexpected_keys"])
+    require_loaded(location, found)
