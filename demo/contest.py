@@ -10,21 +10,19 @@ from transformers import PreTrainedModel
 from ..errors import PlanError
 from ..planner.inputs import LOOKUP, PlanInputs
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    PlainPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from ..planner.policies.labels import name_of
 from ..planner.pricing.cells import Cell
 from ..planner.published.rules import SUFFIX_DECODING, TRANSFORMERS_LOOKUP
 from ..planner.replay.recorded import Text
 from ..planner.search.price import price
+from ..planner.strategies import TreePolicy
+from ..planner.strategies.base import name_of
+from ..planner.strategies.cast import CastPolicy
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.confident_chain import ConfidentChainPolicy
+from ..planner.strategies.eagle2 import Eagle2Policy
+from ..planner.strategies.opt_tree import OptTreePolicy
+from ..planner.strategies.plain import PlainPolicy
+from ..planner.strategies.talon import TalonPolicy
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant

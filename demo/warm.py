@@ -17,7 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..planner.inputs import LOOKUP
-from ..planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, SuffixPolicy, TreePolicy
+from ..planner.strategies import TreePolicy
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.eagle2 import Eagle2Policy
+from ..planner.strategies.plain import PlainPolicy
+from ..planner.strategies.suffix import SuffixPolicy
 from ..profiler.device import detect
 from ..profiler.remembered import cache_folder
 from ..runtime.models.loading import load_tokenizer

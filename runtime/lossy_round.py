@@ -7,7 +7,9 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from ..planner.policies import FlyPolicy, LossyPolicy, PadPolicy
+from ..planner.strategies.fly import FlyPolicy
+from ..planner.strategies.lossy import LossyPolicy
+from ..planner.strategies.pad import PadPolicy
 from .cache import KeyValueCache
 from .feature_cache import FeatureCache
 from .lossy import Gates, accept_loosely

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..planner.growth.room import most_drafted
 from ..planner.plans.plan import PlanCell
-from ..planner.policies import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
+from ..planner.strategies import TreePolicy
+from ..planner.strategies.lossy import LossyPolicy
+from ..planner.strategies.pad import PadPolicy
+from ..planner.strategies.plain import PlainPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def draft_room(setups: Sequence[RoundSetup], batch: int | None = None) -> int:
         setups: how rounds may be run.
         batch: most sequences at once; None where that is open, which may take much more.
     """
-    return 1 + max(max(most_drafted(setup.policy, batch), setup.most_tokens) for setup in setups)
+    return 1 + max(max(setup.policy.draft_room(batch), setup.most_tokens) for setup in setups)
 
 
 def always(setup: RoundSetup) -> Schedule:

@@ -7,8 +7,12 @@ from dataclasses import replace
 
 from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
-from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
-from ..planner.policies.labels import name_of
+from ..planner.strategies import TreePolicy, drafting
+from ..planner.strategies.base import name_of
+from ..planner.strategies.exit_chain import ResumedPolicy
+from ..planner.strategies.plain import PlainPolicy
+from ..planner.strategies.stack import StackPolicy
+from ..planner.strategies.text import TextPolicy
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of

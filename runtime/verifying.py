@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
-from ..planner.growth.draft import DraftBatch
-from ..planner.growth.room import deepest
-from ..planner.policies import LossyPolicy, ResumedPolicy
-from ..planner.policies.labels import name_of
+from ..planner.records.draft import DraftBatch
+from ..planner.strategies.base import name_of
+from ..planner.strategies.exit_chain import ResumedPolicy
+from ..planner.strategies.lossy import LossyPolicy
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
@@ -149,7 +149,7 @@ class Verifying:
         kind = kind_of(requests)
         if kind is None:
             return None
-        most = min(max(deepest(setup.policy), 1), fed - 1)  # 1: of padding
+        most = min(max(setup.policy.bounds.depth, 1), fed - 1)  # 1: of padding
         if draft.depths.max() > most:  # of trees that come from elsewhere
             most = fed - 1
         key = kind, most, len(batch)

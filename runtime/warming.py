@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ..planner.growth.room import READ_TOGETHER, deepest
-from ..planner.policies import HybridPolicy, PlainPolicy, drafting
+from ..planner.records.draft import ROOT_TOKEN, DraftBatch
+from ..planner.records.room import READ_TOGETHER
+from ..planner.strategies import drafting
+from ..planner.strategies.hybrid import HybridPolicy
+from ..planner.strategies.plain import PlainPolicy
 from .decoder import Decoder
 from .faults import Fault
 from .growth.captured import FIXED
@@ -103,7 +105,7 @@ class WarmUp:
 
     def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
         """Verify trees of so many tokens, as deep as those of a setup at most: of deeper ones more is drawn."""
-        self._decoder.verify(_trees(tokens, max(deepest(setup.policy), 1), batch), setup)
+        self._decoder.verify(_trees(tokens, max(setup.policy.bounds.depth, 1), batch), setup)
         self._note(())
         self.rounds += 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spectune.planner.growth.tree import TokenTree
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.static_tree import NestedTrees, nested_trees
 
 Floats = NDArray[np.float64]

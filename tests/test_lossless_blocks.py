@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import ChainPolicy, TreePolicy
 from spectune.planner.replay.acceptance import results_of
 from spectune.planner.replay.recorded import RecordedScorer, recording_of
 from spectune.planner.replay.replay import replay_results
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

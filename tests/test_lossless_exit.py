@@ -12,18 +12,16 @@ import torch
 from torch import Tensor
 
 from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
 from spectune.planner.replay.acceptance import results_of
 from spectune.planner.replay.recorded import RecordedScorer, recording_of
 from spectune.planner.replay.replay import replay_results
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
 from spectune.planner.replay.recorded import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

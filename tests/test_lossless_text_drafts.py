@@ -10,19 +10,17 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import (
-    CachebackPolicy,
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.planner.text.frozen import frozen_table
 from spectune.planner.text.tree import batch_of
 from spectune.runtime import committed as committed_module

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs
-from spectune.planner.policies import StaticPolicy
 from spectune.planner.pricing.bounds import Bound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.acceptance import UNKNOWN, path_ranks, rank_results
 from spectune.planner.replay.positions import grown_results, same_everywhere
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidates import acceptance_by_depth
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.surface import LatencySurface
 

@@ -10,15 +10,6 @@ import numpy as np
 import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.stack import model_of
 from spectune.planner.pricing.bounds import bound_of, most_tokens_per_round
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
@@ -37,6 +28,13 @@ from spectune.planner.replay.replay import replay_results
 from spectune.planner.search.candidate import candidate_of, times_of
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.objective import LatencyBound
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import model_of
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.policies import CachebackPolicy
-from spectune.planner.policies.text import HOPS
 from spectune.planner.replay.recorded import Text
+from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy
 from spectune.planner.text.cacheback import CachebackText, chances_of
 from spectune.planner.text.results import calibrated
 

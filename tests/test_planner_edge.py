@@ -15,9 +15,9 @@ from spectune.planner.edge.forecast import EdgeForecast, forecast
 from spectune.planner.edge.rounds import EdgeRounds, edge_rounds
 from spectune.planner.edge.search import DEFAULT, EdgeSearch
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
-from spectune.planner.policies import ConfidentChainPolicy
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.search.contest import MOST_CENSORED
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .synthetic import Language, SkilledDrafter, inputs, overhead, record, surface, texts

@@ -11,7 +11,6 @@ import pytest
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
 from spectune.planner.pricing.cells import Cell, cells_of, cells_that_run
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.published.rules import published_defaults, unpriceable_defaults
@@ -24,6 +23,7 @@ from spectune.planner.search.searched import Searcher
 from spectune.planner.search.studies import studies_in_memory
 from spectune.planner.stacks.forecast import hierarchy_inputs, stack_forecast
 from spectune.planner.stacks.search import stacks_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface

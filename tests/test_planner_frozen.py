@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.policies import CachebackPolicy, policy_from_json, policy_to_json
-from spectune.planner.policies.text import HOPS
 from spectune.planner.replay.recorded import Text
 from spectune.planner.search.crossfit import EVERYWHERE
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy
 from spectune.planner.text.cacheback import chances_of
 from spectune.planner.text.candidates import text_drafted
 from spectune.planner.text.frozen import MOST_NUMBERS, FrozenTable, frozen_table, packed_table

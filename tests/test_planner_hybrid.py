@@ -9,20 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.growth.extent import Extent, extent_of
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-    policy_from_json,
-    policy_to_json,
-)
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.acceptance import rank_results, text_results
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.rehearsal import Rehearsal
@@ -30,6 +18,14 @@ from spectune.planner.replay.replay import replay_results
 from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import ELSE_LENGTHS, price, price_all
+from spectune.planner.strategies import TreePolicy, policy_from_json, policy_to_json
+from spectune.planner.strategies.base import Bounds
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.text.hybrid import hybrid_results, hybrids
 
 from .slow_decoder import Pair
@@ -115,8 +111,8 @@ def test_a_hybrid_comes_back_from_json_bit_for_bit(policy: TreePolicy) -> None:
 
 
 def test_a_hybrid_is_as_deep_and_large_as_the_larger_of_both() -> None:
-    assert extent_of(HYBRIDS[0]) == Extent(depth=6, width=1, tokens=7)
-    assert extent_of(HYBRIDS[2]) == Extent(depth=9, width=2, tokens=10)
+    assert HYBRIDS[0].bounds == Bounds(depth=6, width=1, tokens=7)
+    assert HYBRIDS[2].bounds == Bounds(depth=9, width=2, tokens=10)
 
 
 def test_a_drafter_that_runs_in_few_rounds_is_charged_for_these_alone() -> None:

@@ -19,16 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.planner.growth.grow import grow
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    DraftedPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.acceptance import (
     PositionResults,
     confident_chain_results,
@@ -41,6 +32,13 @@ from spectune.planner.replay.acceptance import (
 from spectune.planner.replay.positions import StatelessPolicy
 from spectune.planner.replay.recorded import RecordedScorer, Recording, Text, recording_of
 from spectune.planner.replay.replay import replay_grown, replay_results
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.planner.text.lookup import Occurrence, find_continuation
 
 from .synthetic import Best, Language, Nodes, SkilledDrafter, every_node, record, texts
@@ -95,7 +93,7 @@ class Grown:
 
 
 @cache
-def grown(policy: DraftedPolicy, recording: Recording) -> list[Grown]:
+def grown(policy: TreePolicy, recording: Recording) -> list[Grown]:
     """Return the trees at all positions, each grown alone."""
     found = []
     for row in np.flatnonzero(recording.rows.left):
@@ -121,7 +119,7 @@ def swept(results: PositionResults, recording: Recording) -> list[Grown]:
     ]
 
 
-Swept = Iterator[tuple[DraftedPolicy, PositionResults]]
+Swept = Iterator[tuple[TreePolicy, PositionResults]]
 
 
 def beams(recording: Recording) -> Swept:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.policies import CastPolicy
 from spectune.planner.replay.replay import Replay, replay_cast, replay_grown
+from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 from .test_planner_kernels import CHILDREN, SEEDS, truncated, whole

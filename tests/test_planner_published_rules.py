@@ -12,20 +12,6 @@ from transformers import GenerationConfig
 
 from spectune.errors import PlanError
 from spectune.planner.growth.grow import grow
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TextPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
@@ -41,6 +27,18 @@ from spectune.planner.published.rules import (
     published_defaults,
     unpriceable_defaults,
 )
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.host_line import HostLine
 
 from .toy_drafter import ToyScorer, drafted_paths, toy_scorer

@@ -9,16 +9,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.growth.grow import grow
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.acceptance import (
     PositionResults,
     eagle2_results,
@@ -28,6 +19,13 @@ from spectune.planner.replay.acceptance import (
 )
 from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
 from spectune.planner.replay.replay import Replay, replay_grown, replay_results
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS
 
 from .slow_decoder import Draw, Drawn, Log, Pair, Path, decode, drawing

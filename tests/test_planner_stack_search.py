@@ -13,7 +13,6 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
-from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
@@ -31,6 +30,9 @@ from spectune.planner.stacks.search import (
     stack_times,
     stacks_of,
 )
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
 from .synthetic import (

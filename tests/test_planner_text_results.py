@@ -6,25 +6,21 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.growth.extent import extent_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import (
-    CachebackPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    policy_from_json,
-    policy_to_json,
-)
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.replay.recorded import Text, rows_of
 from spectune.planner.replay.replay import replay_results
 from spectune.planner.replay.visited import shape_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.planner.text.candidates import text_drafted
 from spectune.planner.text.results import calibrated, text_results
 from spectune.planner.text.state import TextState
@@ -80,7 +76,7 @@ def test_every_policy_of_the_grid_has_the_results_it_has_alone() -> None:
 
 @by_label
 def test_no_tree_is_larger_or_deeper_than_the_policy_says(policy: TextPolicy) -> None:
-    extent = extent_of(policy)
+    extent = policy.bounds
     for text in TEXTS:
         tree = TextState().draft(text.prompt + text.continuation, policy)
         assert tree.shape[1] <= extent.tokens == policy.max_verify_tokens and tree[2].max() <= extent.depth

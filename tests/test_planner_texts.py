@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.planner.text import texts as texts_module
 from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.planner.text.state import TextState

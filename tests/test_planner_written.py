@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy
-from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher
 from spectune.planner.search.written import else_text, limits_text, samples_text
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import ElsePolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.overhead import OverheadSample
 
 from .chain_traces import rooted, trace_of

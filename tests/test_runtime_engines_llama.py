@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy, LookupPolicy
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of, rows_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.text.whole_ngrams import whole_ngram_results
 from spectune.profiler.identity import identify_gguf
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing

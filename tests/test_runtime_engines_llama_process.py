@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from spectune.cli import main
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.engines import llama_server
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
 from spectune.runtime.engines.llama_build import VARIABLE, llama_build

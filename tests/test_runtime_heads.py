@@ -10,7 +10,8 @@ import torch
 
 from spectune.errors import ModelError
 from spectune.planner.growth.grow import DraftBatch
-from spectune.planner.policies import Eagle2Policy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
 from spectune.errors import DeviceError, ModelError, RequestError
-from spectune.planner.policies import LookupPolicy
 from spectune.planner.replay.recorded import Text
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.text.image_ids import IMAGE_IDS, said
 from spectune.planner.text.results import text_results
 from spectune.runtime.choice import plainly

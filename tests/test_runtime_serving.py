@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from spectune.errors import DeviceError, RequestError
-from spectune.planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.text.image_ids import IMAGE_IDS
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from spectune.planner.policies import ChainPolicy, TextPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Sequence

@@ -7,9 +7,9 @@ import pytest
 
 from spectune.errors import MeasurementError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy
 from spectune.planner.replay.acceptance import rank_results
 from spectune.planner.replay.recorded import Text, recording_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.tuning.engines.trace import prompt_trace

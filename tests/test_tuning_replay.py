@@ -10,27 +10,25 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TextPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.acceptance import eagle2_results, rank_results, results_of, text_results
 from spectune.planner.replay.recorded import Recording, recording_of
 from spectune.planner.replay.replay import Replay, replay_grown, replay_results
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.planner.text.frozen import frozen_table
 from spectune.planner.text.hybrid import hybrid_results
 from spectune.profiler.records.acceptance import AcceptanceTrace

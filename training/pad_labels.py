@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..planner.lossy.pad import PadRule
-from ..planner.policies import ChainPolicy
-from ..planner.policies.pad import PadPolicy
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.pad import PadPolicy
 from ..profiler.records.model import ModelIdentity
 from ..runtime.decoder import Decoder
 from ..runtime.drafters.head import model_drafter

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.draft import Bools, Ints
-from ..policies import ConfidentChainPolicy
+from ..records.draft import Bools, Ints
 from ..replay.acceptance import results_of
 from ..replay.recorded import Recording
+from ..strategies.confident_chain import ConfidentChainPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..policies import ConfidentChainPolicy
 from ..replay.recorded import Recording
 from ..search.contest import MOST_CENSORED
+from ..strategies.confident_chain import ConfidentChainPolicy
 from .costs import ServerCosts
 from .forecast import ROUNDS, EdgeForecast, forecast
 from .rounds import EdgeRounds, edge_rounds

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from ...errors import PlanError
-from ..policies import ConfidentChainPolicy
-from ..policies.chain import require_at_least
+from ..strategies.base import require_at_least
+from ..strategies.confident_chain import ConfidentChainPolicy
 
 LEAST_MS, MOST_MS = 0.001, 100_000.0  # of a device's times
 STEPS = 12  # times that differ by less than e^(1/24) share one

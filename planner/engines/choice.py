@@ -19,12 +19,14 @@ from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
 from ..plans.plan import Alternative, PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts, Prediction
-from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
-from ..policies.labels import name_of
-from ..policies.stack import LOOKUP
 from ..pricing.pace import APART
 from ..replay.acceptance import plain_results, rank_results
 from ..replay.recorded import Text, recording_of, rows_of
+from ..strategies.base import name_of
+from ..strategies.chain import ChainPolicy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import LOOKUP
 from ..text.candidates import LOOKUP_LENGTHS
 from ..text.results import lookup_results
 from ..text.whole_ngrams import whole_ngram_results

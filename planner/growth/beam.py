@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..kernels.beam import add_up, hang, hang_best, locate
-from .draft import Bools, Children, DraftBatch, Ints, LayerScorer, Scores
+from ..records.draft import Bools, Children, DraftBatch, Ints, LayerScorer, Scores
 
 Numbers = TypeVar("Numbers", Ints, Scores)
 

@@ -33,9 +33,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..policies import CastPolicy
+from ..records.draft import DraftBatch, Ints, LayerScorer, Scores
+from ..strategies.cast import CastPolicy
 from .beam import CandidateLayer, all_scores, best_candidates, first_layer, next_layer, tree_of
-from .draft import DraftBatch, Ints, LayerScorer, Scores
 
 Number = TypeVar("Number", float, Fraction)
 Floats = NDArray[np.float64]

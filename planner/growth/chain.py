@@ -7,8 +7,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..policies import ChainPolicy, ConfidentChainPolicy
-from .draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Scores, chains_of, draft_of_one_shape
+from ..records.draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Scores, chains_of, draft_of_one_shape
+from ..strategies.chain import ChainPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
 
 
 def grow_chain(policy: ChainPolicy, scorer: LayerScorer) -> DraftBatch:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..policies import Eagle2Policy
+from ..records.draft import DraftBatch, LayerScorer
+from ..strategies.eagle2 import Eagle2Policy
 from .beam import best_candidates, best_tree, first_layer, next_layer
-from .draft import DraftBatch, LayerScorer
 
 
 def grow_eagle2(policy: Eagle2Policy, scorer: LayerScorer) -> DraftBatch:

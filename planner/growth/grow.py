@@ -10,28 +10,26 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import PlanError
-from ..policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    LossyPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from ..records.draft import ROOT_TOKEN, Children, DraftBatch, LayerScorer, draft_of_one_shape
+from ..strategies import TreePolicy
+from ..strategies.cacheback import CachebackPolicy
+from ..strategies.cast import CastPolicy
+from ..strategies.chain import ChainPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.hybrid import HybridPolicy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.lossy import LossyPolicy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.static import StaticPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.talon import TalonPolicy
 from .cast import grow_cast
 from .chain import grow_chain, grow_confident_chain
-from .draft import ROOT_TOKEN, Children, DraftBatch, LayerScorer, draft_of_one_shape
 from .eagle2 import grow_eagle2
 from .opt_tree import grow_opt_tree
 from .static import grow_static

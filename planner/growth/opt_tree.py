@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..policies import OptTreePolicy
+from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..strategies.opt_tree import OptTreePolicy
 from .beam import NOTHING, CandidateLayer, best_candidates, first_layer, next_layer, ragged_tree_of
-from .draft import Bools, DraftBatch, Ints, LayerScorer, Scores
 
 Floats = NDArray[np.float64]
 

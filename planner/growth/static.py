@@ -9,9 +9,9 @@ import numpy as np
 
 from ...errors import PlanError
 from ..kernels.static import fill
-from ..policies import StaticPolicy
-from .draft import ROOT_TOKEN, Children, DraftBatch, Ints, LayerScorer, shared_rows
-from .tree import TokenTree
+from ..records.draft import ROOT_TOKEN, Children, DraftBatch, Ints, LayerScorer, shared_rows
+from ..records.tree import TokenTree
+from ..strategies.static import StaticPolicy
 
 
 def grow_static(policy: StaticPolicy, scorer: LayerScorer) -> DraftBatch:

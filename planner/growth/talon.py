@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from ..policies import TalonPolicy
+from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..strategies.talon import TalonPolicy
 from .beam import NOTHING, best_candidates, first_layer, next_layer, ragged_tree_of
-from .draft import Bools, DraftBatch, Ints, LayerScorer, Scores
 
 
 def grow_talon(policy: TalonPolicy, scorer: LayerScorer) -> DraftBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..growth.draft import ROOT_TOKEN
+from ..records.draft import ROOT_TOKEN
 from .arrays import Floats32, Ints
 from .compiled import compiled
 

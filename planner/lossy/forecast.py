@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...profiler.records.host_line import CHAIN
-from ..policies.chain import ChainPolicy
-from ..policies.fly import FlyPolicy
 from ..pricing.cost import CellCosts
+from ..strategies.chain import ChainPolicy
+from ..strategies.fly import FlyPolicy
 from . import pad
 from .fly import FlyRule, expected_accepted
 from .pad import PadRule

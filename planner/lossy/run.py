@@ -20,9 +20,9 @@ from ...errors import PlanError, SpectuneError
 from ...profiler.records.arrays import Floats32, Ints32, frozen_copy
 from ...profiler.records.wire import from_json, to_json
 from ..kernels.slots import NOBODY
-from ..policies.fly import FlyPolicy
-from ..policies.pad import PadPolicy
 from ..replay.replay import Replay
+from ..strategies.fly import FlyPolicy
+from ..strategies.pad import PadPolicy
 from .quality import Quality
 
 _ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")

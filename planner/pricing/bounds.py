@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.draft import Ints
+from ..records.draft import Ints
 from ..replay.acceptance import PositionResults
 from ..replay.recorded import Rows
 from .round import RoundCosts

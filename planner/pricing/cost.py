@@ -25,11 +25,12 @@ from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TRE
 from ...profiler.records.overhead import MODEL, RoundOverhead
 from ...profiler.records.role import BLOCK, CAPTURED, SELF
 from ...profiler.records.surface import LatencySurface
-from ..growth.draft import Bools, Ints
 from ..kernels.rounds import Table, price
-from ..policies import HybridPolicy, TreePolicy
-from ..policies.resumed import RESUMED
+from ..records.draft import Bools, Ints
 from ..replay.replay import Replay
+from ..strategies import TreePolicy
+from ..strategies.exit_chain import RESUMED
+from ..strategies.hybrid import HybridPolicy
 from .cells import Cell
 from .drafters import drafted_tables, resumed_verification
 from .fed import nearest_context, verified_tokens

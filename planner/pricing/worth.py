@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..growth.tree import TokenTree
+from ..records.tree import TokenTree
 from ..replay.acceptance import lookup_results
 from ..replay.recorded import Text, rows_of
 from ..replay.replay import replay_results

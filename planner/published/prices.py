@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..inputs import LOOKUP
 from ..plans.plan import PublishedPrice
-from ..policies import TextPolicy
 from ..replay.rehearsal import Rehearsal
 from ..search.contest import Contest
+from ..strategies.text import TextPolicy
 from .rules import published_defaults, unpriceable_defaults
 
 

@@ -11,26 +11,18 @@ from dataclasses import dataclass
 
 from ...errors import PlanError
 from ..growth.context import quantised_context
-from ..policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    LossyPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
 from ..pricing.cost import CellCosts
+from ..strategies import TreePolicy
+from ..strategies.cacheback import CachebackPolicy
+from ..strategies.cast import CastPolicy
+from ..strategies.chain import ChainPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.talon import TalonPolicy
 
 EAGLE = Eagle2Policy(verify_tokens=60, depth=7, top_k=10)
 EAGLE_OF_TALON = Eagle2Policy(verify_tokens=60, depth=8, top_k=10)  # by their cost identity it runs D + 1 forwards
@@ -243,9 +235,9 @@ def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None
     """Raise a PlanError if a policy needs host times, forwards, children or a drafter that are not there."""
     costs.host_of(policy.kind, drafter)
     costs.require_verified(policy, drafter)
-    looked_at, width = _children_and_width(policy)
-    if looked_at > children:
-        raise PlanError(f"it looks at {looked_at} children of a node and {children} are recorded; record more")
+    width = policy.sure_width
+    if policy.children > children:
+        raise PlanError(f"it looks at {policy.children} children of a node and {children} are recorded; record more")
     if drafter is None or not width:
         return
     most = costs.drafting(drafter).most_tokens
@@ -253,28 +245,3 @@ def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None
         raise PlanError(
             f"a draft of {width} tokens was not measured for {drafter}, at most {most}; profile larger ones"
         )
-
-
-def _children_and_width(policy: TreePolicy) -> tuple[int, int]:
-    """Return how many children of a node a policy looks at, and a width that its second layer has for sure."""
-    match policy:
-        case PlainPolicy() | LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
-            return 0, 0
-        case HybridPolicy():
-            return _children_and_width(policy.model)
-        case LossyPolicy() | ResumedPolicy():
-            return _children_and_width(policy.draft)
-        case StackPolicy():
-            return 1 + policy.siblings, 1
-        case ChainPolicy() | ConfidentChainPolicy():
-            return 1, 1
-        case StaticPolicy():
-            return max(policy.tree.ranks) + 1, 1
-        case Eagle2Policy():
-            return policy.top_k, policy.top_k if policy.depth else 1
-        case TalonPolicy():
-            return policy.children, min(policy.top_k, policy.nodes - 1)
-        case OptTreePolicy():
-            return policy.children, min(policy.nodes, policy.children)
-        case CastPolicy():
-            return policy.max_width, policy.max_width

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from ..plans.plan import PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
-from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
-from ..policies.labels import name_by, name_of
 from ..search.objective import LatencyBound
+from ..strategies.base import name_by, name_of
+from ..strategies.chain import ChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.static import StaticPolicy
 from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step

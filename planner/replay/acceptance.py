@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..growth.draft import Bools, Ints
-from ..growth.tree import TokenTree
-from ..policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
+from ..records.draft import Bools, Ints
+from ..records.tree import TokenTree
+from ..strategies.chain import ChainPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.static import StaticPolicy
+from ..strategies.talon import TalonPolicy
 from ..text.results import lookup_results, text_results
 from .positions import PositionResults, StatelessPolicy, grown_results, same_everywhere
 from .recorded import Recording, Rows

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.draft import Bools, Ints
 from ..growth.grow import grow
 from ..kernels.rounds import Results
-from ..policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
+from ..records.draft import Bools, Ints
+from ..strategies.chain import ChainPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.static import StaticPolicy
+from ..strategies.talon import TalonPolicy
 from .recorded import RecordedScorer, Recording
 
 CHUNK = 2048  # rows grown at once, so that the arrays of one layer stay in the processor's cache

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ...errors import PlanError
 from ...profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from ...profiler.records.calibration import SurvivalCurve
-from ..growth.draft import Bools, Children, Ints, Scores
 from ..kernels.expansions import Expansions
+from ..records.draft import Bools, Children, Ints, Scores
 
 Floats = NDArray[np.float64]
 MOST_SURVIVED = 3  # tables of survivals kept with a recording; each takes twice the memory of its scores

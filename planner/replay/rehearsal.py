@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...errors import PlanError
-from ..growth.shape import ShapeFacts
 from ..inputs import PlanInputs
-from ..policies import (
-    CastPolicy,
-    HybridPolicy,
-    LossyPolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TextPolicy,
-    TreePolicy,
-)
-from ..policies.stack import model_of
+from ..records.shape import ShapeFacts
+from ..strategies import TreePolicy
+from ..strategies.cast import CastPolicy
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.hybrid import HybridPolicy
+from ..strategies.lossy import LossyPolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import StackPolicy, model_of
+from ..strategies.text import TextPolicy
 from ..text.hybrid import hybrid_results
 from .acceptance import PositionResults, plain_results, results_of, text_results
 from .recorded import Recording, Rows, recording_of, rows_of

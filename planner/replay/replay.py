@@ -20,13 +20,14 @@ import numpy as np
 
 from ...errors import PlanError
 from ..growth.cast import breadth_origin
-from ..growth.draft import Bools, Ints
 from ..growth.grow import grow
 from ..kernels.cast import cast_walk
 from ..kernels.cast_trees import Rule, Setting
 from ..kernels.rounds import walk
 from ..kernels.slots import NOBODY, Numbering, Rounds
-from ..policies import CastPolicy, TreePolicy
+from ..records.draft import Bools, Ints
+from ..strategies import TreePolicy
+from ..strategies.cast import CastPolicy
 from .acceptance import PositionResults
 from .recorded import RecordedScorer, Recording, Rows
 from .slots import Slots

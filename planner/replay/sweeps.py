@@ -14,11 +14,14 @@ from itertools import accumulate
 import numpy as np
 
 from ..growth.chain import is_sure
-from ..growth.draft import Bools, Ints, Scores
 from ..kernels.eagle2 import eagle2_sweep
 from ..kernels.opt_tree import BestTrees, opt_tree_sweep
 from ..kernels.talon import NOT_THERE, Gate, Layers, talon_budget, talon_sweep
-from ..policies import ConfidentChainPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy
+from ..records.draft import Bools, Ints, Scores
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.talon import TalonPolicy
 from .positions import PositionResults, empty_results, grown_results, same_everywhere
 from .recorded import Recording
 

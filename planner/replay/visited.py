@@ -9,21 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..growth.draft import Bools, DraftBatch, Ints
-from ..growth.extent import extent_of, fixed_tree
 from ..growth.grow import grow
-from ..growth.shape import ShapeFacts
-from ..growth.tree import TokenTree
-from ..policies import (
-    DraftedPolicy,
-    HybridPolicy,
-    LossyPolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TextPolicy,
-    TreePolicy,
-)
+from ..records.draft import Bools, DraftBatch, Ints
+from ..records.shape import ShapeFacts
+from ..records.tree import TokenTree
+from ..strategies import TreePolicy
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.hybrid import HybridPolicy
+from ..strategies.lossy import LossyPolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.text import TextPolicy
 from ..text.state import TextState
 from ..text.tree import batch_of
 from .recorded import RecordedScorer, Recording, Text
@@ -56,7 +52,7 @@ def shape_of(
         raise PlanError(f"the shape of a {policy.label} is not counted; replay it with stack_replay")
     if recording is None:
         raise PlanError(f"a {policy.label} is drafted by a model; pass the recording of its drafter")
-    tree = fixed_tree(policy)
+    tree = policy.fixed_tree
     if tree is not None and recording.is_prefix_exact:
         return _of_tree(tree, recording)
     counts = _Counts.of(policy.draft_forwards, 0 if tree is None else tree.size)
@@ -104,7 +100,7 @@ class _Counts:
         )
 
 
-def _rounds(policy: DraftedPolicy, batch: int, recording: Recording) -> Iterator[DraftBatch]:
+def _rounds(policy: TreePolicy, batch: int, recording: Recording) -> Iterator[DraftBatch]:
     starts, left = recording.rows.starts, recording.rows.left
     together = batch if policy.is_coupled(batch) else len(starts)
     least = together if policy.is_coupled(batch) else 1
@@ -155,7 +151,7 @@ def _visited(kept: Ints, starts: Ints, ends: Ints) -> list[int]:
 
 
 def _of_text(policy: TextPolicy, texts: Sequence[Text]) -> ShapeFacts:
-    counts = _Counts.of(extent_of(policy).depth, 0)
+    counts = _Counts.of(policy.bounds.depth, 0)
     for text in texts:
         tokens, state = text.prompt + text.continuation, TextState()
         now = len(text.prompt) + 1

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.tree import TokenTree
-from ..policies import ChainPolicy, Eagle2Policy, OptTreePolicy, PlainPolicy, ResumedPolicy, StaticPolicy, TreePolicy
+from ..records.tree import TokenTree
 from ..replay.acceptance import (
     UNKNOWN,
     PositionResults,
@@ -21,6 +20,13 @@ from ..replay.acceptance import (
     talon_results,
 )
 from ..replay.recorded import Recording, Rows, Text
+from ..strategies import TreePolicy
+from ..strategies.chain import ChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.static import StaticPolicy
 from ..text.candidates import text_drafted
 from ..text.frozen import FrozenTable
 from .crossfit import EVERYWHERE, HALVES, Bools, folds_of, half_of

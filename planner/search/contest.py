@@ -11,14 +11,16 @@ from ...errors import PlanError
 from ..inputs import PlanInputs, resumes_of
 from ..lossy.quality import Quality
 from ..plans.provenance import LeftOut
-from ..policies import LossyPolicy, PlainPolicy, TreePolicy
-from ..policies.stack import model_of
 from ..pricing.bounds import Bound
 from ..pricing.cells import Cell
 from ..pricing.cost import CellCosts, cell_costs
 from ..pricing.reading import ReadingCosts, reading_costs
 from ..pricing.round import RoundCosts, RoundTimes
 from ..replay.replay import Replay
+from ..strategies import TreePolicy
+from ..strategies.lossy import LossyPolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import model_of
 from .candidate import Candidate, candidate_of, times_of
 from .crossfit import EVERYWHERE, HALVES, texts_of_half
 from .objective import LatencyBound

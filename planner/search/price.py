@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..memory.peak import memory_bytes
-from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
-from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import bound_of
 from ..pricing.cells import Cell
 from ..pricing.cost import CellCosts
@@ -17,6 +15,12 @@ from ..replay.recorded import Recording, Rows
 from ..replay.rehearsal import Rehearsal
 from ..replay.replay import Replay, replay_results
 from ..stacks.search import StackSearch
+from ..strategies import TreePolicy
+from ..strategies.chain import ChainPolicy
+from ..strategies.hybrid import ElsePolicy
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.text import TextPolicy
 from ..text.hybrid import hybrids
 from .candidate import Candidate
 from .candidates import Contender, drafted, resumed, textual, unrecorded_beams

@@ -11,10 +11,12 @@ from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs, resumes_of
 from ..plans.prediction import ErrorParts, Prediction
-from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import of_few, relative_error
 from ..pricing.pace import APART, pace_error
+from ..strategies import drafting
+from ..strategies.exit_chain import ResumedPolicy
+from ..strategies.stack import StackPolicy
 from .candidate import Candidate
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken

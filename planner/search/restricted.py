@@ -14,21 +14,19 @@ import numpy as np
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
 from ..plans.schedule import Place
-from ..policies import (
-    CastPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    StackPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-)
 from ..pricing.cells import Cell
 from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
 from ..replay.rehearsal import Rehearsal
 from ..replay.replay import replay_results
 from ..replay.shortened import shortened
 from ..stacks.search import StackSearch
+from ..strategies import TreePolicy
+from ..strategies.cast import CastPolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.eagle2 import Eagle2Policy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
 from ..text.lookup import Occurrence
 from ..text.results import lookup_results, suffix_tree_results
 from .contest import Contest, contest_of

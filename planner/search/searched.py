@@ -15,8 +15,9 @@ import numpy as np
 from ...profiler.confidence import fit_calibration
 from ...profiler.records.calibration import SurvivalCurve
 from ..inputs import PlanInputs
-from ..policies import Eagle2Policy, TreePolicy
 from ..replay.rehearsal import Rehearsal
+from ..strategies import TreePolicy
+from ..strategies.eagle2 import Eagle2Policy
 from .candidate import Candidate
 from .contest import Contest
 from .crossfit import EVERYWHERE, HALVES, texts_of_half

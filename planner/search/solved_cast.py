@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...profiler.records.calibration import SurvivalCurve
-from ..policies import CastPolicy, Eagle2Policy
 from ..pricing.cost import CellCosts
+from ..strategies.cast import CastPolicy
+from ..strategies.eagle2 import Eagle2Policy
 from .knobs import Knobs, Range
 
 STEPS = 4  # of the fixed point; it moves by less than a percent after two or three

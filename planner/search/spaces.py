@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..policies import ConfidentChainPolicy, OptTreePolicy, TalonPolicy, TreePolicy
+from ..strategies import TreePolicy
+from ..strategies.confident_chain import ConfidentChainPolicy
+from ..strategies.opt_tree import OptTreePolicy
+from ..strategies.talon import TalonPolicy
 from .knobs import Knobs, Range
 
 DEEPEST = 10  # layers of nodes

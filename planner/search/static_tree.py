@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...errors import PlanError
-from ..growth.tree import TokenTree
+from ..records.tree import TokenTree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

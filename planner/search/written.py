@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...profiler.records.overhead import OverheadSample
-from ..policies.hybrid import ElsePolicy
+from ..strategies.hybrid import ElsePolicy
 from .objective import LatencyBound
 
 

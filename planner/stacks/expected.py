@@ -18,11 +18,11 @@ from ..hierarchy.latency import latencies_ms
 from ..hierarchy.records import BlockDrafter
 from ..hierarchy.tables import Stack, Tables
 from ..inputs import LOOKUP
-from ..policies import LookupPolicy
-from ..policies.stack import STACK, StackPolicy
 from ..pricing.cost import CellCosts, Floats
 from ..replay.acceptance import right_run
 from ..replay.rehearsal import Rehearsal
+from ..strategies.lookup import LookupPolicy
+from ..strategies.stack import STACK, StackPolicy
 from .forecast import hierarchy_inputs
 
 MOST_COPIED = 8  # tokens of a lookup whose acceptance is looked at

@@ -21,11 +21,11 @@ import numpy as np
 
 from ...errors import PlanError
 from ...profiler.records.acceptance import PairwiseAcceptance
-from ..growth.draft import Bools, Ints
-from ..policies.stack import StackPolicy
+from ..records.draft import Bools, Ints
 from ..replay.acceptance import lookup_results, right_run
 from ..replay.recorded import Recording
 from ..replay.replay import Replay, Step, replay_stepped
+from ..strategies.stack import StackPolicy
 
 OFF = -1  # off the recorded text
 

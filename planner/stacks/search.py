@@ -24,8 +24,6 @@ import numpy as np
 
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
-from ..policies import ChainPolicy, TreePolicy
-from ..policies.stack import STACK, StackPolicy, stack_name
 from ..pricing.bounds import ONE, most_tokens_per_round
 from ..pricing.cost import CellCosts
 from ..pricing.round import RoundTimes
@@ -33,6 +31,9 @@ from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
 from ..search.contest import REACH, Contest
 from ..search.crossfit import EVERYWHERE
+from ..strategies import TreePolicy
+from ..strategies.chain import ChainPolicy
+from ..strategies.stack import STACK, StackPolicy, stack_name
 from .expected import expected_rates
 from .replay import StackReplay, agreement_of, replay_stack
 

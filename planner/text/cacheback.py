@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..kernels.cacheback import Limits, Tables, draft_tree, trie_of
 from ..kernels.ranking import ranking_of
 from ..kernels.table import read, table_of
-from ..policies.text import HOPS, CachebackPolicy
+from ..strategies.cacheback import HOPS, CachebackPolicy
 from .frozen import FrozenTable, no_table, unpacked_table
 from .tree import TextTree, room_for_tree
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from ..policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
 from ..replay.positions import PositionResults
 from ..replay.recorded import Text
 from ..search.crossfit import EVERYWHERE, HALVES, folds_of, half_of
+from ..strategies.cacheback import CachebackPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.text import TextPolicy
 from .frozen import FrozenTable
 from .lookup import Occurrence
 from .results import cacheback_results, calibrated, lookup_results, suffix_results, suffix_tree_results

@@ -7,11 +7,12 @@ from itertools import chain, product
 
 import numpy as np
 
-from ..policies import HybridPolicy, SuffixPolicy, SuffixTreePolicy
-from ..policies.hybrid import ElsePolicy
 from ..replay.acceptance import results_of
 from ..replay.positions import PositionResults
 from ..replay.recorded import Recording
+from ..strategies.hybrid import ElsePolicy, HybridPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
 from .results import suffix_results, suffix_tree_results
 
 LENGTHS = (4, 8, 16, 32)

@@ -9,7 +9,6 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from ..growth.draft import Bools, Ints
 from ..kernels.arrays import Small
 from ..kernels.automaton import memory_of
 from ..kernels.cacheback import Grid as TableGrid
@@ -18,10 +17,14 @@ from ..kernels.lookup import Search, lookup_sweep
 from ..kernels.ranking import ranking_of
 from ..kernels.suffix import Grid as TreeGrid
 from ..kernels.suffix import Texts, suffix_sweep, tree_sweep
-from ..policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
-from ..policies.text import HOPS
+from ..records.draft import Bools, Ints
 from ..replay.positions import PositionResults, same_everywhere
 from ..replay.recorded import Text
+from ..strategies.cacheback import HOPS, CachebackPolicy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.text import TextPolicy
 from .cacheback import chances_of, tables_of
 from .image_ids import said
 from .lookup import Occurrence

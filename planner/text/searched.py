@@ -8,7 +8,7 @@ import numpy as np
 
 from ..kernels.arrays import Ints
 from ..kernels.lookup import append_and_copy
-from ..policies import LookupPolicy
+from ..strategies.lookup import LookupPolicy
 from .tree import TextTree
 
 FIRST_ROOM = 256  # tokens

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
+from ..strategies.cacheback import CachebackPolicy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.text import TextPolicy
 from .cacheback import CachebackText, table_key
 from .frozen import FrozenTable
 from .image_ids import said

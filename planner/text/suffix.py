@@ -10,7 +10,8 @@ from ..kernels.arrays import Floats, Ints
 from ..kernels.automaton import FIRST, NEWEST, automaton_in, memory_of
 from ..kernels.ranking import ranking_memory_of
 from ..kernels.suffix import read_and_copy, read_and_grow
-from ..policies.text import SuffixPolicy, SuffixTreePolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
 from .tree import TextTree
 
 FIRST_ROOM = 256  # tokens

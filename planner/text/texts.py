@@ -9,22 +9,19 @@ from contextlib import suppress
 import numpy as np
 
 from ...errors import PlanError
-from ..growth.draft import DraftBatch
 from ..kernels.arrays import Floats, Ints
 from ..kernels.automaton import forget, memory_of
 from ..kernels.ranking import ranking_memory_of
 from ..kernels.several import ENTRIES, copy_from_all, grow_behind_all, look_up_in_all
-from ..policies import (
-    CachebackPolicy,
-    HybridPolicy,
-    LookupPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    TreePolicy,
-    drafting,
-)
+from ..records.draft import DraftBatch
+from ..strategies import TreePolicy, drafting
+from ..strategies.cacheback import CachebackPolicy
+from ..strategies.hybrid import HybridPolicy
+from ..strategies.lookup import LookupPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.suffix import SuffixPolicy
+from ..strategies.suffix_tree import SuffixTreePolicy
+from ..strategies.text import TextPolicy
 from .image_ids import said
 from .searched import search_of
 from .state import TextState

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..growth.draft import ROOT_TOKEN, DraftBatch, Ints
+from ..records.draft import ROOT_TOKEN, DraftBatch, Ints
 
 TextTree: TypeAlias = Ints
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...errors import PlanError
-from ..growth.draft import Ints
-from ..policies import LookupPolicy
+from ..records.draft import Ints
 from ..replay.positions import PositionResults, same_everywhere
 from ..replay.recorded import Text
+from ..strategies.lookup import LookupPolicy
 
 
 def whole_ngram_results(

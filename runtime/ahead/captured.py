@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.growth.room import deepest
-from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.static import StaticPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, DrawKind
 from ..growth.captured import CapturedGrowth, RecordedDraft
@@ -92,7 +95,7 @@ class CapturedRounds:
             draws: how tokens are drawn; None where the best of the logits is.
         """
         self.setup, self.batch = setup, batch
-        self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
+        self.deepest = setup.policy.bounds.depth  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
         self.ends = Ends(self.most_read)
         self.state = BatchState(batch, self.most_read, target.device)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ...planner.growth.room import deepest
-from ...planner.policies import HybridPolicy, PlainPolicy
-from ...planner.policies.labels import name_of
+from ...planner.strategies.base import name_of
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..drafters.protocol import DraftsAhead
@@ -148,7 +148,7 @@ class RoundsAhead:
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
-            fresh = _caught_up(drafter, batch, deepest(setup.policy) + 1, is_copied=is_copied)
+            fresh = _caught_up(drafter, batch, setup.policy.bounds.depth + 1, is_copied=is_copied)
             if fresh is None:
                 return None
         rounds = self._rounds.get(key)

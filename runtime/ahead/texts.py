@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.growth.on_gpu import copied_on_gpu
-from ...planner.policies import LookupPolicy, SuffixPolicy, SuffixTreePolicy, TreePolicy
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.suffix import SuffixPolicy
+from ...planner.strategies.suffix_tree import SuffixTreePolicy
 from ...planner.text.image_ids import IMAGE_IDS
 from ..kernels.texts import agree_with_end
 from ..models.kernels import text_copies, text_trees
@@ -27,7 +29,7 @@ RANKS = 1 << 32  # of places: runs are compared first
 
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
-    copied = copied_on_gpu(policy)
+    copied = policy.copied_on_gpu
     if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device):
         return None
     return copied

@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ModelError
 from ...planner.growth.grow import Children, DraftBatch, grow
-from ...planner.policies import TreePolicy
+from ...planner.strategies import TreePolicy
 from ..growth.draft import DeviceChildren
 from ..layout import Ints
 from ..models.block import Block, BlockHead, Levels

@@ -9,7 +9,8 @@ import torch
 
 from ...errors import ModelError
 from ...planner.growth.grow import DraftBatch
-from ...planner.policies import ResumedPolicy, TreePolicy, drafting
+from ...planner.strategies import TreePolicy, drafting
+from ...planner.strategies.exit_chain import ResumedPolicy
 from ..cache import KeyValueCache
 from ..layout import lay_out
 from ..models.exit import ExitModel

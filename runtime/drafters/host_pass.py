@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.draft import Scores
 from ...planner.growth.grow import Children, grow
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import Eagle2Policy, StaticPolicy
+from ...planner.records.draft import Scores
+from ...planner.records.tree import TokenTree
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.static import StaticPolicy
 from ..draws import drafted_draws, is_unpenalised
 from ..growth.draft import children_here, children_of, drawn_children_here
 from ..kernels.trees import descend

@@ -6,9 +6,10 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.growth.draft import DraftBatch
 from ...planner.kernels.arrays import Ints
-from ...planner.policies import HybridPolicy, TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.hybrid import HybridPolicy
 from ...planner.text.texts import Texts
 from ...planner.text.tree import PADDING
 from ..cache import KeyValueCache

@@ -7,8 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...planner.growth.draft import DraftBatch
-from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
 from ..cache import KeyValueCache
 from ..layout import Bools, Ints
 from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes

@@ -6,7 +6,8 @@ from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
 from ...planner.growth.grow import DraftBatch
-from ...planner.policies import ResumedPolicy, TreePolicy, drafting
+from ...planner.strategies import TreePolicy, drafting
+from ...planner.strategies.exit_chain import ResumedPolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates

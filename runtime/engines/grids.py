@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, SuffixTreePolicy
 from ...planner.search.candidates import CHAIN_LENGTHS, CONFIDENCES, CONFIDENT_LENGTHS
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.suffix_tree import SuffixTreePolicy
 from ...planner.text.candidates import LOOKUP_LENGTHS, LOOKUP_NGRAMS, TREE_CHANCES
 
 TREE_WIDTHS = (2, 3, 4, 6, 8, 10)

@@ -9,7 +9,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .conversion import OwnForm, conversions, drafter_named
 from .converted import GGUF_DTYPES
 from .engine import Option, Written

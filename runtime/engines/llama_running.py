@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ...errors import RequestError
-from ...planner.policies import ChainPolicy, LookupPolicy
 from ...planner.replay.recorded import Text
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from ...planner.text.lookup import AnyOccurrence
 from .converted import GGUF_DTYPES, converted
 from .gguf_file import write_gguf

@@ -12,7 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.lookup import LookupPolicy
 from .conversion import OwnForm, conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written

@@ -10,7 +10,10 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written, served
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of

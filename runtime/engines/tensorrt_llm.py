@@ -11,7 +11,10 @@ import shlex
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest

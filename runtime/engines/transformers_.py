@@ -11,7 +11,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .one_sequence import first_lookup

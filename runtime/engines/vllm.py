@@ -12,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ...planner.kernels.suffix import LONGEST_MATCH
-from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.static import StaticPolicy
+from ...planner.strategies.suffix_tree import SuffixTreePolicy
 from .engine import Option, Written, served
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
+from ...planner.records.draft import ROOT_TOKEN
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 NOTHING = -torch.inf  # score of what is no candidate

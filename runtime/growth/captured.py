@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import DraftBatch
-from ...planner.growth.on_gpu import is_captured_whole
-from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.static import StaticPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..models.forward import ForwardInput
@@ -29,7 +31,7 @@ from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
 from .grow import grow_on_device, kept_for
-from .layout import LayerLayout, columns_of, compact_of
+from .layout import LayerLayout, columns_of
 from .scorer import DevicePass
 
 RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
@@ -86,7 +88,7 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        is_whole = isinstance(policy, FIXED) or is_captured_whole(policy)
+        is_whole = isinstance(policy, FIXED) or policy.is_captured_whole
         return is_whole and draws_ahead(requests)
 
     @torch.inference_mode()
@@ -167,7 +169,7 @@ class CapturedGrowth:
                 catch_up=lambda: logits,
                 feed=feed,
                 scores=lambda found, _: scored(found),
-                layout=self._layout(step, longest, seen, known, compact_of(policy)),
+                layout=self._layout(step, longest, seen, known, policy.compact_nodes),
                 device=model.device,
                 is_captured=True,
                 asks_rates=not isinstance(policy, ChainPolicy),

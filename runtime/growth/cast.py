@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...planner.growth.cast import breadth_origin
-from ...planner.policies import CastPolicy
+from ...planner.strategies.cast import CastPolicy
 from ..transfer import sent
 from .candidates import CandidateLayer, all_scores, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer

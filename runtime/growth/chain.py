@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
 from .draft import DeviceDraft, DeviceScorer, rooted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...planner.policies import Eagle2Policy
+from ...planner.strategies.eagle2 import Eagle2Policy
 from .candidates import all_scores, best_candidates, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...planner.policies import Eagle2Policy
+from ...planner.strategies.eagle2 import Eagle2Policy
 from ..models.forward import ForwardInput, TreeMask
 from ..models.kernels import children
 from ..models.kernels.tree_growth import MOST_CANDIDATES, Frontier, Layer, Recorded, extend, finish

@@ -11,26 +11,24 @@ from __future__ import annotations
 import torch
 
 from ...errors import PlanError
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    LossyPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.cacheback import CachebackPolicy
+from ...planner.strategies.cast import CastPolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.exit_chain import ResumedPolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.lossy import LossyPolicy
+from ...planner.strategies.opt_tree import OptTreePolicy
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.stack import StackPolicy
+from ...planner.strategies.static import StaticPolicy
+from ...planner.strategies.suffix import SuffixPolicy
+from ...planner.strategies.suffix_tree import SuffixTreePolicy
+from ...planner.strategies.talon import TalonPolicy
 from .cast import device_rule, grow_cast
 from .chain import grow_chain, grow_confident_chain
 from .draft import DeviceDraft, DeviceScorer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.policies import OptTreePolicy
+from ...planner.strategies.opt_tree import OptTreePolicy
 from .candidates import NOTHING, CandidateLayer, best_candidates, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 

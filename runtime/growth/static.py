@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import Ints
 from ...planner.growth.static import levels_of, require_children
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import StaticPolicy
+from ...planner.records.draft import Ints
+from ...planner.records.tree import TokenTree
+from ...planner.strategies.static import StaticPolicy
 from ..transfer import sent
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...planner.growth.on_gpu import most_expanded
-from ...planner.policies import TalonPolicy
+from ...planner.strategies.talon import TalonPolicy
 from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 
@@ -25,7 +24,7 @@ def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
     layers = [first_layer(scorer, policy.children)]
     room = torch.full_like(layers[0].tokens[:, 0], policy.nodes - 1)
     chosen: list[Tensor] = []
-    expanded = most_expanded(policy)
+    expanded = policy.most_expanded
     while True:
         scores, depth = layers[-1].scores, len(layers)
         ranked = best_candidates(scores, policy.nodes - depth)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...planner.policies import Eagle2Policy
+from ...planner.strategies.eagle2 import Eagle2Policy
 from ..drafters.model import ModelDrafter
 from ..faults import is_out_of_memory
 from ..models.forward import CausalModel

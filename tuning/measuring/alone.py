@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...planner.policies import ResumedPolicy
+from ...planner.strategies.exit_chain import ResumedPolicy
 from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME

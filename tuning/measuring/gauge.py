@@ -14,7 +14,7 @@ from __future__ import annotations
 import statistics
 
 from ...planner.plans.plan import PlanCell
-from ...planner.policies import ResumedPolicy
+from ...planner.strategies.exit_chain import ResumedPolicy
 from ...profiler.clock import Clock, clock_for, clock_in
 from ...profiler.records.excess import STALL
 from ...profiler.repeats import SETTLED

@@ -25,14 +25,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from ...planner.policies import (
-    ChainPolicy,
-    HybridPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TreePolicy,
-)
-from ...planner.policies.stack import JOINT
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.exit_chain import ResumedPolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.stack import JOINT, StackPolicy
 from ...profiler.records.overhead import MODEL, OverheadSample
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.repeats import SETTLED

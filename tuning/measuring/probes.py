@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from ...planner.policies.stack import stack_name
+from ...planner.records.tree import TokenTree
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.cacheback import CachebackPolicy
+from ...planner.strategies.cast import CastPolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.confident_chain import ConfidentChainPolicy
+from ...planner.strategies.eagle2 import Eagle2Policy
+from ...planner.strategies.exit_chain import ResumedPolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.opt_tree import OptTreePolicy
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.stack import StackPolicy, stack_name
+from ...planner.strategies.static import StaticPolicy
+from ...planner.strategies.suffix import SuffixPolicy
+from ...planner.strategies.suffix_tree import SuffixTreePolicy
+from ...planner.strategies.talon import TalonPolicy
 from ...runtime.setup import RoundSetup
 from .decoding import LOOKUP
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ...planner.growth.beam import best_candidates
 from ...planner.growth.cast import select_max_valid_index, survivals
-from ...planner.growth.draft import Scores
-from ...planner.policies import CastPolicy
+from ...planner.records.draft import Scores
+from ...planner.strategies.cast import CastPolicy
 from .growth_rule import Choice, Front, Growth, taken
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...errors import MeasurementError
-from ...planner.policies import CastPolicy
+from ...planner.strategies.cast import CastPolicy
 from ...profiler.records.acceptance import MISS
 from .cast_rule import Cast
 from .growth_rules import Beam, BestFirst, OptTree, Talon

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ...errors import PlanError
-from .chain import IndependentPolicy, LookupPolicy, require_at_least
-from .labels import LOOKUP as LOOKUP  # the text itself as the lowest drafter
+from .base import LOOKUP as LOOKUP  # the text itself as the lowest drafter
+from .base import Bounds, Source, Strategy, require_at_least
+from .lookup import LookupPolicy
 
 STACK = "stack"  # the kind
 JOINT = "+"  # between the names of a stack's drafters
 
 
+def _named(found: re.Match[str], drafter: str | None) -> str:
+    """Say the first drafter's chain, and what each drafter below it proposes."""
+    del drafter  # the code names all drafters
+    levels = re.findall(r"(.+?) (\d+)(?: over |$)", found["levels"])
+    name, length = levels[0]
+    parts = [f"chain of {length} by {name}" + (f" with {found['siblings']} siblings" if found["siblings"] else "")]
+    for name, length in levels[1:]:
+        parts.append(f"copies of {length} from the text" if name == LOOKUP else f"chains of {length} by {name}")
+    return ", checked ".join(parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StackPolicy(IndependentPolicy):
+class StackPolicy(Strategy):
     """Draft the first drafter's own chain, found with the help of the drafters below it.
 
     A level asks the one below for a chain, verifies it in one forward, keeps what it would have said itself and its own
@@ -38,6 +51,12 @@ class StackPolicy(IndependentPolicy):
     min_ngram: int = 1
     siblings: int = 0
     kind: Literal["stack"] = "stack"
+
+    source: ClassVar[Source] = "models"
+    complexity: ClassVar = 5
+    names: ClassVar = {
+        r"stack of (?P<levels>.+? \d+)(?: after \d+\.\.\d+-grams)?(?:, (?P<siblings>\d+) siblings)?": _named
+    }
 
     def __post_init__(self) -> None:
         if not self.models or LOOKUP in self.models or len(set(self.models)) < len(self.models):
@@ -90,6 +109,29 @@ class StackPolicy(IndependentPolicy):
         """Most tokens one verify feeds per sequence, root included."""
         return 1 + self.max_chain * (1 + self.siblings)
 
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become."""
+        return Bounds(depth=self.max_chain, width=1 + sum(self.lengths[1:]), tokens=self.max_verify_tokens)
+
+    def draft_room(self, batch: int | None = None) -> int:
+        """Return the cache positions behind the text that its models need.
+
+        A forward over several sequences is as wide as the widest of them needs, and it is written behind those too that
+        hold their tokens already and wait.
+        """
+        return self.max_chain if batch == 1 else 2 * self.max_chain + len(self.lengths)
+
+    @property
+    def widest_layer(self) -> int:
+        """Most tokens that one forward has logits for: what was committed is read again before what is drafted."""
+        return 1 + 2 * self.max_chain
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return 1 + self.siblings
+
 
 def model_of(drafter: str | None) -> str | None:
     """Return the model that drafts; None where none does, or the text."""
@@ -99,16 +141,3 @@ def model_of(drafter: str | None) -> str | None:
 def stack_name(policy: StackPolicy) -> str:
     """Return what a stack's drafter is called among a decoder's: it does not depend on the lengths."""
     return JOINT.join(policy.drafters)
-
-
-def stack_room(policy: StackPolicy, batch: int | None = None) -> int:
-    """Return the cache positions behind the text that a stack's models need.
-
-    A forward over several sequences is as wide as the widest of them needs, and it is written behind those too that
-    hold their tokens already and wait.
-
-    Args:
-        policy: what is drafted.
-        batch: sequences; None for any number.
-    """
-    return policy.max_chain if batch == 1 else 2 * policy.max_chain + len(policy.lengths)

@@ -1,17 +1,20 @@
-"""A chain of an exit that is verified from the states that the exit left."""
+"""A chain of an exit that is verified from the states that the exit left. Source: LayerSkip, arXiv:2404.16710."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from .chain import ChainPolicy, IndependentPolicy
+from ..records.tree import TokenTree
+from .base import name_of
+from .chain import ChainPolicy
+from .delegating import DelegatingPolicy
 
 RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumedPolicy(IndependentPolicy):
+class ResumedPolicy(DelegatingPolicy):
     """Draft a chain by an exit; the verification goes on where the exit stopped.
 
     The exit has run the target's first layers over the newest token and all drafted ones but the last. The verification
@@ -26,17 +29,19 @@ class ResumedPolicy(IndependentPolicy):
     draft: ChainPolicy
     kind: Literal["resumed"] = "resumed"
 
+    complexity: ClassVar = 1
+    names: ClassVar = {
+        r"(?P<draft>(?!LOSSY ).*) verified from the exit": lambda found, drafter: (
+            f"{name_of(found['draft'], drafter)}, verified from the exit"
+        )
+    }
+
     @property
     def code(self) -> str:
         """Every setting in one line."""
         return f"{self.draft.code} verified from the exit"
 
     @property
-    def draft_forwards(self) -> int:
-        """Drafter forwards per round."""
-        return self.draft.draft_forwards
-
-    @property
-    def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence, root included."""
-        return self.draft.max_verify_tokens
+    def fixed_tree(self) -> TokenTree:
+        """The chain as a tree."""
+        return self.draft.fixed_tree

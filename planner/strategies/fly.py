@@ -1,4 +1,4 @@
-"""A chain accepted by FLy's rule: LOSSY."""
+"""A chain accepted by FLy's rule: LOSSY. Source: Li et al. 2025, arXiv:2511.22972."""
 
 from __future__ import annotations
 
