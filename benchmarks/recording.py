@@ -28,8 +28,8 @@ import torch
 from numpy.typing import NDArray
 
 from spectune.demo.prompts import calibration_prompts
-from spectune.planner.published.rules import CAST_THRESHOLDS
-from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
+from spectune.planner.records.recording import RecordedScorer, Recording, recording_of
+from spectune.planner.strategies.cast import PAPER_THRESHOLDS as CAST_THRESHOLDS
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace

@@ -31,12 +31,11 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.lookup import LookupPolicy, Occurrence
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.talon import TalonPolicy
-from spectune.planner.text.lookup import Occurrence
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request

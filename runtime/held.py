@@ -9,7 +9,7 @@ from ..errors import DeviceError, ModelError
 from ..planner.inputs import LOOKUP
 from ..planner.strategies import TreePolicy, drafting
 from ..planner.strategies.stack import StackPolicy
-from ..planner.text.texts import load_kernels
+from ..planner.strategies.texts import load_kernels
 from .decoder import Decoder
 from .drafters.head import model_drafter
 from .drafters.hybrid import HybridDrafter

@@ -7,9 +7,7 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from ..planner.strategies.fly import FlyPolicy
 from ..planner.strategies.lossy import LossyPolicy
-from ..planner.strategies.pad import PadPolicy
 from .cache import KeyValueCache
 from .feature_cache import FeatureCache
 from .lossy import Gates, accept_loosely
@@ -60,9 +58,9 @@ class LossyRound:
     ) -> tuple[Acceptance, Gates]:
         """Return what stays of one sequence's chain, and what the rule met; see `accept_loosely`."""
         policy, scores = self._policy, self._scores[slot]
-        if isinstance(policy, FlyPolicy):
+        if policy.kind == "lossy-fly":
             return accept_loosely(tokens, parents, size, draws, rule=policy.rule, scores=scores, stop=stop)
-        assert isinstance(policy, PadPolicy), f"no rule is known for {policy}"
+        assert policy.kind == "lossy-pad", f"no rule is known for {policy}"
         judge = self._judges[policy.classifier.name]
         assert isinstance(self._cache, FeatureCache), "a policy without its hidden states was refused"
         states = states_of(self._cache, judge.reads, slot, self._contexts[slot], len(scores))
@@ -78,7 +76,7 @@ def refusal(
     """Return why a lossy policy's rounds have to be verified without loss; None where nothing speaks against it."""
     if not is_allowed:
         return REFUSED
-    if not isinstance(policy, PadPolicy):
+    if policy.kind != "lossy-pad":
         return None
     judge = judges.get(policy.classifier.name)
     if judge is None:

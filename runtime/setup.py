@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ..planner.plans.plan import PlanCell
 from ..planner.strategies import TreePolicy
 from ..planner.strategies.lossy import LossyPolicy
-from ..planner.strategies.pad import PadPolicy
 from ..planner.strategies.plain import PlainPolicy
 
 
@@ -36,7 +35,7 @@ class RoundSetup:
     @property
     def classifier(self) -> str | None:
         """Name of the pivot classifier that it asks."""
-        return self.policy.classifier.name if isinstance(self.policy, PadPolicy) else None
+        return self.policy.classifier.name if self.policy.kind == "lossy-pad" else None
 
     @property
     def plain(self) -> RoundSetup:

@@ -9,7 +9,6 @@ from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..planner.strategies import TreePolicy, drafting
 from ..planner.strategies.base import name_of
-from ..planner.strategies.exit_chain import ResumedPolicy
 from ..planner.strategies.plain import PlainPolicy
 from ..planner.strategies.stack import StackPolicy
 from ..planner.strategies.text import TextPolicy
@@ -117,7 +116,7 @@ def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
     Verifications from an exit's states and whole ones are padded each in their own way, but for a root alone, which is
     always read whole: of one the cell does not know the other's.
     """
-    is_alike = isinstance(policy, ResumedPolicy) == isinstance(cell.policy, ResumedPolicy)
+    is_alike = policy.kind == "resumed" == cell.policy.kind == "resumed"
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence as Many
 
 from ..planner.records.draft import DraftBatch
 from ..planner.strategies.base import name_of
-from ..planner.strategies.exit_chain import ResumedPolicy
 from ..planner.strategies.lossy import LossyPolicy
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
@@ -90,7 +89,7 @@ class Verifying:
 
     def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
         """Return the states that a verification goes on from; None where it reads all nodes by all layers."""
-        if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
+        if setup.policy.kind != "resumed" or not draft.widths:
             return None
         try:
             return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)

@@ -11,10 +11,8 @@ from ..planner.records.draft import ROOT_TOKEN, DraftBatch
 from ..planner.records.room import READ_TOGETHER
 from ..planner.strategies import drafting
 from ..planner.strategies.hybrid import HybridPolicy
-from ..planner.strategies.plain import PlainPolicy
 from .decoder import Decoder
 from .faults import Fault
-from .growth.captured import FIXED
 from .requests import Request
 from .setup import RoundSetup
 
@@ -98,7 +96,7 @@ class WarmUp:
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
         """Verify trees of every size that those of a setup may be run with."""
         most = setup.policy.max_verify_tokens
-        sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
+        sizes = (most,) if setup.policy.source == "none" or setup.policy.is_of_one_size else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
             self._fill(batch)
             self._verify(tokens, batch, setup)

@@ -9,9 +9,10 @@ from threading import Thread
 
 import numpy as np
 
-from spectune.planner.growth.grow import Children, DraftBatch, grow
+from spectune.planner.records.draft import Children, DraftBatch
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

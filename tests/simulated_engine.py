@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.engines.llama_cpp import LlamaCpp
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.grow import grow
+from spectune.planner.lockstep import replay_results
 from spectune.planner.records.draft import DraftBatch
-from spectune.planner.replay.acceptance import results_of
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.records.recording import RecordedScorer, recording_of
 from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import PromptTrace

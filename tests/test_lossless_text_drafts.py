@@ -11,6 +11,7 @@ import pytest
 from torch import Tensor
 
 from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.frozen_table import frozen_table
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.chain import ChainPolicy
@@ -20,9 +21,7 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.planner.strategies.text import TextPolicy
-from spectune.planner.text.frozen import frozen_table
-from spectune.planner.text.tree import batch_of
+from spectune.planner.strategies.text import TextPolicy, batch_of
 from spectune.runtime import committed as committed_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter

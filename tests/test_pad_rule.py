@@ -13,7 +13,8 @@ from spectune.errors import PlanError
 from spectune.planner.lossy.pad import PadRule, expected_accepted
 from spectune.planner.strategies import drafting, policy_from_json, policy_to_json
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.planner.strategies.pad import PadPolicy, classifiers_of
+from spectune.planner.strategies.lossy import classifiers_of
+from spectune.planner.strategies.pad import PadPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.models.pivots import features_of
 

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.replay.recorded import Text
-from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy
-from spectune.planner.text.cacheback import CachebackText, chances_of
-from spectune.planner.text.results import calibrated
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy, CachebackText, calibrated, chances_of
 
 from .test_planner_suffix import paths_of
 from .text_oracles import Path, SlowTable, slow_cacheback

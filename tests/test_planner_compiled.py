@@ -19,7 +19,7 @@ import pytest
 from spectune.planner.kernels import compiled as compiled_module
 from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
 from spectune.planner.strategies.lookup import LookupPolicy
-from spectune.planner.text.texts import load_kernels
+from spectune.planner.strategies.texts import load_kernels
 
 from .fresh_process import exit_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, offers_at, walks_of
 from spectune.planner.inputs import LOOKUP
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.grow import Children, DraftBatch, grow
-from spectune.planner.records.draft import Ints
+from spectune.planner.records.draft import Children, DraftBatch, Ints
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

@@ -17,7 +17,7 @@ from spectune.planner.plans.reading import PromptReading, pays_from
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.reading import ReadingCosts, decoded_tokens, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions

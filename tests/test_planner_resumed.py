@@ -10,6 +10,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs, resumes_of
+from spectune.planner.lockstep import Replay
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell
@@ -17,7 +18,6 @@ from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.reasons.explain import explain_cell
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
 from spectune.planner.search.promise import SurfaceErrors

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectune.planner.growth.grow import grow
 from spectune.planner.records.draft import Children, Ints
 from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

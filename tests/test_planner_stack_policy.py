@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.grow import grow
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.records.draft import Children, Ints
 from spectune.planner.strategies import policy_from_json, policy_to_json
-from spectune.planner.strategies.base import Bounds
+from spectune.planner.strategies.base import Bounds, grow
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 
 from .plans import plan_of

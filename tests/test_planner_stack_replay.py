@@ -14,7 +14,7 @@ from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import Hierarchy, HierarchyInputs, Level, ModelCosts
 from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.records.draft import DraftBatch
-from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.records.recording import Recording, recording_of
 from spectune.planner.stacks.replay import StackReplay, agreement_of, replay_stack
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.stack import StackPolicy

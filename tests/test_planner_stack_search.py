@@ -15,9 +15,9 @@ from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
+from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
 from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.grow import grow
+from spectune.planner.records.recording import RecordedScorer, recording_of, texts_of
 from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.records.tree import TokenTree
-from spectune.planner.replay.recorded import RecordedScorer, recording_of, texts_of
 from spectune.planner.replay.visited import shape_of
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import Bounds
+from spectune.planner.strategies.base import Bounds, grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy as ElsePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.planner.text.state import TextState
+from spectune.planner.strategies.texts import TextState
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Launched

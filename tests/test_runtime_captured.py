@@ -20,7 +20,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.feed import Feed
-from spectune.runtime.growth.captured import FIXED, CapturedGrowth
+from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
@@ -41,7 +41,7 @@ PAIRS: dict[str, tuple[CausalModel, CausalModel]] = {
     "neox": (GenericModel(NEOX), GenericModel(perturbed(NEOX, 0.1))),
 }
 KINDS = [kind for kind in POLICIES if kind != "lookup"]
-WHOLE = [kind for kind in KINDS if isinstance(POLICIES[kind], FIXED) or POLICIES[kind].is_captured_whole]
+WHOLE = [kind for kind in KINDS if POLICIES[kind].is_of_one_size or POLICIES[kind].is_captured_whole]
 
 
 def decoded(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spectune.errors import ModelError
-from spectune.planner.growth.grow import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.grow import grow
 from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.drafters.host_pass import DraftPass

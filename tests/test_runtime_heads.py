@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spectune.errors import ModelError
-from spectune.planner.growth.grow import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder

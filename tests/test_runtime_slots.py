@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.replay.slots import Slots
+from spectune.planner.records.slots import Slots
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from spectune.db import open_store
-from spectune.planner.replay.recorded import texts_of
+from spectune.planner.records.recording import texts_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.prompts import Prompt

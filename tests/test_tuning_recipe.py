@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.published.rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
-from spectune.planner.strategies.talon import TalonPolicy
+from spectune.planner.strategies.eagle2 import EAGLE, EAGLE_OF_TALON
+from spectune.planner.strategies.opt_tree import opt_tree
+from spectune.planner.strategies.talon import TalonPolicy, talon
 from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recording.recipe import Level, Recipe, recipe_of

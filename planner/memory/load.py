@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ..pricing.cells import Cell
 from ..strategies import TreePolicy, drafting
-from ..strategies.exit_chain import ResumedPolicy
 from ..strategies.lossy import LossyPolicy
 from ..strategies.stack import StackPolicy
 
@@ -44,5 +43,5 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
         is_ranked=isinstance(drafts, StackPolicy),
         unread_tokens=policy.most_unread,
         is_lossy=isinstance(policy, LossyPolicy),
-        resumed_tokens=fed if isinstance(policy, ResumedPolicy) else 0,
+        resumed_tokens=fed if policy.kind == "resumed" else 0,
     )

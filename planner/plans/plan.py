@@ -17,8 +17,7 @@ from ..reasons.outlook import Outlook
 from ..records.shape import ShapeFacts
 from ..search.objective import LatencyBound
 from ..strategies import TreePolicy, drafting
-from ..strategies.lossy import LossyPolicy
-from ..strategies.pad import classifiers_of
+from ..strategies.lossy import LossyPolicy, classifiers_of
 from ..strategies.plain import PlainPolicy
 from ..strategies.stack import LOOKUP, StackPolicy, stack_name
 from .prediction import Prediction

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..records.draft import Ints
-from ..replay.acceptance import PositionResults
-from ..replay.recorded import Rows
+from ..records.recording import Rows
+from ..records.results import PositionResults
 from .round import RoundCosts
 
 ONE = np.ones(1, dtype=np.int64)  # token that a drafter catches up with, at least

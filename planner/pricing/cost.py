@@ -26,10 +26,9 @@ from ...profiler.records.overhead import MODEL, RoundOverhead
 from ...profiler.records.role import BLOCK, CAPTURED, SELF
 from ...profiler.records.surface import LatencySurface
 from ..kernels.rounds import Table, price
+from ..lockstep import Replay
 from ..records.draft import Bools, Ints
-from ..replay.replay import Replay
 from ..strategies import TreePolicy
-from ..strategies.exit_chain import RESUMED
 from ..strategies.hybrid import HybridPolicy
 from .cells import Cell
 from .drafters import drafted_tables, resumed_verification
@@ -38,6 +37,7 @@ from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
+RESUMED = "resumed"  # kind of rounds whose verification goes on from the states that an exit left
 UNKNOWN = "no rounds with it beside a target in {regime} were timed at batch {batch}; profile all drafters together"
 
 

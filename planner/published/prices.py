@@ -6,7 +6,6 @@ from ..inputs import LOOKUP
 from ..plans.plan import PublishedPrice
 from ..replay.rehearsal import Rehearsal
 from ..search.contest import Contest
-from ..strategies.text import TextPolicy
 from .rules import published_defaults, unpriceable_defaults
 
 
@@ -20,7 +19,7 @@ def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPr
     for drafter in (None, *(drafter.name for drafter in rehearsal.inputs.drafters)):
         children = 0 if drafter is None else rehearsal.recording(drafter).children
         for default in published_defaults(contest.costs, drafter, children):
-            source = LOOKUP if isinstance(default.policy, TextPolicy) else drafter
+            source = LOOKUP if default.policy.source == "text" else drafter
             known = contest.find(default.policy, source)
             if known is None:
                 replay = rehearsal.replay(default.policy, source, contest.costs.cell.batch)

@@ -10,8 +10,6 @@ from ...profiler.records.role import origin_of
 from ..plans.plan import Plan, PlanCell
 from ..plans.prediction import Prediction
 from ..strategies.base import Bounds, name_of
-from ..strategies.chain import ChainPolicy
-from ..strategies.exit_chain import ResumedPolicy
 from ..strategies.plain import PlainPolicy
 
 Limit = Literal["verify", "draft", "host", "acceptance"]
@@ -98,7 +96,7 @@ class CellFacts:
 def cell_facts(cell: PlanCell) -> CellFacts:
     """Return the numbers that explain a cell."""
     promise, policy, extent = cell.prediction, cell.policy, cell.policy.bounds
-    is_chain = isinstance(policy, ChainPolicy | ResumedPolicy)
+    is_chain = policy.kind == "chain" or policy.kind == "resumed"
     needed = cell.plain.tokens_per_round * promise.round_ms / cell.plain.round_ms  # plain decoding's in that time
     return CellFacts(
         batch=cell.batch,

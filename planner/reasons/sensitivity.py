@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from ...errors import PlanError
 from ...profiler.records.host_line import CHAIN
 from ..inputs import LOOKUP
-from ..pricing.cost import CellCosts, Floats
+from ..pricing.cost import RESUMED, CellCosts, Floats
 from ..search.candidate import Candidate
 from ..strategies import drafting
 from ..strategies.base import Bounds
-from ..strategies.exit_chain import RESUMED
 from ..strategies.stack import StackPolicy, model_of
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
 

@@ -6,6 +6,7 @@ every one of them, the `children` most likely next tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
+from ..kernels.arrays import ROOT_TOKEN as ROOT_TOKEN
 
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-
-ROOT_TOKEN = -1  # the root is the last committed token; its id is the caller's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +143,8 @@ def shared_rows(row: Sequence[int] | Ints, batch: int) -> Ints:
     rows = np.empty((batch, len(row)), dtype=np.int64)
     rows[:] = row
     return rows
+
+
+def is_sure(log_probs: Scores, confidence: float) -> Bools:
+    """Return whether tokens are not doubted: conditional log-probabilities in float32, compared in float64."""
+    return log_probs.astype(np.float64) >= (math.log(confidence) if confidence else -math.inf)

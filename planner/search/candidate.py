@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..kernels.rounds import sum_by_text
+from ..lockstep import Replay
 from ..lossy.quality import Quality
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.round import RoundTimes
 from ..records.draft import Bools, Ints
 from ..records.room import READ_TOGETHER
-from ..replay.replay import Replay
 from ..strategies import TreePolicy
 from ..strategies.base import widths_on_gpu
 from ..strategies.hybrid import HybridPolicy

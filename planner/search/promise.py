@@ -15,7 +15,6 @@ from ..pricing.cost import Floats
 from ..pricing.estimate import of_few, relative_error
 from ..pricing.pace import APART, pace_error
 from ..strategies import drafting
-from ..strategies.exit_chain import ResumedPolicy
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
 
@@ -43,7 +42,7 @@ class SurfaceErrors:
 
     def verify_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's verification."""
-        if isinstance(candidate.policy, ResumedPolicy):
+        if candidate.policy.kind == "resumed":
             return self.resumed[candidate.drafter or ""]
         return self.verify
 

@@ -19,8 +19,8 @@ from ..hierarchy.records import BlockDrafter
 from ..hierarchy.tables import Stack, Tables
 from ..inputs import LOOKUP
 from ..pricing.cost import CellCosts, Floats
-from ..replay.acceptance import right_run
 from ..replay.rehearsal import Rehearsal
+from ..strategies.chain import right_run
 from ..strategies.lookup import LookupPolicy
 from ..strategies.stack import STACK, StackPolicy
 from .forecast import hierarchy_inputs

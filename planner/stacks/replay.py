@@ -21,10 +21,11 @@ import numpy as np
 
 from ...errors import PlanError
 from ...profiler.records.acceptance import PairwiseAcceptance
+from ..lockstep import Replay, Step, replay_stepped
 from ..records.draft import Bools, Ints
-from ..replay.acceptance import lookup_results, right_run
-from ..replay.recorded import Recording
-from ..replay.replay import Replay, Step, replay_stepped
+from ..records.recording import Recording
+from ..strategies.chain import right_run
+from ..strategies.lookup import lookup_results
 from ..strategies.stack import StackPolicy
 
 OFF = -1  # off the recorded text

@@ -27,10 +27,10 @@ from ..inputs import LOOKUP, PlanInputs
 from ..pricing.bounds import ONE, most_tokens_per_round
 from ..pricing.cost import CellCosts
 from ..pricing.round import RoundTimes
+from ..records.crossfit import EVERYWHERE
 from ..replay.rehearsal import Rehearsal
 from ..search.candidate import Candidate
 from ..search.contest import REACH, Contest
-from ..search.crossfit import EVERYWHERE
 from ..strategies import TreePolicy
 from ..strategies.chain import ChainPolicy
 from ..strategies.stack import STACK, StackPolicy, stack_name

@@ -7,20 +7,30 @@ code, so that documents without the strategy itself, and of older versions, have
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, Union
 
 import numpy as np
 
 from ...errors import PlanError
-from ..records.draft import Ints
+from ..lockstep import Replay, replay_results
+from ..records.costs import PlannedCosts
+from ..records.crossfit import EVERYWHERE
+from ..records.draft import DraftBatch, Ints, LayerScorer
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults
 from ..records.tree import TokenTree
 
 if TYPE_CHECKING:
-    from .text import TextPolicy
+    from ...profiler.records.calibration import SurvivalCurve
+    from ..records.frozen_table import FrozenTable
+    from . import TreePolicy
 
 LOOKUP = "lookup"  # the drafter that is the text itself
+DEEPEST = 10  # layers of nodes of what is searched
+MOST_CHILDREN = 10  # best next tokens looked at per node
 LATE = 1  # forwards that draft for nobody on a GPU, since word of the end is still on its way
 MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
 
@@ -45,6 +55,102 @@ class Bounds:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the grids of a plan.
+
+    Attributes:
+        most_tokens: that one verify can feed.
+        tables: frozen tables of n-grams that stand behind the texts' own.
+        resumes: whether verifications can go on from the states that the drafter, an exit, left.
+    """
+
+    most_tokens: int
+    tables: tuple[FrozenTable, ...] = ()
+    resumes: bool = False
+
+
+class Graded(NamedTuple):
+    """A strategy, what it does at every position, and the half of the texts it was made from, or EVERYWHERE."""
+
+    policy: TreePolicy
+    results: PositionResults
+    searched_on: int = EVERYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is searched of one kind of strategy.
+
+    Attributes:
+        kind: of the strategies.
+        ranges: of the knobs, by name.
+        policy: makes one from knobs.
+        knobs: of a strategy of this kind.
+    """
+
+    kind: str
+    ranges: Mapping[str, Range]
+    policy: Callable[[Knobs], TreePolicy]
+    knobs: Callable[[Any], dict[str, float]]  # Any: a strategy of the kind, whichever it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What others publish as their default.
+
+    Attributes:
+        name: for people, different for each.
+        source: where it is published.
+        make: makes it for a cell; raises PlanError where the cell's tables cannot.
+        place: in which order defaults are priced.
+    """
+
+    name: str
+    source: str
+    make: Callable[[], TreePolicy]
+    place: int
+
+
+class Hunt(Protocol):
+    """One cell and drafter, searched on one half of the texts."""
+
+    @property
+    def costs(self) -> PlannedCosts:
+        """Of the cell."""
+
+    @property
+    def drafter(self) -> str:
+        """Whose strategies are searched."""
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that strategies look at."""
+
+    @property
+    def best_rate(self) -> float:
+        """Most tokens per second in the cell so far."""
+
+    @property
+    def survival(self) -> tuple[SurvivalCurve, ...]:
+        """The drafter's survival curves on the half."""
+
+    def is_near(self, kind: str) -> bool:
+        """Return whether the best of a kind comes near the cell's best."""
+
+    def enter(self, policy: TreePolicy) -> None:
+        """Price a strategy that saw no half more than the other."""
+
+    def price(self, policy: TreePolicy) -> float:
+        """Price a strategy; return its tokens per second on the half, 0 where it has no price or breaks the bound."""
+
+    def fastest(self, kind: str) -> list[Any]:  # Any: strategies of the kind, whichever it is
+        """Return the fastest of a kind on the half, of those that saw no other one."""
+
+    def study(self, space: Space, starts: list[dict[str, float]]) -> None:
+        """Search a space from some knobs on."""
+
+
 class Strategy:
     """What to draft each round: a frozen record, and all that holds for it alone. Its fields are its JSON.
 
@@ -53,6 +159,12 @@ class Strategy:
         complexity: of equally many models and nodes the lower goes first: shapes known before the round, then others.
         is_lossy: whether its output is not the target's own.
         hangs_on_scores: whether the widths of its forwards depend on what the drafter answers.
+        is_recorded: whether it replays from the recording of its drafter.
+        is_of_one_cell: whether it holds costs of one cell, so that its replay is of no use elsewhere.
+        has_shape: whether its trees are counted by depth along the texts.
+        sweeps_together: whether a sweep of several takes little more than that of one.
+        in_hybrids: whether hybrids copy so, or draft so where the text has no copy.
+        grid_place, search_place: in which order grids are priced, and spaces searched; None of what has none.
         names: what people read for a code, by the pattern of codes.
     """
 
@@ -61,6 +173,13 @@ class Strategy:
     complexity: ClassVar[int]
     is_lossy: ClassVar[bool] = False
     hangs_on_scores: ClassVar[bool] = False
+    is_recorded: ClassVar[bool] = True
+    is_of_one_cell: ClassVar[bool] = False
+    has_shape: ClassVar[bool] = True
+    sweeps_together: ClassVar[bool] = False
+    in_hybrids: ClassVar[bool] = False
+    grid_place: ClassVar[int | None] = None
+    search_place: ClassVar[int | None] = None
     names: ClassVar[Mapping[str, Namer]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -81,6 +200,11 @@ class Strategy:
     @property
     def code(self) -> str:
         """Every setting in one line, as documents keep it."""
+        raise NotImplementedError
+
+    @property
+    def written(self) -> str:
+        """What hybrids are ordered by, of what they draft; it never changes, however records and fields are called."""
         raise NotImplementedError
 
     @property
@@ -152,7 +276,17 @@ class Strategy:
         return 0 < len(self.score_widths) <= MOST_CAPTURED
 
     @property
-    def copied_on_gpu(self) -> TextPolicy | None:
+    def is_of_one_size(self) -> bool:
+        """Whether as many forwards run, as wide, for as many nodes, whatever a model says: what hybrids draft."""
+        return self.in_hybrids and self.source == "model"
+
+    @property
+    def is_of_one_shape(self) -> bool:
+        """Whether the parents of its nodes do not hang on scores either."""
+        return self.is_of_one_size and self.fixed_tree is not None
+
+    @property
+    def copied_on_gpu(self) -> TreePolicy | None:
         """What of it a GPU copies out of the text by itself where rounds are captured; None where it does not.
 
         Such rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
@@ -173,6 +307,155 @@ class Strategy:
         """Return whether sequences of such a batch influence each other's trees."""
         del batch
         return False
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return the trees that it drafts for a batch of sequences.
+
+        Path scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node,
+        then to the one recorded first.
+
+        Args:
+            scorer: a fresh scorer of this round; plain decoding never calls it.
+            batch: sequences the scorer serves.
+
+        Raises:
+            PlanError: no single model drafts.
+        """
+        raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return what it would have kept at every position of the recorded texts.
+
+        Raises:
+            PlanError: its trees depend on more than the committed text, or too few children were recorded.
+        """
+        raise PlanError(f"{self.label} has no results of single positions; replay it")
+
+    def replay(self, recorded: Recorded, batch: int) -> Replay:
+        """Return the rounds of so many slots over the recorded texts.
+
+        Raises:
+            PlanError: fewer texts than slots, or too little was recorded.
+        """
+        return replay_results(self.results(recorded), recorded.rows, batch)
+
+    @classmethod
+    def sweep(cls, recorded: Recorded, variants: Sequence[Any]) -> Iterator[Graded]:  # Any: of this very class
+        """Yield the results of variants in as few passes as may be, in any order.
+
+        Of those that are swept together, one that needs more children than were recorded is left out.
+        """
+        for one in variants:
+            yield Graded(one, one.results(recorded))
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield what competes in every cell."""
+        del recorded, limits
+        return iter(())
+
+    @classmethod
+    def unrecorded(cls, children: int) -> Iterable[TreePolicy]:
+        """Return those of the grid that need more children than were recorded, one of each width."""
+        del children
+        return ()
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched, by the children recorded per node and the tokens one verify can feed."""
+        del children, most_tokens
+        return None
+
+    @classmethod
+    def search(cls, hunts: Sequence[Hunt]) -> None:
+        """Search a cell on each half of the texts."""
+        space = cls.space(hunts[0].children, hunts[0].costs.verify.most_tokens)
+        if space is not None and hunts[0].is_near(space.kind):
+            for hunt in hunts:
+                hunt.study(space, [space.knobs(policy) for policy in hunt.fastest(space.kind)])
+
+    @classmethod
+    def engine_grid(cls) -> Sequence[TreePolicy]:
+        """Return those worth a look in engines that know the kind."""
+        return ()
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> Sequence[TreePolicy]:
+        """Return those whose short rounds tell what rounds of the kind take beyond their forwards.
+
+        They prune nothing where they can be told not to, so that their shapes do not hang on what the drafter thinks.
+
+        Args:
+            most_tokens: of a sequence that are verified at once, at least 8.
+        """
+        del most_tokens
+        return ()
+
+    @classmethod
+    def smallest(cls) -> Sequence[TreePolicy]:
+        """Return those to grow once, so that no round waits for a kernel that grows them on the host."""
+        return ()
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return what others publish as their default.
+
+        Args:
+            costs: of the cell.
+            drafter: who drafts; None asks for those that need no model.
+            children: best next tokens recorded per node.
+        """
+        del costs, drafter, children
+        return ()
+
+
+def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
+    """Return the trees that `policy` drafts for a batch of sequences, as `Strategy.grow` says.
+
+    Raises:
+        PlanError: no single model drafts, or the scorer serves another batch.
+    """
+    draft = policy.grow(scorer, batch)
+    if len(draft.tokens) != batch:
+        raise PlanError(f"the scorer serves {len(draft.tokens)} sequences, expected {batch}; pass the scorer's batch")
+    return draft
+
+
+def results_of(policy: Strategy, recording: Recording) -> PositionResults:
+    """Return what a drafted strategy would have kept at every position, as `Strategy.results` says."""
+    return policy.results(Recorded.by(recording))
+
+
+def known() -> Mapping[str, type[TreePolicy]]:
+    """Return the registered strategies by kind."""
+    from . import REGISTRY  # it imports the files of all strategies, and these this one
+
+    return REGISTRY
+
+
+def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whichever strategy it is
+    """Return the strategy of a kind, for whoever stands without that one's file.
+
+    Raises:
+        PlanError: no such kind is registered, or the strategy refuses the settings.
+    """
+    strategies = known()
+    if kind not in strategies:
+        raise PlanError(f"no strategy of kind {kind!r} is registered; use one of {', '.join(strategies)}")
+    return strategies[kind](**settings)
+
+
+class Registered:
+    """In JSON, a field that holds any of the registered strategies that a test picks."""
+
+    def __init__(self, picks: Callable[[type[TreePolicy]], bool]) -> None:
+        """Take the test."""
+        self._picks = picks
+
+    def __get_pydantic_core_schema__(self, kind: object, handler: Callable[[Any], Any]) -> Any:  # Any: pydantic's
+        """Return the schema of any of them."""
+        picked = tuple(filter(self._picks, known().values()))
+        return handler(Union[picked])  # noqa: UP007  # of as many as there are
 
 
 def widths_on_gpu(policy: Strategy, widths: Ints, *, is_captured: bool = False) -> Ints:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from typing import ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import PlanError
-from ..text.frozen import FrozenTable
-from .base import require_at_least, require_chance
-from .text import TextPolicy, named_text_tree
+from ..kernels.ranking import ranking_of
+from ..records.costs import PlannedCosts
+from ..records.crossfit import HALVES, Bools, folds_of, half_of
+from ..records.frozen_table import FrozenTable
+from ..records.recording import Recorded, Text
+from ..records.results import PositionResults
+from .base import Graded, Limits, Published, require_at_least, require_chance
+from .cacheback_sweep import TableGrid, Tables, TreeLimits, count_chances, draft_tree, table_sweep, trie_of
+from .cacheback_table import Table, fill, read, table_of
+from .text import TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
+
+Floats = NDArray[np.float64]
+
+TABLES = ((1, 1, 8), (1, 2, 4), (1, 3, 8), (2, 3, 4))  # tokens of a leader and of a follower, followers
+NODES = (3, 4, 6, 8, 12, 16, 24, 33, 48)
+CHANCES = (0.0, 0.05, 0.15, 0.35)
 
 HOPS = 3  # rows of a chance table: followers of the text's end, followers of those, and all further ones
 
@@ -46,6 +65,7 @@ class CachebackPolicy(TextPolicy):
     kind: Literal["cacheback"] = "cacheback"
 
     complexity: ClassVar = 2
+    grid_place: ClassVar = 4
     names: ClassVar = {r"cacheback .*, (?P<nodes>\d+) nodes, .*": named_text_tree("Cacheback")}
 
     def __post_init__(self) -> None:
@@ -92,3 +112,157 @@ class CachebackPolicy(TextPolicy):
     def longest(self) -> int:
         """Most drafted tokens on one path."""
         return min(self.max_depth, self.nodes - 1)
+
+    @property
+    def memory_key(self) -> tuple[int, int, int, int, FrozenTable | None]:
+        """What two have in common that can share one text's tables."""
+        return self.leader_tokens, self.follower_tokens, self.leaders, self.followers, self.frozen
+
+    def memory(self) -> CachebackText:
+        """Return what holds a text, with no token yet."""
+        return CachebackText(self)
+
+    def results_in(self, texts: Sequence[Text]) -> PositionResults:
+        """Return what it would have kept at every position of recorded texts."""
+        ((_, results),) = cacheback_results(texts, [self])
+        return results
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield the trees of every table: by recency, and calibrated on each half of the texts."""
+        texts = recorded.texts
+        for table in _tables(limits.tables) if limits.most_tokens >= min(NODES) else ():
+            for policy, results in cacheback_results(texts, _sized(table, limits.most_tokens)):
+                yield Graded(policy, results)
+            for half in range(HALVES):
+                own = calibrated(table, texts, half_of(folds_of(len(texts))) == half)
+                for policy, results in cacheback_results(texts, _sized(own, limits.most_tokens)):
+                    yield Graded(policy, results, half)
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return the published default."""
+        del costs, drafter, children
+        return [PUBLISHED]
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[CachebackPolicy]:
+        """Return a small tree and a large one."""
+        return [cls(nodes=nodes) for nodes in (6, min(24, most_tokens))]
+
+
+def _tables(frozen: Sequence[FrozenTable]) -> list[CachebackPolicy]:
+    """Return the texts' own tables alone, then each frozen one behind the texts' own of as many tokens."""
+    own = [CachebackPolicy(leader_tokens=leader, follower_tokens=tokens, followers=n) for leader, tokens, n in TABLES]
+    both = [
+        CachebackPolicy(leader_tokens=one.leader_tokens, follower_tokens=one.follower_tokens, frozen=one)
+        for one in frozen
+    ]
+    return own + both
+
+
+def _sized(table: CachebackPolicy, most_tokens: int) -> list[CachebackPolicy]:
+    sizes = [nodes for nodes in NODES if nodes <= most_tokens]
+    return [replace(table, nodes=nodes, least_chance=chance) for nodes, chance in product(sizes, CHANCES)]
+
+
+class CachebackText(TextMemory):
+    """A growing text and what its table of n-grams proposes: a function of its tokens, however they came.
+
+    It learns from committed tokens alone, each of which ends one n-gram, and looking followers up leaves their recency
+    as it is.
+
+    Source: Ma et al. 2025, arXiv:2511.21699.
+    """
+
+    def __init__(self, policy: CachebackPolicy) -> None:
+        """Start with no token and the tables of a policy."""
+        self.length = 0  # tokens read
+        self._tables = tables_of(policy)
+        self._trie = trie_of(self._tables)
+
+    def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
+        """Append tokens, O(followers) each; return the tree behind the text, for a policy of the same tables."""
+        assert isinstance(policy, CachebackPolicy) and not held, "a table is asked about committed text"
+        read(self._tables.own, np.array(fresh, dtype=np.int64))
+        self.length += len(fresh)
+        most = policy.nodes - 1
+        tree, places = room_for_tree(most), np.empty(most, dtype=np.int64)
+        limits = TreeLimits(most, policy.max_depth, policy.least_chance)
+        nodes = draft_tree(self._tables, chances_of(policy), limits, ranking_of(most), self._trie, places, tree)
+        return tree[:, : nodes + 1]
+
+
+def tables_of(policy: CachebackPolicy) -> Tables:
+    """Return a policy's tables: an empty one for the text, and its frozen one."""
+    tokens = policy.leader_tokens, policy.follower_tokens
+    frozen = no_table(*tokens) if policy.frozen is None else unpacked_table(policy.frozen)
+    return Tables(own=table_of(*tokens, policy.leaders, policy.followers), frozen=frozen)
+
+
+@lru_cache(maxsize=16)
+def unpacked_table(frozen: FrozenTable) -> Table:
+    """Return a table to look followers up in, which nobody may write to."""
+    made = table_of(frozen.leader_tokens, frozen.follower_tokens, frozen.leaders, frozen.followers)
+    fill(made, *frozen.entries())
+    return made
+
+
+def no_table(leader_tokens: int, follower_tokens: int) -> Table:
+    """Return a table without leaders."""
+    return table_of(leader_tokens, follower_tokens, 1, 0)
+
+
+def chances_of(policy: CachebackPolicy) -> Floats:
+    """Return (hops, followers, follower_tokens): how likely each node is that a follower adds, given its leader.
+
+    The followers are those of the text's own table, then those of the frozen one.
+    """
+    shape = HOPS, *policy.ranks_and_places
+    if policy.chances:
+        return np.array(policy.chances).reshape(shape)
+    ranks = np.arange(shape[1])
+    ranks[policy.followers :] -= policy.followers
+    return np.broadcast_to(1.0 / (2.0 + ranks)[None, :, None], shape).copy()
+
+
+def cacheback_results(
+    texts: Sequence[Text], policies: Sequence[CachebackPolicy]
+) -> Iterator[tuple[CachebackPolicy, PositionResults]]:
+    """Yield the results of policies that differ in nodes and least chance alone; the texts are read once."""
+    first = policies[0]
+    alike = [replace(one, nodes=first.nodes, least_chance=first.least_chance) for one in policies]
+    assert set(alike) == {first}, "one growth tells about policies of one table, depth and calibration"
+    laid, most = laid_out(texts), max(policy.nodes for policy in policies) - 1
+    grid = TableGrid(np.array([one.nodes - 1 for one in policies]), np.array([one.least_chance for one in policies]))
+    limits = TreeLimits(most, first.max_depth, float(grid.leasts.min()))
+    accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
+    tables = tables_of(first)
+    rooms = ranking_of(most), trie_of(tables), np.zeros(most, dtype=np.int64)
+    table_sweep(laid.texts, tables, chances_of(first), limits, grid, *rooms, accepted, sizes)
+    yield from zip(policies, map(results_of_trees, accepted, sizes), strict=True)
+
+
+def calibrated(policy: CachebackPolicy, texts: Sequence[Text], chosen: Bools) -> CachebackPolicy:
+    """Return a policy with chances as its tables have them along the chosen texts; what was seen once counts as half.
+
+    Args:
+        policy: whose tables are meant.
+        texts: recorded.
+        chosen: (texts,).
+    """
+    laid = laid_out(texts)
+    seen, right = np.zeros((2, HOPS, *policy.ranks_and_places))
+    tables = tables_of(policy)
+    count_chances(laid.texts, chosen, tables, trie_of(tables), seen, right)
+    shares: Floats = right / (seen + 1.0)
+    return replace(policy, chances=tuple(np.round(shares, 4).ravel().tolist()))
+
+
+CACHEBACK = CachebackPolicy()  # leaders of 1 token, followers of 3; the sizes are ours
+PUBLISHED = Published(
+    name="Cacheback 1/3",
+    source="arXiv:2511.21699, dynamic table; its sizes are ours",
+    make=lambda: CACHEBACK,
+    place=0,
+)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ..records.draft import DraftBatch, LayerScorer
+from ..records.recording import Recorded
+from ..records.results import PositionResults
 from ..records.tree import TokenTree
-from .base import name_of
-from .chain import ChainPolicy
+from .base import Graded, Limits, name_of
+from .chain import ChainPolicy, chains
 from .delegating import DelegatingPolicy
-
-RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,7 @@ class ResumedPolicy(DelegatingPolicy):
     kind: Literal["resumed"] = "resumed"
 
     complexity: ClassVar = 1
+    grid_place: ClassVar = 11
     names: ClassVar = {
         r"(?P<draft>(?!LOSSY ).*) verified from the exit": lambda found, drafter: (
             f"{name_of(found['draft'], drafter)}, verified from the exit"
@@ -45,3 +48,23 @@ class ResumedPolicy(DelegatingPolicy):
     def fixed_tree(self) -> TokenTree:
         """The chain as a tree."""
         return self.draft.fixed_tree
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return what `draft` grows."""
+        return self.draft.grow(scorer, batch)
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results of the chain."""
+        return self.draft.results(recorded)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield the chains of an exit whose states verifications can go on from."""
+        for chain in chains(limits.most_tokens) if limits.resumes else ():
+            yield Graded(cls(draft=chain), chain.results(recorded))
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[ResumedPolicy]:
+        """Return one chain."""
+        del most_tokens
+        return [cls(draft=ChainPolicy(length=4))]

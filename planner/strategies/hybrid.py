@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
+import numpy as np
+
+from ...profiler.records.host_line import TEXT_TREE
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults
 from ..records.room import READ_TOGETHER
-from .base import Bounds, Source, Strategy, name_of
+from .base import Bounds, Registered, Source, Strategy, known, made, name_of
 from .chain import ChainPolicy
-from .eagle2 import Eagle2Policy
-from .static import StaticPolicy
-from .suffix import SuffixPolicy
-from .suffix_tree import SuffixTreePolicy
 from .text import TextPolicy
 
-ElsePolicy: TypeAlias = ChainPolicy | StaticPolicy | Eagle2Policy
+if TYPE_CHECKING:
+    from . import TreePolicy
+    from .eagle2 import Eagle2Policy
+    from .static import StaticPolicy
+    from .suffix import SuffixPolicy
+    from .suffix_tree import SuffixTreePolicy
+
+    CopiedPolicy: TypeAlias = SuffixPolicy | SuffixTreePolicy
+    ElsePolicy: TypeAlias = ChainPolicy | StaticPolicy | Eagle2Policy
+else:
+    CopiedPolicy = Annotated[TextPolicy, Registered(lambda one: one.in_hybrids and one.source == "text")]
+    ElsePolicy = Annotated[Strategy, Registered(lambda one: one.in_hybrids and one.source == "model")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +45,12 @@ class HybridPolicy(Strategy):
         al. 2024, SuffixDecoding, arXiv:2411.04975, Sec. 4: a threshold for the tree's score.
     """
 
-    text: SuffixPolicy | SuffixTreePolicy
+    text: CopiedPolicy
     model: ElsePolicy
     kind: Literal["hybrid"] = "hybrid"
 
     source: ClassVar[Source] = "both"
+    has_shape: ClassVar = False
     complexity: ClassVar = 4
     names: ClassVar = {
         r"(?P<text>(?!LOSSY ).*?), else (?P<model>.*)": lambda found, drafter: (
@@ -86,6 +100,56 @@ class HybridPolicy(Strategy):
         return self.model.sure_width
 
     @property
-    def copied_on_gpu(self) -> TextPolicy | None:
+    def copied_on_gpu(self) -> TreePolicy | None:
         """What a GPU copies out of the text; rounds run ahead of the host then, and the model drafts in each."""
         return self.text.copied_on_gpu
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[HybridPolicy]:
+        """Return a short copy and a long one, each over a chain."""
+        if "suffix" not in known():
+            return []
+        texts = (made("suffix", length=length, min_match=2) for length in (2, min(8, most_tokens - 1)))
+        return [cls(text=text, model=ChainPolicy(length=length)) for text, length in zip(texts, (1, 4), strict=True)]
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results of both, joined."""
+        return hybrid_results(self.text.results(recorded), self.model.results(recorded))
+
+
+def hybrid_results(text: PositionResults, model: PositionResults) -> PositionResults:
+    """Return the text's results where it drafts anything, else the model's; where the text drafts no forward runs.
+
+    Args:
+        text: of the hybrid's suffix chain or tree.
+        model: of what its model drafts.
+    """
+    copies = text.sizes > 1
+    return PositionResults(
+        accepted=np.where(copies, text.accepted, model.accepted),
+        sizes=np.where(copies, text.sizes, model.sizes),
+        censored=model.censored & ~copies,
+        widths=np.where(copies[:, None], 0, model.widths),
+    )
+
+
+def hybrids(
+    recording: Recording, models: Sequence[Strategy], most_tokens: int, *, over_trees: bool = True
+) -> Iterator[tuple[HybridPolicy, PositionResults]]:
+    """Yield every hybrid of some drafted strategies with the grids of what hybrids copy.
+
+    Args:
+        recording: of the drafter.
+        models: what it drafts where the text does not.
+        most_tokens: that one verify can feed.
+        over_trees: whether suffix trees are copied, too.
+    """
+    if not models:
+        return
+    recorded = Recorded.by(recording)
+    drafted = {model: model.results(recorded) for model in models}
+    for kind, strategy in known().items():
+        if issubclass(strategy, TextPolicy) and strategy.in_hybrids and (over_trees or kind != TEXT_TREE):
+            for text in strategy.sweep(recorded, strategy.beside_models(most_tokens)):
+                for model, own in drafted.items():
+                    yield HybridPolicy(text=text.policy, model=model), hybrid_results(text.results, own)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import PlanError
 from ...profiler.records.model import ModelIdentity
 from ..lossy.pad import PadRule
 from .lossy import LossyPolicy
@@ -33,20 +31,7 @@ class PadPolicy(LossyPolicy):
         """Every setting in one line; says that it is lossy."""
         return f"LOSSY {self.draft.code} by {self.rule.label}, classifier {self.classifier.name}"
 
-
-def classifiers_of(policies: Iterable[object]) -> tuple[tuple[str, ModelIdentity], ...]:
-    """Return the classifiers that policies ask, by name, in the order in which they first come.
-
-    Raises:
-        PlanError: one name stands for two sets of weights.
-    """
-    found: dict[str, ModelIdentity] = {}
-    for policy in policies:
-        if isinstance(policy, PadPolicy):
-            known = found.setdefault(policy.classifier.name, policy.classifier)
-            if known.key != policy.classifier.key:
-                raise PlanError(
-                    f"the classifier {known.name!r} has two sets of weights, {known.key} and "
-                    f"{policy.classifier.key}; give each its own name"
-                )
-    return tuple(found.items())
+    @property
+    def judge(self) -> ModelIdentity:
+        """The classifier."""
+        return self.classifier

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from .base import Source, Strategy
+import numpy as np
+
+from ..records.draft import ROOT_TOKEN, DraftBatch, LayerScorer, draft_of_one_shape
+from ..records.recording import Recorded, Rows
+from ..records.results import PositionResults, of_one_size
+from .base import Graded, Limits, Source, Strategy
 
 PLAIN = "plain decoding"
 
@@ -18,6 +24,8 @@ class PlainPolicy(Strategy):
 
     source: ClassVar[Source] = "none"
     complexity: ClassVar = 0
+    is_recorded: ClassVar = False
+    grid_place: ClassVar = 0
     names: ClassVar = {"plain": lambda found, drafter: PLAIN}
 
     @property
@@ -39,3 +47,29 @@ class PlainPolicy(Strategy):
     def sure_width(self) -> int:
         """A width that one of its forwards has for sure."""
         return 0
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return roots alone."""
+        del scorer
+        return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results of drafting nothing."""
+        return plain_results(recorded.rows)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield plain decoding."""
+        del limits
+        yield Graded(cls(), plain_results(recorded.rows))
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[PlainPolicy]:
+        """Return plain decoding."""
+        del most_tokens
+        return [cls()]
+
+
+def plain_results(rows: Rows) -> PositionResults:
+    """Return the results of drafting nothing."""
+    return of_one_size(np.zeros(len(rows.left), dtype=np.int64), 1, ())

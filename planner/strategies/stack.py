@@ -8,6 +8,9 @@ from math import prod
 from typing import ClassVar, Literal
 
 from ...errors import PlanError
+from ..records.draft import DraftBatch, LayerScorer
+from ..records.recording import Recorded
+from ..records.results import PositionResults
 from .base import LOOKUP as LOOKUP  # the text itself as the lowest drafter
 from .base import Bounds, Source, Strategy, require_at_least
 from .lookup import LookupPolicy
@@ -53,6 +56,8 @@ class StackPolicy(Strategy):
     kind: Literal["stack"] = "stack"
 
     source: ClassVar[Source] = "models"
+    is_recorded: ClassVar = False
+    has_shape: ClassVar = False
     complexity: ClassVar = 5
     names: ClassVar = {
         r"stack of (?P<levels>.+? \d+)(?: after \d+\.\.\d+-grams)?(?:, (?P<siblings>\d+) siblings)?": _named
@@ -126,6 +131,22 @@ class StackPolicy(Strategy):
     def widest_layer(self) -> int:
         """Most tokens that one forward has logits for: what was committed is read again before what is drafted."""
         return 1 + 2 * self.max_chain
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Refuse.
+
+        Raises:
+            PlanError: always.
+        """
+        raise PlanError(f"a {self.label} is drafted by several models and not by one scorer; ask the runtime's drafter")
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Refuse.
+
+        Raises:
+            PlanError: always.
+        """
+        raise PlanError(f"a {self.label} has several drafters; replay it with stack_replay")
 
     @property
     def children(self) -> int:

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from ...errors import PlanError
-from .base import Bounds, Strategy, layer_widths, named_tree, require_at_least
+from ..records.candidates import NOTHING, best_candidates, first_layer, next_layer, ragged_tree_of
+from ..records.costs import PlannedCosts
+from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults, empty_results
+from .base import (
+    DEEPEST,
+    MOST_CHILDREN,
+    Bounds,
+    Graded,
+    Limits,
+    Published,
+    Space,
+    Strategy,
+    layer_widths,
+    named_tree,
+    require_at_least,
+)
+from .grown import grown_results
+from .talon_sweep import NOT_THERE, Gate, Layers, talon_budget, talon_sweep
+
+PAPER = "Liu et al. 2026, arXiv:2601.07353, defaults of Sec. 4"
+ROOT_CHILDREN = 10
+ALL_CHILDREN = 49  # the paper looks at the whole vocabulary; behind 1 + 10 nodes 49 more fit into 60
+GATES = (0.01, 0.03, 0.08, 0.2, 0.5)
+WIDTHS = (2, 4, 6, 10)
+NODES = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60, 80, 100, 128)
+DEPTHS = (1, 2, 3, 4, 5, 6, 8, 50)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +67,8 @@ class TalonPolicy(Strategy):
 
     complexity: ClassVar = 3
     hangs_on_scores: ClassVar = True
+    grid_place: ClassVar = 9
+    search_place: ClassVar = 1
     names: ClassVar = {r"TALON (?P<nodes>\d+)/.*": named_tree("TALON")}
 
     def __post_init__(self) -> None:
@@ -106,3 +140,139 @@ class TalonPolicy(Strategy):
     def compact_nodes(self) -> int:
         """Most nodes that are expanded."""
         return self.nodes - 2
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return trees of `self.nodes` nodes, fewer where depth or recorded candidates end before.
+
+        layer 1     = the root's top_k children
+        layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
+        the layer that would exceed the budget keeps only its best; then the tree is full
+
+        Every node of the tree is expanded but those of the layer that fills it. A forward is as wide as the widest
+        sequence of the batch needs; there are as many as the deepest one needs.
+
+        Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+        """
+        layers = [first_layer(scorer, self.children)]
+        room = np.full(len(layers[0].scores), self.nodes - 1, dtype=np.int64)
+        chosen: list[Bools] = []
+        while True:
+            ranked = best_candidates(layers[-1].scores, int(room.max()))
+            fits = _fitting(self, layers[-1].scores, ranked, room, is_first=len(layers) == 1)
+            is_chosen = np.zeros(layers[-1].scores.shape, dtype=np.bool_)
+            np.put_along_axis(is_chosen, ranked, fits, axis=1)
+            chosen.append(is_chosen)
+            room = room - fits.sum(axis=1)
+            frontier = np.where(fits & (room > 0)[:, None], ranked, -1)
+            width = int((frontier >= 0).sum(axis=1).max())
+            if width == 0 or len(layers) == self.max_depth:
+                return ragged_tree_of(layers, np.concatenate(chosen, axis=1))
+            layers.append(next_layer(scorer, layers[-1], frontier[:, :width], self.children))
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; see `talon_results`."""
+        tree = (self.gate, self.top_k, self.children)
+        ((_, results),) = talon_results(recorded.drafted, *tree, [self.nodes], [self.max_depth])
+        return results
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield trees of every gate, root's width, budget and depth."""
+        children = min(MOST_CHILDREN, recorded.drafted.children)
+        nodes = [count for count in NODES if count <= limits.most_tokens]
+        for top_k in WIDTHS if nodes else ():
+            for gate in GATES if top_k <= children else ():
+                for policy, results in talon_results(recorded.drafted, gate, top_k, children, nodes, DEPTHS):
+                    yield Graded(policy, results)
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched: the budget, the gate, the root's width and the depth."""
+        if most_tokens < 3:
+            return None
+        looked_at = min(MOST_CHILDREN, children)
+
+        def policy(knobs: Knobs) -> TalonPolicy:
+            return cls(
+                nodes=int(knobs["nodes"]),
+                gate=knobs["gate"],
+                top_k=int(knobs["top_k"]),
+                children=looked_at,
+                max_depth=int(knobs["max_depth"]),
+            )
+
+        def knobs(policy: TalonPolicy) -> dict[str, float]:
+            return {"nodes": policy.nodes, "gate": policy.gate, "top_k": policy.top_k, "max_depth": policy.max_depth}
+
+        ranges = {
+            "nodes": Range(low=3, high=most_tokens, is_whole=True),
+            "gate": Range(low=0.003, high=1.0),
+            "top_k": Range(low=1, high=looked_at, is_whole=True),
+            "max_depth": Range(low=1, high=DEEPEST, is_whole=True),
+        }
+        return Space(kind="talon", ranges=ranges, policy=policy, knobs=knobs)
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return the paper's default, and the same over the recorded children where these are fewer."""
+        del costs
+        if drafter is None:
+            return []
+        found = [Published(name="TALON 60/0.03/10", source=PAPER, make=talon, place=4)]
+        if ROOT_CHILDREN <= children < ALL_CHILDREN:
+            name = f"TALON over {children} children"
+            found.append(Published(name=name, source=PAPER, make=lambda: talon(children), place=7))
+        return found
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[TalonPolicy]:
+        """Return one tree."""
+        return [cls(nodes=min(24, most_tokens), top_k=6, children=6, max_depth=5)]
+
+
+def _fitting(policy: TalonPolicy, scores: Scores, ranked: Ints, room: Ints, *, is_first: bool) -> Bools:
+    """Return (batch, ranked): which of the ranked candidates join the tree, always the first so many of them."""
+    places = np.arange(ranked.shape[1])
+    best = np.take_along_axis(scores, ranked, axis=1)
+    if is_first:
+        passes = np.broadcast_to(places < policy.top_k, best.shape)
+    else:
+        passes = best >= best[:, :1].astype(np.float64) + math.log(policy.gate)
+    return passes & (best > NOTHING) & (places < room[:, None])
+
+
+def talon_results(
+    recording: Recording, gate: float, top_k: int, children: int, nodes: Sequence[int], max_depths: Sequence[int]
+) -> Iterator[tuple[TalonPolicy, PositionResults]]:
+    """Yield the results of every budget and depth of one gate, all from one tree of the largest budget.
+
+    A position is censored where a child of an expansion that was not recorded could pass the gate and find room.
+
+    Raises:
+        PlanError: the trace records too few children.
+    """
+    policies = [
+        TalonPolicy(nodes=budget, gate=gate, top_k=top_k, children=children, max_depth=depth)
+        for depth in max_depths
+        for budget in nodes
+    ]
+    if not recording.is_ordered:
+        yield from ((policy, grown_results(policy, recording)) for policy in policies)
+        return
+    recording.require_children(children)
+    shape = (len(recording.roots), max(policy.draft_forwards for policy in policies))
+    layers = Layers(
+        added=np.zeros(shape, dtype=np.int32),
+        own_places=np.full(shape, NOT_THERE, dtype=np.int32),
+        told=np.empty(shape, dtype=np.int32),
+    )
+    deepest = talon_sweep(recording.expansions, Gate(math.log(gate), top_k, children), max(nodes) - 1, layers)
+    for policy in policies:
+        results = empty_results(recording, min(deepest, policy.max_depth))
+        talon_budget(layers, policy.nodes - 1, results.arrays)
+        yield policy, results
+
+
+def talon(children: int = ALL_CHILDREN) -> TalonPolicy:
+    """Return TALON 60/0.03/10 over so many children of a node."""
+    return TalonPolicy(nodes=60, gate=0.03, top_k=ROOT_CHILDREN, children=children, max_depth=50)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...planner.records.draft import ROOT_TOKEN
+from ...planner.records.image_ids import IMAGE_IDS
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ...planner.strategies.suffix import SuffixPolicy
-from ...planner.strategies.suffix_tree import SuffixTreePolicy
-from ...planner.text.image_ids import IMAGE_IDS
 from ..kernels.texts import agree_with_end
 from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
@@ -24,20 +23,24 @@ from ..requests import Sequence
 from ..transfer import sent
 from .state import BatchState
 
+if TYPE_CHECKING:
+    from ...planner.strategies.suffix import SuffixPolicy
+    from ...planner.strategies.suffix_tree import SuffixTreePolicy
+
 RANKS = 1 << 32  # of places: runs are compared first
 
 
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
     copied = policy.copied_on_gpu
-    if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device):
+    if copied.kind == "suffix-tree" and not text_trees.is_supported(device):
         return None
     return copied
 
 
 def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copying | Growing:
     """Return how a policy copies, as the device does it."""
-    if isinstance(policy, SuffixTreePolicy):
+    if policy.kind == "suffix-tree":
         return Growing(
             nodes=policy.nodes,
             factor=policy.factor,

@@ -10,8 +10,8 @@ from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.hybrid import HybridPolicy
-from ...planner.text.texts import Texts
-from ...planner.text.tree import PADDING
+from ...planner.strategies.text import PADDING
+from ...planner.strategies.texts import Texts
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates

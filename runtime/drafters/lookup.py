@@ -10,7 +10,7 @@ import numpy as np
 from ...planner.records.draft import DraftBatch, chains_of
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.text import TextPolicy
-from ...planner.text.texts import Texts
+from ...planner.strategies.texts import Texts
 from ..requests import Sequence
 
 

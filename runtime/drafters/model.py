@@ -8,9 +8,10 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
-from ...planner.growth.grow import DraftBatch, grow
+from ...planner.records.draft import DraftBatch
 from ...planner.records.room import READ_TOGETHER
 from ...planner.strategies import TreePolicy
+from ...planner.strategies.base import grow
 from ..cache import KeyValueCache
 from ..draws import drafted_draws, is_unpenalised
 from ..growth.captured import CapturedGrowth

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
-from ...planner.growth.grow import DraftBatch
+from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy, drafting
-from ...planner.strategies.exit_chain import ResumedPolicy
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
@@ -103,4 +102,4 @@ class DraftsAhead(Protocol):
 
 def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:
     """Return what a drafter is asked to draft in a round of a policy: the drafting alone unless it can leave states."""
-    return policy if isinstance(policy, ResumedPolicy) and isinstance(drafter, LeavesStates) else drafting(policy)
+    return policy if policy.kind == "resumed" and isinstance(drafter, LeavesStates) else drafting(policy)

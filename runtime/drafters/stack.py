@@ -12,7 +12,7 @@ from ...errors import ModelError
 from ...planner.records.draft import ROOT_TOKEN, DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.stack import JOINT, LOOKUP, StackPolicy, stack_name
-from ...planner.text.state import TextState
+from ...planner.strategies.texts import TextState
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
 from ..requests import Sequence

@@ -11,11 +11,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
-from ...planner.strategies.confident_chain import ConfidentChainPolicy
-from ...planner.strategies.eagle2 import Eagle2Policy
 from ...planner.strategies.lookup import LookupPolicy
 from .conversion import OwnForm, conversions, drafter_named
 from .converted import is_openvino
@@ -24,6 +23,9 @@ from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS, TREES
 from .one_sequence import first_lookup
 from .schema import schema_of
 from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
+
+if TYPE_CHECKING:
+    from ...planner.strategies.eagle2 import Eagle2Policy
 
 DTYPE = "OpenVINO's files hold float32 or float16, and INFERENCE_PRECISION_HINT says what it computes in"
 ON_CPU = "the plan was made on {gpu}, and this program computes on a CPU, where another one may be faster"
@@ -68,13 +70,13 @@ class OpenVINO:
         """Return how OpenVINO GenAI runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
             return _lookup(policy)
-        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy | Eagle2Policy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "confident-chain" and policy.kind != "eagle2"):
             return f"OpenVINO has no {policy.kind} drafting: chains, trees of EAGLE-3 heads, and prompt lookup"
         if drafter.form not in ("model", "eagle3"):
             return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
         if drafter.form == "eagle3" and not self._has_trees(version):
             return f"OpenVINO GenAI {version} takes no EAGLE-3 heads"
-        if isinstance(policy, Eagle2Policy):
+        if policy.kind == "eagle2":
             return _tree(policy, drafter)
         if isinstance(policy, ChainPolicy):
             return Setting(method="draft model", drafter=drafter, knobs=(), length=policy.length)

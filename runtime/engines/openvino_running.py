@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...errors import RequestError
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
 from .converted import OPENVINO_FILE, converted, is_openvino
 from .measured import EngineFacts, Load, notes_on_version

@@ -16,7 +16,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from ...errors import MeasurementError, RequestError
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
 from ...profiler.cpu import available_bytes

@@ -19,8 +19,6 @@ from torch import Tensor
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
-from ...planner.strategies.eagle2 import Eagle2Policy
-from ...planner.strategies.static import StaticPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..models.forward import ForwardInput
@@ -33,9 +31,6 @@ from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
 from .grow import grow_on_device, kept_for
 from .layout import LayerLayout, columns_of
 from .scorer import DevicePass
-
-RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
-FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, and as many nodes, whatever the scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +83,7 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        is_whole = isinstance(policy, FIXED) or policy.is_captured_whole
+        is_whole = policy.is_of_one_size or policy.is_captured_whole
         return is_whole and draws_ahead(requests)
 
     @torch.inference_mode()
@@ -151,7 +146,7 @@ class CapturedGrowth:
         """
         model = self._model.model
         widths: list[int] = []
-        known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
+        known: dict[int, tuple[Tensor, Tensor]] | None = {} if policy.is_of_one_shape else None
 
         def feed(layer: ForwardInput) -> Tensor:
             return model.forward(layer, self._cache)
@@ -160,7 +155,7 @@ class CapturedGrowth:
             step = read()
             logits, scored = feed(step) if self._read is None else self._read(step), _Scoring(draws, step)
             kind = logits.dtype if draws is None else torch.float32
-            if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, kind):
+            if policy.kind == "eagle2" and is_supported(policy, logits.device, kind):
                 numbers, widths[:] = grow_eagle2_by_kernels(
                     policy, step, scored(logits), lambda layer: scored(feed(layer)), seen
                 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...planner.strategies.talon import TalonPolicy
 from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 
+if TYPE_CHECKING:
+    from ...planner.strategies.talon import TalonPolicy
 
-def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
+
+def grow(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
     """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before.
 
     See `planner.growth.talon`.

@@ -7,12 +7,11 @@ from typing import get_args
 
 from ...errors import MeasurementError
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way
-from ...planner.replay.recorded import texts_of
+from ...planner.records.recording import texts_of
 from ...planner.strategies.chain import ChainPolicy
-from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.lookup import AnyOccurrence, LookupPolicy
 from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.stack import LOOKUP
-from ...planner.text.lookup import AnyOccurrence
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...planner.strategies.exit_chain import ResumedPolicy
 from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
@@ -108,7 +107,7 @@ def _fed(done: Round, is_block: bool) -> list[_Fed]:
 
     A stack's are pieces of text; all of them are one model's here. A block drafter runs one, whatever its layers.
     """
-    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
+    verify = (RESUME if done.setup.policy.kind == "resumed" else "verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
     drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()

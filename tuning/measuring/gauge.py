@@ -14,7 +14,6 @@ from __future__ import annotations
 import statistics
 
 from ...planner.plans.plan import PlanCell
-from ...planner.strategies.exit_chain import ResumedPolicy
 from ...profiler.clock import Clock, clock_for, clock_in
 from ...profiler.records.excess import STALL
 from ...profiler.repeats import SETTLED
@@ -46,7 +45,7 @@ class Gauge:
             nodes: tokens in the tree, root included; 1 is a plain round.
             clock: what times the forward; the profiler's for its device and regime where None.
         """
-        size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
+        size = nodes if cell.run_ms and cell.policy.kind != "resumed" else 1
         fed = cell.run_tokens[size]
         shapes = ForwardShapes(
             target,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...planner.inputs import BLOCK, SELF
 from ...planner.pricing.worth import DecisionWorth
-from ...planner.replay.recorded import texts_of
-from ...planner.search.candidates import CHAIN_LENGTHS
+from ...planner.records.recording import texts_of
+from ...planner.strategies.chain import LENGTHS
 from ...profiler.domain import Domain
 from ...profiler.latency import measure
 from ...profiler.protocols import MeasurementSink, ShapeRunner
@@ -32,7 +32,7 @@ from .decoding import LOOKUP, Family
 
 VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
 DRAFT_TOKENS = 24  # of a drafter: what it reads to catch up with an accepted chain of 20
-RESUMED_TOKENS = 1 + max(CHAIN_LENGTHS)  # of a verification from an exit's states: only chains are
+RESUMED_TOKENS = 1 + max(LENGTHS)  # of a verification from an exit's states: only chains are
 WIDE_DRAFT_TOKENS = 64  # a layer of TALON's or OPT-Tree's published tree is that wide
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.growth.beam import best_candidates
-from ...planner.growth.cast import select_max_valid_index, survivals
+from ...planner.records.candidates import best_candidates
 from ...planner.records.draft import Scores
-from ...planner.strategies.cast import CastPolicy
+from ...planner.strategies.cast_growth import select_max_valid_index, survivals
 from .growth_rule import Choice, Front, Growth, taken
+
+if TYPE_CHECKING:
+    from ...planner.strategies.cast import CastPolicy
 
 Floats = NDArray[np.float64]
 

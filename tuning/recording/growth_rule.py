@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.growth.beam import best_candidates
+from ...planner.records.candidates import best_candidates
 from ...planner.records.draft import Ints, Scores
 
 Bools = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....planner.strategies.suffix_tree import MOST_GROWN
+from ....planner.strategies.automaton import MOST_GROWN
 from .chain import chained, let_next_begin, take_turn
 from .jitted import on_device, power_of_two, runs_triton
 from .text_copies import FEW_NODES, model_nodes_of, write_tree

@@ -1,0 +1,164 @@
+"""The candidates of a growing tree: every child the drafter proposed, layer by layer.
+
+All trees that follow the drafter's confidence share this bookkeeping. A layer expands the *kept* candidates of the
+layer above and records all their children; the verified tree is any set of candidates that holds their parents. The
+best-scored ones are such a set, because a child never scores above its parent and is recorded after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from ..kernels.beam import add_up, hang, hang_best, locate
+from .draft import Bools, Children, DraftBatch, Ints, LayerScorer, Scores
+
+Numbers = TypeVar("Numbers", Ints, Scores)
+
+NOTHING = np.float32(-np.inf)  # score of what is no candidate
+MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateLayer:
+    """All children recorded by one drafter forward; candidate = slot * children + rank.
+
+    Attributes:
+        tokens: (batch, candidates).
+        scores: (batch, candidates), float32 path log-probability.
+        parents: (batch, candidates), parent's index among all candidates of all layers; -1 = root.
+        children: recorded per expanded node.
+        start: index of this layer's first candidate among all candidates of all layers.
+        width: nodes per sequence the forward saw.
+    """
+
+    tokens: Ints
+    scores: Scores
+    parents: Ints
+    children: int
+    start: int
+    width: int
+
+
+def first_layer(scorer: LayerScorer, children: int) -> CandidateLayer:
+    """Return the root's own children."""
+    below = scorer.root(children)
+    scores = below.log_probs[:, 0]
+    parents = np.empty(scores.shape, dtype=np.int64)
+    parents.fill(-1)  # behind a forward a third of what np.full takes
+    return _recorded(below, scores, parents, start=0)
+
+
+def next_layer(scorer: LayerScorer, layer: CandidateLayer, kept: Ints, children: int) -> CandidateLayer:
+    """Return the children of the kept candidates of a layer.
+
+    Args:
+        kept: (batch, width), candidates of `layer` to expand, in the order of their slots; -1 is padding of a row
+            that expands fewer, and its children have score -inf.
+        children: to record per kept candidate.
+    """
+    kept = np.ascontiguousarray(kept)
+    slots, ranks = located = np.empty((2, *kept.shape), dtype=np.int64)
+    locate(kept, layer.children, located)
+    below = scorer.expand(slots, ranks, children)
+    shape = len(kept), below.tokens.shape[1] * below.tokens.shape[2]
+    scores, parents = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.int64)
+    log_probs = np.ascontiguousarray(below.log_probs, dtype=np.float32)
+    add_up(kept, layer.start, np.ascontiguousarray(layer.scores), log_probs, scores, parents)
+    return _recorded(below, scores, parents, start=layer.start + layer.tokens.shape[1])
+
+
+def best_candidates(scores: Scores, count: int) -> Ints:
+    """Return (batch, count): indices of the highest scores, best first, ties in index order."""
+    if scores.shape[1] < MANY or scores.shape[1] < 4 * count:
+        return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    shortlist = _at_least_the_last(scores, count)
+    order = np.argsort(-np.take_along_axis(scores, shortlist, axis=1), axis=1, kind="stable")[:, :count]
+    return np.take_along_axis(shortlist, order, axis=1)
+
+
+def _at_least_the_last(scores: Scores, count: int) -> Ints:
+    """Return (batch, some): in index order all that may be among the best `count`, then others that score less."""
+    last = np.partition(scores, -count, axis=1)[:, -count, None]
+    is_in = scores >= last
+    return np.argsort(~is_in, axis=1, kind="stable")[:, : int(is_in.sum(axis=1).max())]
+
+
+def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
+    """Return the tree of the best candidates, ties in index order.
+
+    Args:
+        layers: all layers, top down.
+        drafts: nodes of each tree beside its root; all candidates where they are fewer.
+    """
+    scores = _all([layer.scores for layer in layers])
+    if scores.shape[1] >= MANY or drafts < 1:
+        return tree_of(layers, best_candidates(scores, drafts))
+    trees = np.empty((3, len(scores), min(drafts, scores.shape[1]) + 1), dtype=np.int64)
+    hang_best(scores, *_candidates_of(layers), trees)
+    return _drafted(layers, trees, np.array([trees.shape[2]] * len(scores)))
+
+
+def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:
+    """Return the tree of chosen candidates, parents before children.
+
+    Args:
+        layers: all layers, top down.
+        chosen: (batch, drafts), indices among all candidates of all layers, closed under parents.
+    """
+    return _tree(layers, np.sort(chosen, axis=1), np.full(len(chosen), chosen.shape[1] + 1))
+
+
+def ragged_tree_of(layers: Sequence[CandidateLayer], is_chosen: Bools) -> DraftBatch:
+    """Return the trees of chosen candidates where sequences choose differently many.
+
+    Args:
+        layers: all layers, top down.
+        is_chosen: (batch, candidates of all layers), closed under parents.
+    """
+    sizes = is_chosen.sum(axis=1) + 1
+    first = np.argsort(~is_chosen, axis=1, kind="stable")  # the chosen ones in recorded order, then others
+    return _tree(layers, np.ascontiguousarray(first[:, : int(sizes.max()) - 1]), sizes)
+
+
+def all_scores(layers: Sequence[CandidateLayer]) -> Scores:
+    """Return (batch, candidates of all layers): path log-probabilities in recorded order."""
+    return np.concatenate([layer.scores for layer in layers], axis=1)
+
+
+def _recorded(below: Children, scores: Scores, parents: Ints, start: int) -> CandidateLayer:
+    batch, width, children = below.tokens.shape
+    tokens = below.tokens.reshape(batch, width * children)
+    return CandidateLayer(tokens=tokens, scores=scores, parents=parents, children=children, start=start, width=width)
+
+
+def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftBatch:
+    """Return the trees of as many chosen candidates as the sizes say, root included; what stands behind is padding.
+
+    Args:
+        layers: all layers, top down.
+        chosen: (batch, drafts), those of a tree first, in ascending order.
+        sizes: (batch,).
+    """
+    trees = np.empty((3, len(chosen), chosen.shape[1] + 1), dtype=np.int64)
+    hang(*_candidates_of(layers), chosen, sizes, trees)
+    return _drafted(layers, trees, sizes)
+
+
+def _candidates_of(layers: Sequence[CandidateLayer]) -> tuple[Ints, Ints, Ints]:
+    """Return the tokens and parents of all candidates, and where each layer's begin."""
+    tokens, parents = _all([layer.tokens for layer in layers]), _all([layer.parents for layer in layers])
+    return tokens, parents, np.array([layer.start for layer in layers])
+
+
+def _drafted(layers: Sequence[CandidateLayer], trees: Ints, sizes: Ints) -> DraftBatch:
+    tokens, parents, depths = trees
+    widths = tuple(layer.width for layer in layers)
+    return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=widths)
+
+
+def _all(arrays: list[Numbers]) -> Numbers:
+    return np.concatenate(arrays, axis=1) if len(arrays) > 1 else np.ascontiguousarray(arrays[0])
