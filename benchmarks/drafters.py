@@ -45,7 +45,7 @@ from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
-from spectune.planner.stacks.search import StackSearch
+from spectune.planner.search.stack_search import StackSearch
 from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.plain import PlainPolicy

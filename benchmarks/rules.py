@@ -24,9 +24,9 @@ from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.published.rules import published_defaults
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
+from spectune.planner.search.published import published_defaults
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy

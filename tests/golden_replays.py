@@ -24,7 +24,7 @@ from spectune.planner.records.results import PositionResults
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidates import drafted, textual
-from spectune.planner.stacks.search import StackSearch
+from spectune.planner.search.stack_search import StackSearch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies import TreePolicy as ElsePolicy
 from spectune.planner.strategies.base import Limits, grow

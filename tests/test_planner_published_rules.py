@@ -14,7 +14,7 @@ from spectune.errors import PlanError
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
-from spectune.planner.published.rules import published_defaults, unpriceable_defaults
+from spectune.planner.search.published import published_defaults, unpriceable_defaults
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cacheback import CachebackPolicy

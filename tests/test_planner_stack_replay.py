@@ -15,9 +15,9 @@ from spectune.planner.hierarchy.records import Hierarchy, HierarchyInputs, Level
 from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.records.recording import Recording, recording_of
-from spectune.planner.stacks.replay import StackReplay, agreement_of, replay_stack
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.stack_replay import StackReplay, agreement_of, replay_stack
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.runtime.decoder import Round
 from spectune.runtime.drafters.protocol import Drafter

@@ -21,7 +21,7 @@ from spectune.planner.search.contest import Contest
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
-from spectune.planner.stacks.search import (
+from spectune.planner.search.stack_search import (
     BEST_OF_ALL,
     Prospect,
     StackSearch,

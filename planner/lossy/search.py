@@ -18,9 +18,9 @@ from ..pricing.round import RoundTimes
 from ..replay.shortened import answer_tokens
 from ..search.contest import Contest
 from ..search.options import SearchOptions
-from ..stacks.replay import StackReplay
-from ..stacks.search import stack_times
+from ..search.stack_search import stack_times
 from ..strategies.stack import StackPolicy
+from ..strategies.stack_replay import StackReplay
 from .forecast import forecast_notes
 from .run import LossyRun
 

@@ -16,7 +16,6 @@ from ..records.crossfit import EVERYWHERE
 from ..records.recording import Recorded, Recording, Rows
 from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
-from ..stacks.search import StackSearch
 from ..strategies import REGISTRY, TreePolicy
 from ..strategies.base import Graded, Limits, Strategy
 from ..strategies.chain import ChainPolicy
@@ -26,6 +25,7 @@ from .candidate import Candidate
 from .candidates import GRIDS, drafted, textual
 from .contest import Contest, NeedsBytes, contest_of
 from .options import SearchOptions
+from .stack_search import StackSearch
 
 ELSE_LENGTHS = (1, 2, 3)  # of chains that are among these whatever is the fastest alone
 ELSE_KINDS = [kind for kind, one in REGISTRY.items() if one.in_hybrids and one.source == "model"]

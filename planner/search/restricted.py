@@ -19,11 +19,11 @@ from ..pricing.cells import Cell
 from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
-from ..stacks.search import StackSearch
 from ..strategies import REGISTRY, TreePolicy
 from ..strategies.stack import StackPolicy
 from .contest import Contest, contest_of
 from .objective import LatencyBound
+from .stack_search import StackSearch
 
 Staged = tuple[TreePolicy, str | None]
 

@@ -1,4 +1,4 @@
-"""The candidates of a tree that grows on a device: `planner.growth.beam`, in tensors of fixed shape."""
+"""The candidates of a tree that grows on a device: `planner.records.candidates`, in tensors of fixed shape."""
 
 from __future__ import annotations
 

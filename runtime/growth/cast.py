@@ -28,7 +28,7 @@ IMPOSSIBLE = 1e300  # sorts behind the negative log-probability of anything poss
 
 
 def grow(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return trees of one shared size and shared widths; see `planner.growth.cast`.
+    """Return trees of one shared size and shared widths; see `planner.strategies.cast_growth`.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1.
     """
@@ -65,7 +65,7 @@ class _Rule:
     curves: tuple[DeviceCurve, ...]
 
     def survivals(self, scores: Tensor, depth: int) -> Tensor:
-        """Return (batch, candidates) float64; see `planner.growth.cast.survivals`."""
+        """Return (batch, candidates) float64; see `planner.strategies.cast_growth.survivals`."""
         if not self.curves:
             return scores.double().exp()
         return self.curves[min(depth, len(self.curves)) - 1].at(scores)

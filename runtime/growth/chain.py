@@ -11,7 +11,7 @@ from .draft import DeviceDraft, DeviceScorer, rooted
 
 
 def grow(policy: ChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return one chain of `policy.length` drafted tokens per sequence; see `planner.growth.chain`."""
+    """Return one chain of `policy.length` drafted tokens per sequence; see `planner.strategies.chain`."""
     tokens = [scorer.root(1).tokens[:, 0]]
     first = torch.zeros_like(tokens[0])
     while len(tokens) < policy.length:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def grow(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.growth.opt_tree`.
+    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.strategies.opt_tree`.
 
     Each sequence stops on its own.
 

@@ -17,7 +17,7 @@ from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 
 def grow(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.growth.static`.
+    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.strategies.static`.
 
     Raises:
         PlanError: the tree has children of ranks that the drafter's vocabulary does not have.

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def grow(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
     """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before.
 
-    See `planner.growth.talon`.
+    See `planner.strategies.talon`.
 
-    A forward is as wide as any sequence could need; see `planner.growth.on_gpu`.
+    A forward is as wide as any sequence could need; see `planner.strategies.base`.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """

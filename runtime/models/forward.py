@@ -103,7 +103,7 @@ class UnlaidNodes:
 class UnlaidBeam:
     """A draft behind texts of which nothing is read or written yet; for `FindsChildren`.
 
-    A beam grows, and the best of all that it saw are the trees: see `planner.growth.eagle2`. One that is one node wide
+    A beam grows, and the best of all that it saw are the trees: see `strategies.eagle2`. One that is one node wide
     is a chain. Nobody writes to it, as to a forward's input.
     """
 

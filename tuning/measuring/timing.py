@@ -41,7 +41,7 @@ def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Reque
 
     Contexts default to where the texts begin and end, but to no end that the target has no position for. Drafters'
     forwards are wide where everything is recorded, and on a GPU, where a layer is always as wide as it could be
-    (`planner/growth/on_gpu.py`).
+    (`planner/strategies/base.py`).
     """
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)

@@ -26,7 +26,7 @@ class Cast:
     At larger batches the sequences share their widths, so what is expanded depends on who runs together; then only
     the beams beside this rule help.
 
-    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.growth.cast` for the open points of the paper.
+    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `strategies.cast_growth` for the open points of the paper.
     """
 
     policy: CastPolicy

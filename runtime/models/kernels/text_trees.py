@@ -4,7 +4,7 @@ An end of m tokens occurred where `runs` is m at least, so the numbers that `run
 Behind one, the places where it occurred are followed token by token, all at once: those that have gone on alike so far
 are one node, told by the newest of them, and how many of those above it they are is its chance. So every depth costs a
 few steps, however many nodes it has, and all that the text went on with at every place costs a few together. What
-`planner.kernels.suffix.read_and_grow` finds on the host is found here, node for node; of an end that occurred more than
+`suffix_tree_sweep.read_and_grow` finds on the host is found here, node for node; of an end that occurred more than
 `MOST_PLACES` times the newest are looked at.
 """
 
@@ -27,7 +27,7 @@ from .tree_nodes import listed, placed, ranked, write_best
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
-LONGEST = 64  # tokens of an end; longer ones count as this long, see `planner.kernels.suffix.LONGEST_MATCH`
+LONGEST = 64  # tokens of an end; longer ones count as this long, see `planner.strategies.automaton.LONGEST_MATCH`
 MOST_PLACES = 256  # of one end
 LISTED = 512  # nodes that are weighed for one tree: with one more a whole depth is left out
 PROGRAMS = 16  # of one text, which share its ends
@@ -38,7 +38,7 @@ TOLD = 3  # of a program's best tree: score, match, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing:
-    """How trees grow behind ends of m tokens; see `planner.policies.SuffixTreePolicy`.
+    """How trees grow behind ends of m tokens; see `planner.strategies.suffix_tree`.
 
     Attributes:
         nodes: most nodes, the root included; at most factor * m + offset besides it.

@@ -23,7 +23,7 @@ from ..replay.rehearsal import Rehearsal
 from ..strategies.chain import right_run
 from ..strategies.lookup import LookupPolicy
 from ..strategies.stack import STACK, StackPolicy
-from .forecast import hierarchy_inputs
+from .stack_forecast import hierarchy_inputs
 
 MOST_COPIED = 8  # tokens of a lookup whose acceptance is looked at
 

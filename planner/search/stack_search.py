@@ -29,13 +29,13 @@ from ..pricing.cost import CellCosts
 from ..pricing.round import RoundTimes
 from ..records.crossfit import EVERYWHERE
 from ..replay.rehearsal import Rehearsal
-from ..search.candidate import Candidate
-from ..search.contest import REACH, Contest
 from ..strategies import TreePolicy
 from ..strategies.chain import ChainPolicy
 from ..strategies.stack import STACK, StackPolicy, stack_name
-from .expected import expected_rates
-from .replay import StackReplay, agreement_of, replay_stack
+from ..strategies.stack_replay import StackReplay, agreement_of, replay_stack
+from .candidate import Candidate
+from .contest import REACH, Contest
+from .stack_expected import expected_rates
 
 MOST_MODELS = 3  # of a stack; a model more is worth little once three verify each other
 FIRST_LENGTHS = (2, 4, 6, 8, 12)  # tokens the drafter next to the target gathers

@@ -24,9 +24,9 @@ from ...profiler.records.acceptance import PairwiseAcceptance
 from ..lockstep import Replay, Step, replay_stepped
 from ..records.draft import Bools, Ints
 from ..records.recording import Recording
-from ..strategies.chain import right_run
-from ..strategies.lookup import lookup_results
-from ..strategies.stack import StackPolicy
+from .chain import right_run
+from .lookup import lookup_results
+from .stack import StackPolicy
 
 OFF = -1  # off the recorded text
 
