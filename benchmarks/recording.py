@@ -85,7 +85,7 @@ def main() -> int:
         "one beam of 8": Recipe(rules=(Beam(width=8, forwards=8),)),
         "quick": recipe_of("quick"),
         "standard": recipe_of("standard"),
-        "full": recipe_of("full", [cast]),
+        "full": recipe_of("full", [Cast(policy=cast)]),
     }
     found = {}
     for name, recipe in levels.items():

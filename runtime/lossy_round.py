@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from ..planner.strategies.lossy import LossyPolicy
+from ..planner.lossy.run import LossyWay
 from .cache import KeyValueCache
 from .feature_cache import FeatureCache
 from .lossy import Gates, accept_loosely
@@ -25,7 +25,7 @@ class LossyRound:
 
     def __init__(
         self,
-        policy: LossyPolicy,
+        policy: LossyWay,
         judges: Mapping[str, PivotJudge],
         *,
         logits: Tensor,
@@ -71,7 +71,7 @@ class LossyRound:
 
 
 def refusal(
-    policy: LossyPolicy, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
+    policy: LossyWay, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
 ) -> str | None:
     """Return why a lossy policy's rounds have to be verified without loss; None where nothing speaks against it."""
     if not is_allowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
+from ..planner.lossy.run import LossyWay
 from ..planner.records.draft import DraftBatch
 from ..planner.strategies.base import name_of
 from ..planner.strategies.lossy import LossyPolicy
@@ -76,7 +77,7 @@ class Verifying:
             self._faults.append(Fault(drafter=None, reason=reason_of(error), is_memory=True))
         return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
 
-    def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
+    def _loosely(self, setup: RoundSetup) -> LossyWay | None:
         """Return the lossy policy of a round, None where it is lossless or has to be."""
         policy = setup.policy
         if not isinstance(policy, LossyPolicy):
@@ -104,7 +105,7 @@ class Verifying:
         draft: DraftBatch,
         fed: int,
         setup: RoundSetup,
-        lossy: LossyPolicy | None = None,
+        lossy: LossyWay | None = None,
     ) -> Committed:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)

@@ -97,7 +97,7 @@ def test_drafting_keeps_more_than_one_token_a_round() -> None:
 
 
 def test_chains_lookups_and_static_trees_need_only_the_roots() -> None:
-    policies = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
+    policies: list[TreePolicy] = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
     assert recipe_for(policies) == Recipe(rules=())
 
 

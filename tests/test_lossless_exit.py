@@ -200,7 +200,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, tempera
     for (request, text), prompt in zip(texts(temperature), recorded(temperature), strict=True):
         drafter, recording = Keeping(), recording_of(trace_of((prompt,), temperature))
         assert decoded_alone(drafter, request, policy) == text
-        results = results_of(policy, recording)  # type: ignore[arg-type]
+        results = results_of(policy, recording)
         for length, live in drafter.drawn.items():
             place = length - len(request.prompt) - 1
             scorer = RecordedScorer(recording, np.array([place]))
@@ -216,7 +216,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, tempera
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> None:
     recording = recording_of(trace_of(recorded(0.0), 0.0))
-    replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafters = {"it": ExitDrafter(EXIT, slots=1, capacity=CAPACITY)}
     asked = [request for request, _ in texts(0.0)]
     live = run(TARGET, asked, always(RoundSetup(policy=policy, drafter="it")), drafters, slots=1)

@@ -21,7 +21,7 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
-from spectune.planner.strategies.text import TextPolicy, batch_of
+from spectune.planner.strategies.text import batch_of
 from spectune.runtime import committed as committed_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -46,7 +46,7 @@ TARGET = LeanModel(LLAMA)
 FROZEN = frozen_table(
     np.random.default_rng(0).integers(0, 24, 400), leader_tokens=1, follower_tokens=3, leaders=20, followers=4
 )
-POLICIES: dict[str, TextPolicy] = {
+POLICIES: dict[str, TreePolicy] = {
     "first lookup": LookupPolicy(length=6, max_ngram=3, min_ngram=1, occurrence="first"),
     "suffix": SuffixPolicy(length=12),
     "last suffix": SuffixPolicy(length=5, factor=1, min_match=2, occurrence="last"),
@@ -207,7 +207,7 @@ def test_a_drafter_that_goes_on_drafts_as_a_fresh_one_does(name: str) -> None:
 class Watched(LookupDrafter):
     """Compares each of its drafts with those of a drafter that never saw the sequences before."""
 
-    def __init__(self, policy: TextPolicy) -> None:
+    def __init__(self, policy: TreePolicy) -> None:
         super().__init__()
         self.policy = policy
 

@@ -40,8 +40,8 @@ def loaded():
 """
 TEXTS = """
 from spectune.planner.strategies import *
-from spectune.planner.text.state import TextState
-from spectune.planner.text.texts import Texts, load_kernels
+from spectune.planner.strategies.texts import TextState
+from spectune.planner.strategies.texts import Texts, load_kernels
 
 policies = (
     LookupPolicy(length=4),
@@ -92,7 +92,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
-from spectune.planner.text.texts import load_kernels
+from spectune.planner.strategies.texts import load_kernels
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter

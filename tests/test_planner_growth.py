@@ -85,7 +85,7 @@ def test_plain_decoding_never_asks_the_drafter() -> None:
 
 
 def test_a_lookup_is_not_grown_with_a_drafter() -> None:
-    with pytest.raises(PlanError, match="TextState"):
+    with pytest.raises(PlanError, match="one scorer"):
         grow(LookupPolicy(length=4), toy_scorer(1), 1)
 
 

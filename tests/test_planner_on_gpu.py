@@ -17,14 +17,13 @@ from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies import TreePolicy as ElsePolicy
 from spectune.planner.strategies.base import LATE, grow, widths_on_gpu
 from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy

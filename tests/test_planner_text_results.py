@@ -70,7 +70,7 @@ def test_every_policy_of_the_grid_has_the_results_it_has_alone() -> None:
     found = [one for one in textual(RECORDED, Limits(most_tokens=33)) if one.policy.source == "text"]
     assert len({policy for policy, _, _ in found}) > 500
     for policy, results, _ in found[::17]:
-        alone = policy.results_in(TEXTS)
+        alone = policy.results(RECORDED)
         assert results.accepted.tolist() == alone.accepted.tolist()
         assert results.sizes.tolist() == alone.sizes.tolist()
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from spectune.planner.records.tree import TokenTree
-from spectune.planner.strategies import TreePolicy as ElsePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from spectune.planner.strategies import REGISTRY, policy_from_json, policy_to_json
-from spectune.planner.strategies.base import Strategy
+from spectune.planner.strategies import REGISTRY, TreePolicy, policy_from_json, policy_to_json
 from spectune.runtime.growth.layout import columns_of
 
 KEPT = Path(__file__).parent / "data" / "bounds.json.gz"  # by kind, pairs of a strategy and what was computed of it
@@ -18,7 +17,7 @@ DRAWN: dict[str, list[Any]] = json.loads(gzip.decompress(KEPT.read_bytes()))
 HANGS_ON_NO_SCORE = ("chain", "static", "eagle2")
 
 
-def facts_of(policy: Strategy) -> list[Any]:
+def facts_of(policy: TreePolicy) -> list[Any]:
     tree, copied = policy.fixed_tree, policy.copied_on_gpu
     return [
         *(policy.code, policy.label, policy.draft_forwards, policy.max_verify_tokens, policy.bounds.depth),

@@ -82,7 +82,7 @@ def test_a_level_expands_all_that_the_level_below_expands(less: Level, more: Lev
 
 
 def test_cast_policies_are_recorded_besides() -> None:
-    assert recipe_of("quick", [CAST]).rules == (*recipe_of("quick").rules, Cast(policy=CAST))
+    assert recipe_of("quick", [Cast(policy=CAST)]).rules == (*recipe_of("quick").rules, Cast(policy=CAST))
 
 
 def test_the_default_recipe_is_the_standard_level() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..records.recording import Recording
 from ..search.contest import MOST_CENSORED
 from .costs import ServerCosts
 from .forecast import ROUNDS, EdgeForecast, forecast
 from .rounds import EdgeRounds, edge_rounds
-from .setting import BatchRule, ConfidentChainPolicy, DeviceDrafting, EdgeDevice, confident_chain
+from .setting import BatchRule, DeviceDrafting, EdgeDevice, confident_chain
+
+if TYPE_CHECKING:
+    from ..strategies.confident_chain import ConfidentChainPolicy
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 CONFIDENCES = (0.0, 0.2, 0.4, 0.6, 0.8)

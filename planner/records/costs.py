@@ -58,5 +58,5 @@ class PlannedCosts(Protocol):
             PlanError: it does not run there.
         """
 
-    def has_host(self, kind: str, drafter: str | None = None) -> bool:
+    def has_host(self, kind: str, drafter: str | None) -> bool:
         """Return whether the host was timed in rounds of a kind."""

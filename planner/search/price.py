@@ -17,7 +17,7 @@ from ..records.recording import Recorded, Recording, Rows
 from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
-from ..strategies.base import Graded, Limits, Strategy
+from ..strategies.base import Graded, Limits
 from ..strategies.chain import ChainPolicy
 from ..strategies.hybrid import hybrids
 from ..strategies.stack import StackPolicy
@@ -94,12 +94,12 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
         _enter_by_half(halves, policy, results, drafter, recording.rows)
 
 
-def _else_policies(contest: Contest, drafter: str) -> dict[Strategy, int]:
+def _else_policies(contest: Contest, drafter: str) -> dict[TreePolicy, int]:
     """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it.
 
     Short chains always: where the text has no copy a drafter is right less often than elsewhere.
     """
-    found: dict[Strategy, int] = {}
+    found: dict[TreePolicy, int] = {}
     for kind in ELSE_KINDS:
         found |= contest.fastest_by_half(kind, drafter)
     if any(isinstance(policy, ChainPolicy) for policy in found):

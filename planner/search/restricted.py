@@ -20,6 +20,7 @@ from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
 from ..strategies import REGISTRY, TreePolicy
+from ..strategies.base import Strategy
 from ..strategies.stack import StackPolicy
 from .contest import Contest, contest_of
 from .objective import LatencyBound
@@ -108,7 +109,7 @@ def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[S
 def _swept(
     rehearsal: Rehearsal, variants: Sequence[TreePolicy], drafter: str | None
 ) -> Iterator[tuple[Staged, PositionResults]]:
-    strategy = REGISTRY[variants[0].kind]
+    strategy: type[Strategy] = REGISTRY[variants[0].kind]
     if strategy.source == "models" or strategy.is_of_one_cell:
         return  # has no results of single positions
     try:

@@ -19,7 +19,7 @@ from ..pricing.cost import CellCosts
 from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
-from ..strategies.base import MOST_CHILDREN, Space
+from ..strategies.base import MOST_CHILDREN, Space, Strategy
 from .candidate import Candidate
 from .contest import Contest
 from .knobs import search
@@ -31,7 +31,7 @@ DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come 
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
 STARTS = 2  # of a grid's fastest, that a study begins with
 STUDY_VERSION = 3  # of what a trial's knobs and value mean
-SEARCHED = sorted(
+SEARCHED: list[type[Strategy]] = sorted(
     (one for one in REGISTRY.values() if one.search_place is not None), key=lambda one: one.search_place or 0
 )
 

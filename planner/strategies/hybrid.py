@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -110,7 +110,10 @@ class HybridPolicy(Strategy):
         if "suffix" not in known():
             return []
         texts = (made("suffix", length=length, min_match=2) for length in (2, min(8, most_tokens - 1)))
-        return [cls(text=text, model=ChainPolicy(length=length)) for text, length in zip(texts, (1, 4), strict=True)]
+        return [
+            cls(text=cast("CopiedPolicy", text), model=ChainPolicy(length=length))
+            for text, length in zip(texts, (1, 4), strict=True)
+        ]
 
     def results(self, recorded: Recorded) -> PositionResults:
         """Return the results of both, joined."""
@@ -148,8 +151,10 @@ def hybrids(
         return
     recorded = Recorded.by(recording)
     drafted = {model: model.results(recorded) for model in models}
-    for kind, strategy in known().items():
+    strategies: Mapping[str, type[Strategy]] = known()
+    for kind, strategy in strategies.items():
         if issubclass(strategy, TextPolicy) and strategy.in_hybrids and (over_trees or kind != TEXT_TREE):
             for text in strategy.sweep(recorded, strategy.beside_models(most_tokens)):
                 for model, own in drafted.items():
-                    yield HybridPolicy(text=text.policy, model=model), hybrid_results(text.results, own)
+                    both = HybridPolicy(text=cast("CopiedPolicy", text.policy), model=cast("ElsePolicy", model))
+                    yield both, hybrid_results(text.results, own)

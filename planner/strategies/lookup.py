@@ -105,7 +105,7 @@ class LookupPolicy(TextPolicy):
         """Return what holds a text, with no token yet."""
         return LookupText()
 
-    def search(self) -> Search:
+    def searcher(self) -> Search:
         """Return what looks up in several texts.
 
         Raises:

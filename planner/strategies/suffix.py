@@ -90,7 +90,7 @@ class SuffixPolicy(AutomatonPolicy):
 
         return copied
 
-    def search(self) -> Search:
+    def searcher(self) -> Search:
         """Return what copies behind several texts."""
         numbers = copying_of(self)
 

@@ -102,7 +102,7 @@ class SuffixTreePolicy(AutomatonPolicy):
 
         return grown
 
-    def search(self) -> Search:
+    def searcher(self) -> Search:
         """Return what grows trees behind several texts."""
         limits, ranked = limits_of(self), ranking_memory_of(self.nodes - 1)
 
@@ -136,9 +136,15 @@ class SuffixTreePolicy(AutomatonPolicy):
     def beside_models(cls, most_tokens: int) -> list[SuffixTreePolicy]:
         """Return what hybrids copy, where one verify can feed so many tokens."""
         factor, offset = HYBRID_BOUND
-        bound = {"factor": factor, "offset": offset}
         return [
-            cls(nodes=nodes, **bound, least_chance=HYBRID_CHANCE, min_match=match, least_score=score)
+            cls(
+                nodes=nodes,
+                factor=factor,
+                offset=offset,
+                least_chance=HYBRID_CHANCE,
+                min_match=match,
+                least_score=score,
+            )
             for nodes, (match, score) in product(HYBRID_NODES, HYBRID_STARTS)
             if nodes <= most_tokens and score < nodes - 1  # which is the most that its probabilities add up to
         ]

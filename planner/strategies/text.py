@@ -97,7 +97,7 @@ class TextPolicy(Strategy):
         """Return what holds a text, with no token yet."""
         raise NotImplementedError
 
-    def search(self) -> Search:
+    def searcher(self) -> Search:
         """Return what drafts behind several texts in a `batch_memory`; it holds what is settled once.
 
         Raises:

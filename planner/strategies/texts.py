@@ -124,7 +124,7 @@ class _Held:
     def draft(self, rows: Sequence[int], texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
         """Return what a strategy drafts behind texts."""
         if policy is not self._asked:
-            self._search, self._asked = policy.search(), policy
+            self._search, self._asked = policy.searcher(), policy
         drafts = policy.max_verify_tokens - 1
         heard, told = self._news(rows, texts)
         batch = len(rows)

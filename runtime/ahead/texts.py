@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -33,9 +33,9 @@ RANKS = 1 << 32  # of places: runs are compared first
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return what of a policy a device copies out of texts by itself; of trees it needs kernels, chains do without."""
     copied = policy.copied_on_gpu
-    if copied.kind == "suffix-tree" and not text_trees.is_supported(device):
+    if copied is None or (copied.kind == "suffix-tree" and not text_trees.is_supported(device)):
         return None
-    return copied
+    return cast("SuffixPolicy | SuffixTreePolicy | LookupPolicy", copied)
 
 
 def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copying | Growing:

@@ -34,7 +34,9 @@ ENDING = ".openvino"  # of what a converted folder is called
 FILLS = PADS.format(who="OpenVINO")
 FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {FILLS}"
 UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
-NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
+NO_LENGTH = max(
+    (one.draft_forwards for one in CONFIDENT), default=0
+)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
 DOUBTS = ("2025",)  # recorded versions that are not known to be so
 DRAWS_NO_TREES = "OpenVINO searches trees of drafts for greedy decoding only"
@@ -101,7 +103,7 @@ class OpenVINO:
         """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""
         if drafter is None:
             return FIRST_LOOKUPS
-        return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == NO_LENGTH))
+        return (*CHAINS, *TREES, *(one for one in CONFIDENT if one.draft_forwards == NO_LENGTH))
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""

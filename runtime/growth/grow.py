@@ -49,7 +49,7 @@ def _grown(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
         return roots_on_device(batch, scorer.device)
     if policy.source != "model":
         raise PlanError(f"a {policy.label} is not drafted by one scorer; ask the runtime's drafter")
-    grow = cast(Callable[[Strategy, DeviceScorer], DeviceDraft], _module_of(type(policy)).grow)
+    grow = cast(Callable[[Strategy, DeviceScorer], DeviceDraft], _module_of(type(policy).__module__).grow)
     return grow(policy, scorer)
 
 
@@ -57,13 +57,15 @@ def kept_for(policy: Strategy, device: torch.device) -> object:
     """Return the memory on a device that a policy's trees grow by, which recorded growing goes on reading."""
     if policy.source != "model" or isinstance(policy, DelegatingPolicy):
         return None
-    memory = cast(Callable[[Strategy, torch.device], object] | None, getattr(_module_of(type(policy)), "memory", None))
+    memory = cast(
+        Callable[[Strategy, torch.device], object] | None, getattr(_module_of(type(policy).__module__), "memory", None)
+    )
     return None if memory is None else memory(policy, device)
 
 
 @cache
-def _module_of(strategy: type[Strategy]) -> ModuleType:
-    return import_module(f".{strategy.__module__.rpartition('.')[2]}", __package__)
+def _module_of(strategy: str) -> ModuleType:
+    return import_module(f".{strategy.rpartition('.')[2]}", __package__)
 
 
 def roots_on_device(batch: int, device: torch.device) -> DeviceDraft:
