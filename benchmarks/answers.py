@@ -29,8 +29,6 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.reading import pays_from
-from spectune.planner.policies import HybridPolicy, PlainPolicy, StackPolicy
-from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.reading import reading_ms
 from spectune.planner.replay.rehearsal import Rehearsal
@@ -39,6 +37,10 @@ from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.excess import mean_over_median
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, plain_setup, setup_of

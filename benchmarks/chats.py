@@ -31,7 +31,9 @@ from transformers import PreTrainedTokenizerBase
 
 from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.held import DecoderMaker
 from spectune.runtime.models.loading import load_tokenizer

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.lookup import chains

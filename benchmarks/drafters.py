@@ -38,16 +38,18 @@ from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import CachebackPolicy, PlainPolicy, TextPolicy
-from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
+from spectune.planner.records.frozen_table import FrozenTable, frozen_table
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
-from spectune.planner.stacks.search import StackSearch
-from spectune.planner.text.frozen import FrozenTable, frozen_table
+from spectune.planner.search.stack_search import StackSearch
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request

@@ -35,7 +35,7 @@ from spectune.planner.edge.forecast import forecast
 from spectune.planner.edge.rounds import edge_rounds
 from spectune.planner.edge.search import EdgeChoice
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
-from spectune.planner.policies import ConfidentChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.messages import Hello, Welcome
 from spectune.runtime.edge.server import EdgeServer, serve_in_thread

@@ -28,7 +28,9 @@ from typing import Any
 
 from spectune.errors import PlanError, RequestError
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.schema import recorded_version, schema_of

@@ -43,8 +43,11 @@ from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
 from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.policies.labels import name_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.measured import Load, MeasuredEngine

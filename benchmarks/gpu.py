@@ -42,11 +42,14 @@ from transformers import LlamaForCausalLM
 from spectune.demo.grown import grown, grown_shape
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import WORKLOAD, family_folder, family_models
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, StaticPolicy
-from spectune.planner.policies.labels import name_of
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.bandwidth import memory_bandwidth
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect

@@ -24,24 +24,21 @@ import numpy as np
 
 from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-)
-from spectune.planner.policies.stack import stack_name
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy, stack_name
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter

@@ -31,7 +31,7 @@ import torch
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
 from spectune.profiler.peak import read_speeds

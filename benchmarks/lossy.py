@@ -33,9 +33,12 @@ import torch
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import accuracy_loss, ends_with, share_interval
-from spectune.planner.policies import ChainPolicy, PlainPolicy, StackPolicy, TreePolicy
-from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.policies.pad import PadPolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.pad import PadPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.decoder import Decoder

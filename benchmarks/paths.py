@@ -23,7 +23,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, LlamaConfig
 
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.recycling_shape import KIND as RECYCLING

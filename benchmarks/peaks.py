@@ -26,8 +26,9 @@ from spectune.demo.story import family_folder, family_models
 from spectune.planner.memory.footprint import Footprint
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
-from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.decoder import Decoder

@@ -15,25 +15,22 @@ from typing import Any
 import torch
 
 from spectune.db.store import open_store
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.prediction import SDS_OF_90_PERCENT
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.labels import name_of
-from spectune.planner.policies.stack import stack_name
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy, stack_name
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
 from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load

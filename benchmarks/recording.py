@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 
 from spectune.demo.prompts import calibration_prompts
-from spectune.planner.policies import CastPolicy
-from spectune.planner.published.rules import CAST_THRESHOLDS
-from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
+from spectune.planner.records.recording import RecordedScorer, Recording, recording_of
+from spectune.planner.strategies.cast import PAPER_THRESHOLDS as CAST_THRESHOLDS
+from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.models.forward import CausalModel
@@ -85,7 +85,7 @@ def main() -> int:
         "one beam of 8": Recipe(rules=(Beam(width=8, forwards=8),)),
         "quick": recipe_of("quick"),
         "standard": recipe_of("standard"),
-        "full": recipe_of("full", [cast]),
+        "full": recipe_of("full", [Cast(policy=cast)]),
     }
     found = {}
     for name, recipe in levels.items():

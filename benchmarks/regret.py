@@ -24,21 +24,18 @@ from spectune.demo.story import family_folder, family_models
 from spectune.errors import SpectuneError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    PlainPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.search.price import price
-from spectune.planner.text.lookup import Occurrence
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy, Occurrence
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request

@@ -37,12 +37,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spectune.planner.growth.draft import Children, Ints
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
-from spectune.planner.replay.acceptance import PositionResults, eagle2_results, opt_tree_results, talon_results
-from spectune.planner.replay.recorded import Recording, recording_of
-from spectune.planner.replay.replay import replay_cast
+from spectune.planner.records.draft import Children, Ints
+from spectune.planner.records.recording import Recording, recording_of
+from spectune.planner.records.results import PositionResults
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy, replay_cast
+from spectune.planner.strategies.eagle2 import Eagle2Policy, eagle2_results
+from spectune.planner.strategies.opt_tree import OptTreePolicy, opt_tree_results
+from spectune.planner.strategies.talon import TalonPolicy, talon_results
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 

@@ -22,12 +22,15 @@ from spectune.demo.story import family_folder, family_models
 from spectune.errors import SpectuneError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.published.rules import published_defaults
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
+from spectune.planner.search.published import published_defaults
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.models.regime import decoding_regime
 from spectune.runtime.requests import Request
 from spectune.tests.published_rivals import sequoia_tree

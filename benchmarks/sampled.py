@@ -26,7 +26,8 @@ import torch
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.policies import ChainPolicy, SuffixPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.committed import accepted_by
 from spectune.runtime.decoder import Decoder

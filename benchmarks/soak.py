@@ -37,11 +37,12 @@ import numpy as np
 import torch
 
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.growth.room import READ_TOGETHER
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes, workspace_bytes
-from spectune.planner.policies import ChainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.room import READ_TOGETHER
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.drafters.protocol import CopiesPrefix

@@ -30,13 +30,13 @@ from pathlib import Path
 
 import numpy as np
 
-from spectune.planner.growth.cast import select_max_valid_index
 from spectune.planner.hierarchy.latency import exact_latency, latencies_ms
 from spectune.planner.hierarchy.programmes import best_truncated_hierarchy, mean_field_hierarchy
 from spectune.planner.hierarchy.records import HierarchyInputs
 from spectune.planner.hierarchy.search import best_hierarchy
 from spectune.planner.hierarchy.tables import Tables
-from spectune.planner.search.static_tree import nested_trees
+from spectune.planner.records.best_trees import nested_trees
+from spectune.planner.strategies.cast_growth import select_max_valid_index
 from spectune.profiler.device import detect
 from spectune.tests.best_trees import best_tree_values, values_of
 from spectune.tests.cost_curves import KINDS, random_costs, random_utilities

@@ -15,9 +15,9 @@ from spectune.demo.prompts import calibration_prompts, further_calibration_promp
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan, PlanCell
-from spectune.planner.policies import TreePolicy
-from spectune.planner.policies.labels import name_of
-from spectune.planner.text.frozen import FrozenTable
+from spectune.planner.records.frozen_table import FrozenTable
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer

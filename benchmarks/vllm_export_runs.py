@@ -13,8 +13,8 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import LookupPolicy, TreePolicy
-from spectune.planner.text.lookup import find_continuation
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.lookup import LookupPolicy, find_continuation
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.rates import rates_of_plan
 from spectune.runtime.engines.setting import EngineDrafter

@@ -18,10 +18,10 @@ from dataclasses import replace
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import DrafterInputs, PlanInputs
-from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
+from spectune.planner.strategies.base import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.device import Device

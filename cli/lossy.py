@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..planner.lossy.run import LossyRun, LossyWay
-    from ..planner.policies.lossy import LossyDraft
+    from ..planner.strategies.lossy import LossyDraft
     from ..profiler.records.model import ModelIdentity
 
 NUMBER = r"(\d+\.?\d*|\.\d+)(e-?\d+)?"
@@ -198,7 +198,7 @@ def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itsel
 def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
     """Return the way by FLy that a setting's text names."""
     from ..planner.lossy.fly import FlyRule
-    from ..planner.policies.fly import FlyPolicy
+    from ..planner.strategies.fly import FlyPolicy
 
     read = FLY.fullmatch(text)
     assert read is not None, "settings were read before"
@@ -222,7 +222,7 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
     """
     from ..errors import RequestError
     from ..planner.lossy.pad import PadRule
-    from ..planner.policies.pad import PadPolicy
+    from ..planner.strategies.pad import PadPolicy
 
     if classifier is None:
         raise RequestError(
@@ -236,7 +236,8 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
 
 
 def _draft(read: re.Match[str], drafter: str) -> LossyDraft:
-    from ..planner.policies import ChainPolicy, StackPolicy
+    from ..planner.strategies.chain import ChainPolicy
+    from ..planner.strategies.stack import StackPolicy
 
     length = int(read["length"])
     if read["copied"] is None:

@@ -52,7 +52,7 @@ def cacheback(
     """
     import numpy as np
 
-    from ..planner.text.frozen import frozen_table
+    from ..planner.records.frozen_table import frozen_table
     from ..profiler.hub import resolve_model
     from ..runtime.models.loading import load_tokenizer
     from ..training.corpus import read_corpus

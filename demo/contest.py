@@ -10,29 +10,22 @@ from transformers import PreTrainedModel
 from ..errors import PlanError
 from ..planner.inputs import LOOKUP, PlanInputs
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    PlainPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from ..planner.policies.labels import name_of
 from ..planner.pricing.cells import Cell
-from ..planner.published.rules import SUFFIX_DECODING, TRANSFORMERS_LOOKUP
-from ..planner.replay.recorded import Text
+from ..planner.records.recording import Text
 from ..planner.search.price import price
+from ..planner.strategies import REGISTRY, TreePolicy
+from ..planner.strategies.base import made, name_of
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.lookup import TRANSFORMERS_LOOKUP
+from ..planner.strategies.plain import PlainPolicy
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
 from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
 from ..tuning.measuring.race import Entrant, race
-from ..tuning.recording.growth_rules import Beam, OptTree, Talon
-from ..tuning.recording.recipe import CHILDREN, Recipe, Rule, recipe_of
+from ..tuning.recording.growth_rules import Beam
+from ..tuning.recording.recipe import CHILDREN, Recipe, recipe_of, rule_of
 from ..tuning.recording.record import record_prompts
 from ..tuning.recording.traces import trace_of
 from ..tuning.request import Identities, ProfileRequest
@@ -41,10 +34,15 @@ from .records import CellOutcome, Row
 
 GENERATED, OTHERS = 8, 16  # requests that `transformers.generate` and the defaults decode, or twice a batch
 SLOTS = 32  # sequences decoded at once where they do not influence each other
-GROWN = ConfidentChainPolicy | Eagle2Policy | TalonPolicy | OptTreePolicy | CastPolicy  # need more than roots
 DEFAULT_CHAIN = ChainPolicy(length=4)
-DEFAULT_TREE = Eagle2Policy()  # 60 tokens, depth 7, top 10
-COPIES = (("prompt lookup", TRANSFORMERS_LOOKUP), ("SuffixDecoding", SUFFIX_DECODING))  # where no model drafts
+DEFAULTS: tuple[tuple[str, TreePolicy], ...] = (
+    ("chain of 4", DEFAULT_CHAIN),
+    *((("EAGLE-2 default", made("eagle2")),) if "eagle2" in REGISTRY else ()),  # 60 tokens, depth 7, top 10
+)
+COPIES: tuple[tuple[str, TreePolicy], ...] = (  # where no model drafts
+    ("prompt lookup", TRANSFORMERS_LOOKUP),
+    *((("SuffixDecoding", made("suffix-tree")),) if "suffix-tree" in REGISTRY else ()),
+)
 PLAIN, CHAIN, TREE, PLAN, GENERATE = "plain", "chain of 4", "EAGLE-2 default", "spectune plan", "transformers.generate"
 
 
@@ -61,7 +59,7 @@ def contestants(plan: Plan, cell: PlanCell, inputs: PlanInputs) -> list[Contesta
     """Return plain decoding, two defaults (of a draft model, else of copying) and the plan's choice, predicted."""
     known = [*cell.drafters, *(name for name, _ in plan.drafters)]
     drafter = next((name for name in known if name != LOOKUP), LOOKUP)
-    defaults = COPIES if drafter == LOOKUP else ((CHAIN, DEFAULT_CHAIN), (TREE, DEFAULT_TREE))
+    defaults = COPIES if drafter == LOOKUP else DEFAULTS
     place = Cell(batch=cell.batch, context=cell.context)
     found = [Contestant(name=PLAIN, setup=plain_setup(cell), predicted_tokens_per_s=cell.plain.tokens_per_s)]
     found += [_default(name, policy, drafter, inputs, place) for name, policy in defaults]
@@ -150,7 +148,7 @@ class Counter:
         drafters = []
         for drafter in inputs.drafters:
             grown = {policy: run for (policy, name, _), run in self._runs.items() if name == drafter.name}
-            visited = [run.visited() for policy, run in grown.items() if isinstance(policy, GROWN)]
+            visited = [run.visited() for policy, run in grown.items() if rule_of(policy) is not None]
             places = [sorted({t for run in visited for t in run[text]}) for text in range(len(texts))]
             model = self._family.drafters[drafter.name]
             prompts = record_prompts(model, texts, recipe_for(list(grown)), places)
@@ -170,7 +168,7 @@ class Counter:
         )
 
     def _slots(self, setup: RoundSetup, batch: int) -> int:
-        if isinstance(setup.policy, CastPolicy):
+        if setup.policy.is_of_one_cell:
             return batch
         return min(SLOTS, len(self._requests))
 
@@ -195,27 +193,17 @@ def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
 
     What CAST expands in a batch depends on who runs together, so all beams are recorded beside its own tree.
     """
-    casts = tuple(policy for policy in policies if isinstance(policy, CastPolicy))
+    rules = {policy: rule for policy in policies if (rule := rule_of(policy)) is not None}
+    casts = [rule for policy, rule in rules.items() if policy.is_of_one_cell]
     forwards: dict[int, int] = {}
-    for policy in policies:
-        if isinstance(policy, Eagle2Policy | ConfidentChainPolicy):
-            width = policy.top_k if isinstance(policy, Eagle2Policy) else 1
-            forwards[width] = max(forwards.get(width, 1), policy.draft_forwards)
+    for rule in rules.values():
+        if isinstance(rule, Beam):
+            forwards[rule.width] = max(forwards.get(rule.width, 1), rule.forwards)
     beams = tuple(Beam(width=width, forwards=layers) for width, layers in sorted(forwards.items()))
     known = recipe_of("standard", casts).rules if casts else ()
-    own = (*beams, *(rule for policy in policies if (rule := _own_rule(policy)) is not None))
-    rules = (*known, *(rule for rule in own if rule not in known))
-    return Recipe(children=max(CHILDREN, *(rule.children for rule in rules), 1), rules=rules)
-
-
-def _own_rule(policy: TreePolicy) -> Rule | None:
-    if isinstance(policy, TalonPolicy):
-        return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
-    if isinstance(policy, OptTreePolicy):
-        return OptTree(
-            nodes=policy.nodes, least_gain=policy.least_gain, max_depth=policy.max_depth, children=policy.children
-        )
-    return None
+    own = (*beams, *(rule for rule in rules.values() if not isinstance(rule, Beam) and rule not in casts))
+    every = (*known, *(rule for rule in own if rule not in known))
+    return Recipe(children=max(CHILDREN, *(rule.children for rule in every), 1), rules=every)
 
 
 def rows_of_cell(

@@ -17,7 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..planner.inputs import LOOKUP
-from ..planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, SuffixPolicy, TreePolicy
+from ..planner.strategies import TreePolicy
+from ..planner.strategies.base import made
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.plain import PlainPolicy
 from ..profiler.device import detect
 from ..profiler.remembered import cache_folder
 from ..runtime.models.loading import load_tokenizer
@@ -66,12 +69,12 @@ def decode_a_little(models: Models, dtype: str, setups: Sequence[RoundSetup]) ->
 
 
 def _setups(models: Models) -> list[RoundSetup]:
-    drafted: list[TreePolicy] = [ChainPolicy(length=2), Eagle2Policy(verify_tokens=6, depth=1, top_k=2)]
+    drafted: list[TreePolicy] = [ChainPolicy(length=2), made("eagle2", verify_tokens=6, depth=1, top_k=2)]
     model = next(iter(models.drafters), None)
     return [
         RoundSetup(policy=PlainPolicy(), drafter=None),
         *(RoundSetup(policy=policy, drafter=model) for policy in drafted if model),
-        RoundSetup(policy=SuffixPolicy(), drafter=LOOKUP),
+        RoundSetup(policy=made("suffix"), drafter=LOOKUP),
     ]
 
 

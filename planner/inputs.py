@@ -14,8 +14,8 @@ from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
-from .policies.stack import JOINT, LOOKUP
-from .replay.recorded import Text, texts_of
+from .records.recording import Text, texts_of
+from .strategies.stack import JOINT, LOOKUP
 
 __all__ = [
     "BLOCK",

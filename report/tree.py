@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..planner.growth.extent import fixed_tree
-from ..planner.growth.tree import TokenTree
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.policies.labels import name_of
+from ..planner.records.tree import TokenTree
+from ..planner.strategies.base import name_of
 from .axis import Axis, axis_of_steps
 from .figure import Dot, Line, Mark, Note, Panel, Side
 
@@ -45,7 +44,7 @@ def drawn_trees(plan: Plan) -> DrawnTrees:
     """Return the trees of a plan, each policy once; without those whose shape is neither fixed nor known."""
     found: list[list[PlanCell]] = []
     for cell in plan.cells:
-        if cell.drafter is None or (cell.shape is None and fixed_tree(cell.policy) is None):
+        if cell.drafter is None or (cell.shape is None and cell.policy.fixed_tree is None):
             continue
         same = next((cells for cells in found if _is_same(cells[0], cell)), None)
         if same is None:
@@ -58,7 +57,7 @@ def drawn_trees(plan: Plan) -> DrawnTrees:
 
 def tree_panel(tree: DrawnTree) -> Panel:
     """Return the panel of a tree, depth from left to right."""
-    fixed = fixed_tree(tree.cell.policy)
+    fixed = tree.cell.policy.fixed_tree
     return _mean_panel(tree) if fixed is None else _fixed_panel(tree, fixed)
 
 

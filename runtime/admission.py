@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from ..planner.replay.slots import Slots
+from ..planner.records.slots import Slots
 from .cache import KeyValueCache
 from .drafting import Drafting
 from .draws import draw, require_numbers

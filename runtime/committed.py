@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.growth.draft import DraftBatch
 from ..planner.kernels.arrays import Ints
+from ..planner.records.draft import DraftBatch
 from .cache import Kept
 from .kernels.trees import walk, whole
 from .lossy import Gates

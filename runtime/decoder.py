@@ -12,7 +12,7 @@ from collections.abc import Sequence as Many
 import torch
 
 from ..errors import RequestError
-from ..planner.growth.draft import DraftBatch
+from ..planner.records.draft import DraftBatch
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit, commit_drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Many
 
-from ..planner.growth.draft import DraftBatch
+from ..planner.records.draft import DraftBatch
 from .drafters.lookup import roots_of
 from .drafters.protocol import CopiesPrefix, Drafter, ReadsAlong, asked_of
 from .faults import MOST_FAULTS, PATIENCE, Fault, is_out_of_memory, reason_of, require_sound

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import ModelError, NoRoomError
-from ..planner.growth.draft import DraftBatch
+from ..planner.records.draft import DraftBatch
 from .kernels.trees import ASKEW, EARLY, FOREIGN, SOUND, flaw_of, whole
 from .reason import reason_of as reason_of  # what this module is asked for besides
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
+from ..planner.records.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from ..errors import DeviceError, ModelError
 from ..planner.inputs import LOOKUP
-from ..planner.policies import StackPolicy, TreePolicy, drafting
-from ..planner.text.texts import load_kernels
+from ..planner.strategies import TreePolicy, drafting
+from ..planner.strategies.stack import StackPolicy
+from ..planner.strategies.texts import load_kernels
 from .decoder import Decoder
 from .drafters.head import model_drafter
 from .drafters.hybrid import HybridDrafter

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RequestError
-from ..planner.text.image_ids import IMAGE_IDS
+from ..planner.records.image_ids import IMAGE_IDS
 
 Pixels: TypeAlias = NDArray[np.uint8]
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..planner.growth.room import masked_tokens
+from ..planner.records.room import masked_tokens
 from ..profiler.records.role import CAPTURED
 from .kernels.trees import pack, place_and_show, place_layer, uncover, whole
 from .models.arena import Arena

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 
 from torch import Tensor
 
-from ..planner.policies import FlyPolicy, LossyPolicy, PadPolicy
+from ..planner.lossy.run import LossyWay
 from .cache import KeyValueCache
 from .feature_cache import FeatureCache
 from .lossy import Gates, accept_loosely
@@ -22,7 +22,7 @@ class LossyRound:
 
     def __init__(
         self,
-        policy: LossyPolicy,
+        policy: LossyWay,
         judges: Mapping[str, PivotJudge],
         *,
         logits: Tensor,
@@ -46,9 +46,9 @@ class LossyRound:
     ) -> tuple[Acceptance, Gates]:
         """Return the accepted part of one sequence's chain, and the gates it met; see `accept_loosely`."""
         policy, scores = self._policy, self._scores[slot]
-        if isinstance(policy, FlyPolicy):
+        if policy.kind == "lossy-fly":
             return accept_loosely(tokens, parents, size, draws, rule=policy.rule, scores=scores, stop=stop)
-        assert isinstance(policy, PadPolicy), f"no rule is known for {policy}"
+        assert policy.kind == "lossy-pad", f"no rule is known for {policy}"
         judge = self._judges[policy.classifier.name]
         assert isinstance(self._cache, FeatureCache), "a policy without its hidden states was refused"
         states = states_of(self._cache, judge.reads, slot, self._contexts[slot], len(scores))
@@ -59,12 +59,12 @@ class LossyRound:
 
 
 def refusal(
-    policy: LossyPolicy, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
+    policy: LossyWay, judges: Mapping[str, PivotJudge], cache: KeyValueCache, *, is_allowed: bool
 ) -> str | None:
     """Return why a lossy policy's rounds must be verified losslessly; None where they need not."""
     if not is_allowed:
         return REFUSED
-    if not isinstance(policy, PadPolicy):
+    if policy.kind != "lossy-pad":
         return None
     judge = judges.get(policy.classifier.name)
     if judge is None:

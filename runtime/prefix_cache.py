@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..planner.kernels.arrays import Ints
-from ..planner.text.image_ids import IMAGE_IDS
+from ..planner.records.image_ids import IMAGE_IDS
 
 LEAST = 16  # tokens that are worth a copy: a forward reads as many beside others at little cost
 

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import RequestError
-from ..planner.text.image_ids import IMAGE_IDS
+from ..planner.records.image_ids import IMAGE_IDS
 from ..profiler.prompts import Message, Prompt
 from .ends import own_ends, special_ends
 from .generation import GenerationSettings

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Many
 from torch import Tensor
 
 from ..errors import ModelError
-from ..planner.growth.draft import DraftBatch
+from ..planner.records.draft import DraftBatch
 from .cache import KeyValueCache
 from .drafters.protocol import Drafter, LeavesStates
 from .models.forward import CausalModel, ForwardInput, LeftStates, Resuming

@@ -11,7 +11,10 @@ from dataclasses import replace
 
 from ..planner.inputs import LOOKUP
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.policies import HybridPolicy, StackPolicy, TextPolicy, drafting
+from ..planner.strategies import drafting
+from ..planner.strategies.hybrid import HybridPolicy
+from ..planner.strategies.stack import StackPolicy
+from ..planner.strategies.text import TextPolicy
 from .choice import Choice
 from .setup import RoundSetup
 from .substitutes import alternative_setup, can_run, models_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..planner.growth.room import most_drafted
 from ..planner.plans.plan import PlanCell
-from ..planner.policies import LossyPolicy, PadPolicy, PlainPolicy, TreePolicy
+from ..planner.strategies import TreePolicy
+from ..planner.strategies.lossy import LossyPolicy
+from ..planner.strategies.plain import PlainPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class RoundSetup:
     @property
     def classifier(self) -> str | None:
         """Name of its pivot classifier, if any."""
-        return self.policy.classifier.name if isinstance(self.policy, PadPolicy) else None
+        return self.policy.classifier.name if self.policy.kind == "lossy-pad" else None
 
     @property
     def plain(self) -> RoundSetup:
@@ -64,7 +65,7 @@ PLAIN = RoundSetup(policy=PlainPolicy())
 
 def draft_room(setups: Sequence[RoundSetup], batch: int | None = None) -> int:
     """Return the cache positions that rounds need behind the text; `batch` None, if unknown, may need many more."""
-    return 1 + max(max(most_drafted(setup.policy, batch), setup.most_tokens) for setup in setups)
+    return 1 + max(max(setup.policy.draft_room(batch), setup.most_tokens) for setup in setups)
 
 
 def always(setup: RoundSetup) -> Schedule:

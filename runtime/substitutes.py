@@ -7,8 +7,11 @@ from dataclasses import replace
 
 from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
-from ..planner.policies import PlainPolicy, ResumedPolicy, StackPolicy, TextPolicy, TreePolicy, drafting
-from ..planner.policies.labels import name_of
+from ..planner.strategies import TreePolicy, drafting
+from ..planner.strategies.base import name_of
+from ..planner.strategies.plain import PlainPolicy
+from ..planner.strategies.stack import StackPolicy
+from ..planner.strategies.text import TextPolicy
 from .choice import Choice, plainly
 from .ladder import in_short
 from .setup import RoundSetup, draft_room, setup_of
@@ -103,7 +106,7 @@ def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
 
     Verifications from an exit's states and whole ones have different padding; only that of a root alone is common.
     """
-    is_alike = isinstance(policy, ResumedPolicy) == isinstance(cell.policy, ResumedPolicy)
+    is_alike = policy.kind == "resumed" == cell.policy.kind == "resumed"
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 
 

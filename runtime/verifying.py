@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
-from ..planner.growth.draft import DraftBatch
-from ..planner.growth.room import deepest
-from ..planner.policies import LossyPolicy, ResumedPolicy
-from ..planner.policies.labels import name_of
+from ..planner.lossy.run import LossyWay
+from ..planner.records.draft import DraftBatch
+from ..planner.strategies.base import name_of
+from ..planner.strategies.lossy import LossyPolicy
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
@@ -65,7 +65,7 @@ class Verifying:
             self._faults.append(Fault(drafter=None, reason=reason_of(error), is_memory=True))
         return self._verify_tree(batch, roots_of(len(batch)), 1, setup)
 
-    def _loosely(self, setup: RoundSetup) -> LossyPolicy | None:
+    def _loosely(self, setup: RoundSetup) -> LossyWay | None:
         """Return the lossy policy of a round, None where it is lossless or has to be."""
         policy = setup.policy
         if not isinstance(policy, LossyPolicy):
@@ -78,7 +78,7 @@ class Verifying:
 
     def _left(self, batch: Many[Sequence], draft: DraftBatch, fed: int, setup: RoundSetup) -> LeftStates | None:
         """Return the states from which a verification continues; None where all layers read all nodes."""
-        if not isinstance(setup.policy, ResumedPolicy) or not draft.widths:
+        if setup.policy.kind != "resumed" or not draft.widths:
             return None
         try:
             return states_left(self._target, self._drafters[setup.drafter or ""], batch, draft, fed)
@@ -93,7 +93,7 @@ class Verifying:
         draft: DraftBatch,
         fed: int,
         setup: RoundSetup,
-        lossy: LossyPolicy | None = None,
+        lossy: LossyWay | None = None,
     ) -> Committed:
         trees = FedTrees(batch, draft, fed)
         self._cache.require(max(trees.contexts) + fed)
@@ -136,7 +136,7 @@ class Verifying:
         kind = kind_of(requests)
         if kind is None:
             return None
-        most = min(max(deepest(setup.policy), 1), fed - 1)  # 1: of padding
+        most = min(max(setup.policy.bounds.depth, 1), fed - 1)  # 1: of padding
         if draft.depths.max() > most:  # of trees that come from elsewhere
             most = fed - 1
         key = kind, most, len(batch)

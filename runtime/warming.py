@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ..planner.growth.room import READ_TOGETHER, deepest
-from ..planner.policies import HybridPolicy, PlainPolicy, drafting
+from ..planner.records.draft import ROOT_TOKEN, DraftBatch
+from ..planner.records.room import READ_TOGETHER
+from ..planner.strategies import drafting
+from ..planner.strategies.hybrid import HybridPolicy
 from .decoder import Decoder
 from .faults import Fault
-from .growth.captured import FIXED
 from .requests import Request
 from .setup import RoundSetup
 
@@ -84,14 +84,14 @@ class WarmUp:
 
     def _verify_sizes(self, setup: RoundSetup, batch: int) -> None:
         most = setup.policy.max_verify_tokens
-        sizes = (most,) if isinstance(setup.policy, (*FIXED, PlainPolicy)) else range(1, most + 1)
+        sizes = (most,) if setup.policy.source == "none" or setup.policy.is_of_one_size else range(1, most + 1)
         for tokens in {setup.padded(tokens): tokens for tokens in sizes}.values():
             self._fill(batch)
             self._verify(tokens, batch, setup)
 
     def _verify(self, tokens: int, batch: int, setup: RoundSetup) -> None:
         """Verify trees of so many tokens, no deeper than a setup's: deeper ones draw more."""
-        self._decoder.verify(_trees(tokens, max(deepest(setup.policy), 1), batch), setup)
+        self._decoder.verify(_trees(tokens, max(setup.policy.bounds.depth, 1), batch), setup)
         self._note(())
         self.rounds += 1
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.search.static_tree import NestedTrees, nested_trees
+from spectune.planner.records.best_trees import NestedTrees, nested_trees
+from spectune.planner.records.tree import TokenTree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import TreePolicy
+from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth import captured
 from spectune.runtime.growth.captured import CapturedGrowth

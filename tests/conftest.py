@@ -6,13 +6,10 @@ import gc
 import os
 import sys
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-
-import spectune
 
 from .sqlite_schema import statements_of
 from .thinning import thin_out
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 MOST_WORKERS = 8
-KERNELS = ("planner/kernels", "runtime/kernels", "runtime/models/kernels")
 SLOWEST = (  # files in which something takes more than 5 s at once
     *("test_cli_edge", "test_cli_images", "test_cli_jobs", "test_cli_train", "test_db_restart"),
     *("test_demo_real", "test_demo_story", "test_goldens"),
@@ -41,10 +37,9 @@ settings.load_profile("spectune")  # another by --hypothesis-profile
 @pytest.fixture(autouse=True, scope="session")
 def _machine_code_kept_for_the_next_run() -> None:
     """Settle where kernels are kept before a test gives its commands a cache folder that is theirs alone."""
-    from spectune.planner.kernels.compiled import kernel_cache  # behind OMP_NUM_THREADS: it loads NumPy
+    from spectune.planner.kernels.compiled import kernels_folder  # behind OMP_NUM_THREADS: it loads NumPy
 
-    for folder in KERNELS:
-        kernel_cache(Path(spectune.__file__).parent / folder)
+    kernels_folder()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    DraftedPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 THRESHOLDS = st.one_of(st.just(0.0), st.floats(0.0, 0.3), st.floats(0.0, 8.0))
@@ -70,7 +68,7 @@ def cast_policies(draw: st.DrawFn) -> CastPolicy:
     )
 
 
-DRAWN: dict[str, st.SearchStrategy[DraftedPolicy]] = {
+DRAWN: dict[str, st.SearchStrategy[TreePolicy]] = {
     "chain": st.builds(ChainPolicy, length=st.integers(1, 6)),
     "confident-chain": st.builds(ConfidentChainPolicy, length=st.integers(1, 6), confidence=SHARES),
     "static": static_policies(),

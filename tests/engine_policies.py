@@ -6,27 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
 from spectune.planner.plans.provenance import SurfaceSource
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.engines.setting import DrafterForm, EngineDrafter
 
 from .plans import PLAIN_PROMISE, plain_cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import MeasuredEngine
 from spectune.runtime.engines.setting import EngineDrafter

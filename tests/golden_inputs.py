@@ -25,11 +25,11 @@ from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import Quality
 from spectune.planner.lossy.run import LossyRun, LossyWay
-from spectune.planner.policies import ChainPolicy, StackPolicy
-from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.policies.pad import PadPolicy
-from spectune.planner.policies.stack import stack_name
-from spectune.planner.text.frozen import FrozenTable
+from spectune.planner.records.frozen_table import FrozenTable
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.pad import PadPolicy
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead

@@ -14,39 +14,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spectune.planner.engines.mapped_ngrams import mapped_walk
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.tree import TokenTree
+from spectune.planner.engines.whole_ngrams import whole_ngram_results
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    DraftedPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.hybrid import ElsePolicy
-from spectune.planner.replay.positions import PositionResults
-from spectune.planner.replay.recorded import RecordedScorer, Rows, rows_of
+from spectune.planner.lockstep import Replay
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import Recorded, RecordedScorer, Rows, rows_of
+from spectune.planner.records.results import PositionResults
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.replay.replay import Replay
-from spectune.planner.search.candidates import drafted, resumed, textual
-from spectune.planner.stacks.search import StackSearch
-from spectune.planner.text.hybrid import hybrids
-from spectune.planner.text.whole_ngrams import whole_ngram_results
+from spectune.planner.search.candidates import drafted, textual
+from spectune.planner.search.stack_search import StackSearch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import Limits, grow
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy, hybrids
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 from .golden_inputs import TABLE, lossy_runs, made, recorded
@@ -72,7 +67,7 @@ ELSE: tuple[ElsePolicy, ...] = (
     StaticPolicy(tree=TREE),
     Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
 )
-DRAFTED: tuple[DraftedPolicy, ...] = (
+DRAFTED: tuple[TreePolicy, ...] = (
     ChainPolicy(length=1),
     ChainPolicy(length=4),
     ConfidentChainPolicy(length=5, confidence=0.3),
@@ -217,18 +212,17 @@ def sweeps_of(rehearsal: Rehearsal) -> Json:
 
 def text_sweep(rehearsal: Rehearsal) -> Iterator[tuple[TreePolicy, PositionResults]]:
     """Yield the grids that need no model."""
-    for one in textual(rehearsal.inputs.texts, rehearsal.rows, MOST_TOKENS, (TABLE,)):
+    texts = Recorded(texts=rehearsal.inputs.texts, rows=rehearsal.rows)
+    for one in textual(texts, Limits(most_tokens=MOST_TOKENS, tables=(TABLE,))):
         yield one.policy, one.results
 
 
 def drafter_sweep(rehearsal: Rehearsal, name: str) -> Iterator[tuple[TreePolicy, PositionResults]]:
     """Yield the grids of one drafter."""
     recording = rehearsal.recording(name)
-    for one in drafted(recording, MOST_TOKENS):
+    resumes = rehearsal.inputs.drafter(name).resume is not None
+    for one in drafted(Recorded.by(recording), Limits(most_tokens=MOST_TOKENS, resumes=resumes)):
         yield one.policy, one.results
-    if rehearsal.inputs.drafter(name).resume is not None:
-        for one in resumed(recording, MOST_TOKENS):
-            yield one.policy, one.results
     yield from hybrids(recording, ELSE, MOST_TOKENS)
 
 

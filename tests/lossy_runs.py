@@ -13,9 +13,9 @@ from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import Quality
 from spectune.planner.lossy.run import LossyRun
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.policies.pad import PadPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.pad import PadPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.prediction import ErrorParts, Prediction
 from spectune.planner.plans.provenance import Provenance
-from spectune.planner.policies import PlainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 
 from .synthetic import DEVICE, TARGET
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.plans.plan import Alternative, Lead, Plan, PlanCell, PublishedPrice
 from spectune.planner.plans.prediction import ErrorParts, Prediction
 from spectune.planner.plans.provenance import Provenance
-from spectune.planner.policies import PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
 from spectune.planner.reasons.sensitivity import outlook_of
+from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.host_line import HostLine
 
 from .synthetic import DEVICE, TARGET, model

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spectune.errors import PlanError
-from spectune.planner.growth.tree import TokenTree
+from spectune.planner.records.tree import TokenTree
 
 from .best_trees import PricedTree
 

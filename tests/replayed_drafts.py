@@ -7,8 +7,12 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

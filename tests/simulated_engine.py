@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from spectune.planner.policies import LookupPolicy
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.engines.llama_cpp import LlamaCpp
 from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
 from spectune.runtime.engines.one_sequence import measurable

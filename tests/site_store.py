@@ -7,14 +7,15 @@ from dataclasses import replace
 
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
-from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.planner.plans.plan import Plan, PlanCell, PublishedPrice
 from spectune.planner.plans.provenance import SurfaceSource, TraceSource
 from spectune.planner.plans.validation import Validation, ValidationRow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy
+from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.measurement import Measurement

@@ -9,7 +9,7 @@ from functools import cache
 
 from transformers import PreTrainedModel
 
-from spectune.planner.policies.stack import StackPolicy, stack_name
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.demo.story import family_folder
 from spectune.errors import PlanError
-from spectune.planner.text.frozen import frozen_table
+from spectune.planner.records.frozen_table import frozen_table
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.tables import read_table, write_table
 

@@ -16,7 +16,7 @@ from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.engines.table import ENGINES
 
 from .engine_policies import POLICIES, cell_with, measured

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.cli.pace import Pace
-from spectune.planner.policies import PlainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, match_devices
 from spectune.runtime.choice import Choice, plainly
 from spectune.runtime.generation import Completion, GenerationSettings

@@ -13,7 +13,7 @@ from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 from .synthetic import DEVICE, model

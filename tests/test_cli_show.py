@@ -13,7 +13,7 @@ from spectune.cli import main
 from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import PublishedPrice
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.document import SurfaceDocument
 from spectune.profiler.records.surface import LatencySurface

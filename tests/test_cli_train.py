@@ -16,8 +16,8 @@ from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import Eagle2Policy
-from spectune.planner.policies.stack import JOINT
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.stack import JOINT
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.role import BLOCK, HEAD, SELF
 from spectune.runtime.decoder import Round

@@ -16,8 +16,8 @@ from spectune.errors import ModelError, TrainingError
 from spectune.planner.inputs import BLOCK, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import Eagle2Policy
-from spectune.planner.policies.stack import JOINT
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.stack import JOINT
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.surface import LatencySurface

@@ -25,9 +25,14 @@ from spectune.demo.contest import (
 from spectune.demo.records import DemoOutcome
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import CastPolicy, ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN as PLAINLY
@@ -92,7 +97,7 @@ def test_drafting_keeps_more_than_one_token_a_round() -> None:
 
 
 def test_chains_lookups_and_static_trees_need_only_the_roots() -> None:
-    policies = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
+    policies: list[TreePolicy] = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
     assert recipe_for(policies) == Recipe(rules=())
 
 

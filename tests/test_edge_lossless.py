@@ -12,8 +12,8 @@ import pytest
 from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.rounds import edge_rounds
 from spectune.planner.edge.setting import DeviceDrafting
-from spectune.planner.policies import ConfidentChainPolicy
-from spectune.planner.replay.recorded import recording_of
+from spectune.planner.records.recording import recording_of
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.edge import patience as edge_patience
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget

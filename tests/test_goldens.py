@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from spectune.planner.plans.document import plan_from_json, plan_to_json
-from spectune.planner.policies import POLICY_KINDS
+from spectune.planner.strategies import POLICY_KINDS
 
 from .golden_plans import ASKED
 from .goldens import DIGITS, GOLDENS, HERE, LIBRARIES, keep, kept, main, other_libraries, unlike

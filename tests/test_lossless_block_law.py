@@ -9,8 +9,9 @@ from functools import cache
 
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import StaticPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.lean import LeanModel

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import ChainPolicy, TreePolicy
-from spectune.planner.replay.acceptance import results_of
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.lockstep import replay_results
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
@@ -157,7 +158,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePol
         target, schedule = tapped_for(TARGET, [BLOCKS[kind]]), always(RoundSetup(policy=policy, drafter="it"))
         decoder = Decoder(target, {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
-        results = results_of(policy, recording_of(trace))  # type: ignore[arg-type]
+        results = results_of(policy, recording_of(trace))
         for length, live in drafter.drawn.items():
             place = length - len(request.prompt) - 1
             scorer = RecordedScorer(recording_of(trace), np.array([place]))
@@ -176,7 +177,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(kind: Kind, policy: TreePol
 def test_a_replay_counts_the_rounds_that_decoding_runs(kind: Kind, policy: TreePolicy) -> None:
     trace = trace_of(kind, recorded(kind, 0.0), 0.0)
     recording = recording_of(trace)
-    replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafter = BlockDrafter(BLOCKS[kind], slots=1, capacity=CAPACITY)
     schedule = always(RoundSetup(policy=policy, drafter="it"))
     asked = [request for request, _ in texts(0.0)]

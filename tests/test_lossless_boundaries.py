@@ -7,7 +7,8 @@ from functools import lru_cache
 import pytest
 
 from spectune.errors import RequestError
-from spectune.planner.policies import ChainPolicy, LookupPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.generic import GenericModel

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter

@@ -11,19 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
-from spectune.planner.replay.acceptance import results_of
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.lockstep import replay_results
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
@@ -202,7 +200,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, tempera
     for (request, text), prompt in zip(texts(temperature), recorded(temperature), strict=True):
         drafter, recording = Keeping(), recording_of(trace_of((prompt,), temperature))
         assert decoded_alone(drafter, request, policy) == text
-        results = results_of(policy, recording)  # type: ignore[arg-type]
+        results = results_of(policy, recording)
         for length, live in drafter.drawn.items():
             place = length - len(request.prompt) - 1
             scorer = RecordedScorer(recording, np.array([place]))
@@ -218,7 +216,7 @@ def test_a_replay_draws_the_trees_that_decoding_drew(policy: TreePolicy, tempera
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> None:
     recording = recording_of(trace_of(recorded(0.0), 0.0))
-    replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafters = {"it": ExitDrafter(EXIT, slots=1, capacity=CAPACITY)}
     asked = [request for request, _ in texts(0.0)]
     live = run(TARGET, asked, always(RoundSetup(policy=policy, drafter="it")), drafters, slots=1)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import Bools, Ints, ancestors, lay_out

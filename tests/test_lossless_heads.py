@@ -8,9 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.growth.grow import DraftBatch, grow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder

@@ -11,16 +11,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import RequestError
-from spectune.planner.growth.grow import DraftBatch
-from spectune.planner.policies import (
-    ChainPolicy,
-    HybridPolicy,
-    LookupPolicy,
-    ResumedPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.head import HeadDrafter

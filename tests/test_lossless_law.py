@@ -14,15 +14,13 @@ from scipy.stats import chi2
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime import committed as committed_module
 from spectune.runtime import draws as draws_module
 from spectune.runtime import verifying as verifying_module

@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import (
-    ChainPolicy,
-    HybridPolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter

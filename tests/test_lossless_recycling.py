@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.planner.replay.acceptance import results_of
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.lockstep import replay_results
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
@@ -215,7 +216,7 @@ def mistaken(policy: TreePolicy, temperature: float, made: type[Keeping] = Keepi
         schedule = always(RoundSetup(policy=policy, drafter="it"))
         decoder = Decoder(tapped_for(TARGET, [HEAD]), {"it": drafter}, schedule, slots=1, capacity=CAPACITY)
         assert decoded_alone(decoder, request) == text
-        results = results_of(policy, recording)  # type: ignore[arg-type]
+        results = results_of(policy, recording)
         for length, live in drafter.drawn.items():
             place = length - len(request.prompt) - 1
             scorer = RecordedScorer(recording, np.array([place]))
@@ -245,7 +246,7 @@ def test_learning_from_rejected_nodes_would_not_replay() -> None:
 @pytest.mark.parametrize("policy", REPLAYED, ids=str)
 def test_a_replay_counts_the_rounds_that_decoding_runs(policy: TreePolicy) -> None:
     recording = recording_of(trace_of("r", recorded(0.0), 0.0))
-    replay = replay_results(results_of(policy, recording), recording.rows, 1)  # type: ignore[arg-type]
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)
     drafter = RecyclingDrafter(HEAD, slots=1, capacity=CAPACITY)
     schedule = always(RoundSetup(policy=policy, drafter="it"))
     asked = [request for request, _ in texts(0.0)]

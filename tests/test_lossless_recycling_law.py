@@ -9,8 +9,9 @@ from functools import cache
 
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import StaticPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.drafters.recycling import RecyclingDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for

@@ -11,11 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.grow import DraftBatch
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
-from spectune.planner.replay.acceptance import results_of
-from spectune.planner.replay.recorded import recording_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.lockstep import replay_results
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.exit import ExitDrafter

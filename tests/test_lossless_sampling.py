@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter

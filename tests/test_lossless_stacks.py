@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from spectune.planner.policies.stack import StackPolicy, stack_name
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel

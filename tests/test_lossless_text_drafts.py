@@ -10,21 +10,18 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import (
-    CachebackPolicy,
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    TreePolicy,
-)
-from spectune.planner.text.frozen import frozen_table
-from spectune.planner.text.tree import batch_of
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.frozen_table import frozen_table
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import batch_of
 from spectune.runtime import committed as committed_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
@@ -49,7 +46,7 @@ TARGET = LeanModel(LLAMA)
 FROZEN = frozen_table(
     np.random.default_rng(0).integers(0, 24, 400), leader_tokens=1, follower_tokens=3, leaders=20, followers=4
 )
-POLICIES: dict[str, TextPolicy] = {
+POLICIES: dict[str, TreePolicy] = {
     "first lookup": LookupPolicy(length=6, max_ngram=3, min_ngram=1, occurrence="first"),
     "suffix": SuffixPolicy(length=12),
     "last suffix": SuffixPolicy(length=5, factor=1, min_match=2, occurrence="last"),
@@ -210,7 +207,7 @@ def test_a_drafter_that_goes_on_drafts_as_a_fresh_one_does(name: str) -> None:
 class Watched(LookupDrafter):
     """Compares each of its drafts with those of a drafter that never saw the sequences before."""
 
-    def __init__(self, policy: TextPolicy) -> None:
+    def __init__(self, policy: TreePolicy) -> None:
         super().__init__()
         self.policy = policy
 

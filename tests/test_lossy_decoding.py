@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, StackPolicy
-from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.policies.lossy import LossyDraft
-from spectune.planner.policies.stack import stack_name
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.lossy import LossyDraft
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

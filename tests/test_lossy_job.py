@@ -20,8 +20,9 @@ from spectune.planner.lossy.quality import ends_with
 from spectune.planner.lossy.run import LossyRun
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, StackPolicy
-from spectune.planner.policies.fly import FlyPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, answers_of, read_prompts

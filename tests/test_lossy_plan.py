@@ -18,14 +18,15 @@ from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.lossy.search import with_lossy_runs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan
-from spectune.planner.policies import ChainPolicy, policy_from_json, policy_to_json
-from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
 from spectune.tuning.request import PlanRequest
 
 from .lossy_runs import LENGTH, QUALITY, WAY, made_inputs, made_run, of_loss

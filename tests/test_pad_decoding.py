@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from spectune.planner.lossy.pad import PadRule
-from spectune.planner.policies import ChainPolicy, StackPolicy
-from spectune.planner.policies.lossy import LossyDraft
-from spectune.planner.policies.pad import PadPolicy
-from spectune.planner.policies.stack import stack_name
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lossy import LossyDraft
+from spectune.planner.strategies.pad import PadPolicy
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

@@ -22,11 +22,12 @@ from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.lossy.search import with_lossy_runs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, Plan
-from spectune.planner.policies import ChainPolicy, LossyPolicy
-from spectune.planner.policies.pad import PadPolicy
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lossy import LossyPolicy
+from spectune.planner.strategies.pad import PadPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt

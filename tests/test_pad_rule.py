@@ -11,8 +11,11 @@ import torch
 
 from spectune.errors import PlanError
 from spectune.planner.lossy.pad import PadRule, expected_accepted
-from spectune.planner.policies import ChainPolicy, StackPolicy, drafting, policy_from_json, policy_to_json
-from spectune.planner.policies.pad import PadPolicy, classifiers_of
+from spectune.planner.strategies import drafting, policy_from_json, policy_to_json
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lossy import classifiers_of
+from spectune.planner.strategies.pad import PadPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.models.pivots import features_of
 
 from .lossy_rules import pad_accept

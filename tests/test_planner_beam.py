@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.beam import (
+from spectune.planner.kernels.beam import choose
+from spectune.planner.records.candidates import (
     MANY,
     all_scores,
     best_candidates,
@@ -17,7 +18,6 @@ from spectune.planner.growth.beam import (
     ragged_tree_of,
     tree_of,
 )
-from spectune.planner.kernels.beam import choose
 
 from .toy_drafter import drafted_paths, toy_scorer
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import DrafterInputs
-from spectune.planner.policies import StaticPolicy
+from spectune.planner.lockstep import Replay
 from spectune.planner.pricing.bounds import Bound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
-from spectune.planner.replay.acceptance import UNKNOWN, path_ranks, rank_results
-from spectune.planner.replay.positions import grown_results, same_everywhere
-from spectune.planner.replay.recorded import Recording, recording_of
-from spectune.planner.replay.replay import Replay
-from spectune.planner.search.candidates import acceptance_by_depth
+from spectune.planner.records.recording import UNKNOWN, Recording, path_ranks, recording_of
+from spectune.planner.records.results import same_everywhere
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.grown import grown_results
+from spectune.planner.strategies.static import StaticPolicy, acceptance_by_depth
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.surface import LatencySurface
 
@@ -100,7 +100,7 @@ def test_a_recording_tells_how_many_layers_a_block_has() -> None:
 def test_a_static_tree_on_recorded_paths_is_the_tree_grown_there(tree: TokenTree) -> None:
     recording, _ = recorded(exact=False)
     policy = StaticPolicy(tree=tree)
-    walked, grown = rank_results(policy, recording), grown_results(policy, recording)
+    walked, grown = results_of(policy, recording), grown_results(policy, recording)
     rows = recording.rows.left > 0
     assert not walked.censored[rows].any() and (walked.accepted[rows] > 1).any()
     np.testing.assert_array_equal(
@@ -112,7 +112,7 @@ def test_a_static_tree_on_recorded_paths_is_the_tree_grown_there(tree: TokenTree
 def test_a_path_that_was_not_recorded_is_censored_where_the_tree_goes_on_from_it() -> None:
     shallow, _ = recorded(exact=False, depth=0)
     flat = TokenTree(parents=(-1, 0, 0), ranks=(0, 0, 1))
-    deep, wide = (rank_results(StaticPolicy(tree=tree), shallow) for tree in (TREES[0], flat))
+    deep, wide = (results_of(StaticPolicy(tree=tree), shallow) for tree in (TREES[0], flat))
     first = path_ranks(shallow, 1)[:, 0]
     goes_on = (first == 0) & (shallow.rows.left > 1)
     assert goes_on.any() and np.array_equal(deep.censored, goes_on) and not wide.censored.any()

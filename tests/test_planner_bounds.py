@@ -10,33 +10,25 @@ import numpy as np
 import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.stack import model_of
+from spectune.planner.lockstep import replay_results
 from spectune.planner.pricing.bounds import bound_of, most_tokens_per_round
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
-from spectune.planner.replay.acceptance import (
-    PositionResults,
-    confident_chain_results,
-    eagle2_results,
-    lookup_results,
-    opt_tree_results,
-    plain_results,
-    rank_results,
-    talon_results,
-)
-from spectune.planner.replay.recorded import Recording, Rows, Text, recording_of, rows_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.records.recording import Recording, Rows, Text, recording_of, rows_of
+from spectune.planner.records.results import PositionResults
 from spectune.planner.search.candidate import candidate_of, times_of
 from spectune.planner.search.contest import Contest
 from spectune.planner.search.objective import LatencyBound
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy, confident_chain_results
+from spectune.planner.strategies.eagle2 import eagle2_results
+from spectune.planner.strategies.lookup import LookupPolicy, lookup_results
+from spectune.planner.strategies.opt_tree import OptTreePolicy, opt_tree_results
+from spectune.planner.strategies.plain import PlainPolicy, plain_results
+from spectune.planner.strategies.stack import model_of
+from spectune.planner.strategies.talon import talon_results
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 
@@ -60,7 +52,7 @@ def contenders(found: PlanInputs) -> list[tuple[TreePolicy, str | None, Position
     return [
         (PlainPolicy(), None, plain_results(rows)),
         *((policy, LOOKUP, results) for policy, results in lookup_results(found.texts, 2, 1, [1, 3])),
-        *((policy, "small", rank_results(policy, recording)) for policy in chains),
+        *((policy, "small", results_of(policy, recording)) for policy in chains),
         *((policy, "small", results) for policy, results in drafted(recording)),
     ]
 
@@ -108,7 +100,7 @@ def test_the_most_tokens_of_plain_decoding_is_one() -> None:
 def test_the_most_tokens_of_a_perfect_chain_is_its_length_and_one() -> None:
     found = made(1.0)
     rows, policy = rows_of(found.texts), ChainPolicy(length=1)
-    perfect = most_tokens_per_round(rank_results(policy, recording_of(found.drafters[0].trace)), rows)
+    perfect = most_tokens_per_round(results_of(policy, recording_of(found.drafters[0].trace)), rows)
     rounds = np.ceil(rows.left[rows.starts] / 2).sum()
     assert perfect == pytest.approx(rows.left[rows.starts].sum() / rounds)
 
@@ -144,7 +136,7 @@ def test_a_hopeless_policy_is_pruned_and_counted() -> None:
     contest, rows = contest_of(found), rows_of(found.texts)
     results = plain_results(rows)
     contest.enter(PlainPolicy(), None, replay_results(results, rows, 3))
-    chain = rank_results(ChainPolicy(length=3), recording_of(found.drafters[0].trace))
+    chain = results_of(ChainPolicy(length=3), recording_of(found.drafters[0].trace))
     contest.enter(ChainPolicy(length=1), "small", replay_results(chain, rows, 3))  # one of its kind is known
     slow = replace(bound_of(chain, rows), most_tokens=0.1)
     assert not contest.can_matter(ChainPolicy(length=3), "small", slow)

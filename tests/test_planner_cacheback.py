@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.policies import CachebackPolicy
-from spectune.planner.policies.text import HOPS
-from spectune.planner.replay.recorded import Text
-from spectune.planner.text.cacheback import CachebackText, chances_of
-from spectune.planner.text.results import calibrated
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy, CachebackText, calibrated, chances_of
 
 from .test_planner_suffix import paths_of
 from .text_oracles import Path, SlowTable, slow_cacheback
@@ -41,7 +38,7 @@ def policies(draw: st.DrawFn) -> CachebackPolicy:
 def text_of(tokens: list[int], policy: CachebackPolicy) -> CachebackText:
     """Return the text's table, read at once."""
     text = CachebackText(policy)
-    text.read(tokens)
+    text.draft(policy, tokens)
     return text
 
 
@@ -61,10 +58,10 @@ def test_tokens_one_by_one_and_in_pieces_fill_the_same_table(pieces: list[list[i
     tokens = [token for piece in pieces for token in piece]
     text = text_of([], policy)
     for piece in pieces:
-        text.read(piece)
+        text.draft(policy, piece)
     one_by_one = text_of([], policy)
     for token in tokens:
-        one_by_one.read([token])
+        one_by_one.draft(policy, [token])
     assert paths_of(text.draft(policy)) == paths_of(one_by_one.draft(policy)) == drafted(tokens, policy)
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import CastPolicy, Eagle2Policy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer

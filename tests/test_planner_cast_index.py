@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.cast import select_max_valid_index
+from spectune.planner.strategies.cast_growth import select_max_valid_index
 
 from .cost_curves import KINDS, CurveKind, random_costs, random_utilities
 

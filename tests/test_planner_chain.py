@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.draft import Bools, DraftBatch
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy
+from spectune.planner.records.draft import Bools, DraftBatch
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

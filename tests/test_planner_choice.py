@@ -8,25 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.prediction import ErrorParts
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.estimate import of_few, relative_error, resampled_rates, resampling_weights
+from spectune.planner.records.crossfit import EVERYWHERE
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.choice import Field, ballot_of
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.crossfit import EVERYWHERE
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.planned import alternatives
 from spectune.planner.search.promise import Promise, SurfaceErrors
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 
 from .lossy_runs import WAY
 from .priced_cells import costs

@@ -12,13 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 
 import pytest
 
 from spectune.planner.kernels import compiled as compiled_module
 from spectune.planner.kernels.compiled import Kernel, compiled, kernel_cache
-from spectune.planner.policies import LookupPolicy
-from spectune.planner.text.texts import load_kernels
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.texts import load_kernels
 
 from .fresh_process import exit_of
 
@@ -30,7 +31,7 @@ def loaded():
     # What kernels have been called with so far; those that others call have become numba's own.
     found = {}
     for name, module in list(sys.modules.items()):
-        if name.startswith("spectune.") and ".kernels." in name:
+        if name.startswith("spectune."):
             for function in vars(module).values():
                 made = function._machine_code if isinstance(function, Kernel) else function
                 if hasattr(made, "signatures"):
@@ -38,9 +39,9 @@ def loaded():
     return sum(found.values())
 """
 TEXTS = """
-from spectune.planner.policies import *
-from spectune.planner.text.state import TextState
-from spectune.planner.text.texts import Texts, load_kernels
+from spectune.planner.strategies import *
+from spectune.planner.strategies.texts import TextState
+from spectune.planner.strategies.texts import Texts, load_kernels
 
 policies = (
     LookupPolicy(length=4),
@@ -66,7 +67,7 @@ sys.exit(0 if (0 < known == loaded()) else 3)
 TREES = """
 import numpy as np
 import torch
-from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.faults import require_sound
 from spectune.runtime.fed_trees import FedTrees, prepare
 from spectune.runtime.layout import Masks
@@ -89,9 +90,9 @@ sys.exit(0 if (0 < known == loaded()) else 3)
 ROUNDS = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import HybridPolicy, StaticPolicy, SuffixPolicy
-from spectune.planner.text.texts import load_kernels
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import HybridPolicy, StaticPolicy, SuffixPolicy
+from spectune.planner.strategies.texts import load_kernels
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
@@ -183,7 +184,7 @@ def test_threads_compile_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tm
     compiling: list[int] = []
     most: list[int] = []
 
-    def slow_cache(sources: Path) -> str:
+    def slow_cache(key: str) -> str:
         compiling.append(1)
         most.append(len(compiling))
         time.sleep(0.05)
@@ -217,26 +218,45 @@ def test_a_kernel_that_numba_cannot_keep_runs_all_the_same(says: str, monkeypatc
 
 def test_tests_keep_machine_code_where_the_next_run_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path))
-    root = Path(compiled_module.__file__).parents[2]
-    files = [file for floor in ("planner", "runtime") for file in (root / floor).rglob("*.py")]
-    folders = {file.parent for file in files if "\n@compiled" in file.read_text()}
-    assert len(folders) > 1 and not [folder for folder in folders if str(tmp_path) in str(kernel_cache(folder))]
+    assert str(tmp_path) not in str(kernel_cache(quarter.key))
 
 
-def test_an_edit_of_a_helper_in_another_folder_is_an_edit_of_its_callers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(compiled_module, "PACKAGE", tmp_path)
-    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))
-    callers, helpers = tmp_path / "floor" / "room" / "kernels", tmp_path / "floor" / "kernels"
-    found = []
-    for text in ("1", "1", "2"):
-        for folder in (callers, helpers):
-            folder.mkdir(parents=True, exist_ok=True)
-        (callers / "caller.py").write_text("0")
-        (helpers / "helper.py").write_text(text)
-        found.append(kernel_cache.__wrapped__(callers))
-    assert found[0] == found[1] != found[2]
+CALLER = """
+from typing import NamedTuple
+
+MOST = {most}
+
+
+class Pair(NamedTuple):
+    first: {kind}
+
+
+@compiled
+def helper(number):
+    return number + {added}
+
+
+@compiled
+def caller(number):
+    return Pair(helper(number)).first + MOST
+"""
+
+
+def key_of(most: int = 3, kind: str = "int", added: int = 1) -> str:
+    names: dict[str, Any] = {"compiled": compiled, "__name__": "made"}
+    exec(CALLER.format(most=most, kind=kind, added=added), names)
+    found: str = names["caller"].key
+    return found
+
+
+@pytest.mark.parametrize("change", [{"most": 4}, {"kind": "float"}, {"added": 2}])
+def test_an_edit_of_what_a_kernel_calls_or_reads_is_an_edit_of_it(change: dict[str, Any]) -> None:
+    assert key_of() == key_of() != key_of(**change)
+
+
+def test_a_key_stays_when_what_is_called_is_machine_code_already() -> None:
+    before = eighth.key
+    assert quarter(2.0) == 0.5 and eighth.key == before
 
 
 SHARING = """

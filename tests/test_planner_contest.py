@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spectune.planner.policies import ChainPolicy, TreePolicy
-from spectune.planner.replay.replay import Replay
+from spectune.planner.lockstep import Replay
+from spectune.planner.records.crossfit import EVERYWHERE, texts_of_half
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.crossfit import EVERYWHERE, texts_of_half
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
 
 from .priced_cells import costs, priced
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.context import quantised_context
+from spectune.planner.strategies.cast import quantised_context
 
 CONTEXTS, STEPS, POINTS = st.integers(0, 5000), st.integers(1, 300), st.integers(1, 12)
 

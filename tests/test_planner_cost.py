@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError, PlanError
-from spectune.planner.growth.room import READ_TOGETHER
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, HybridPolicy, SuffixPolicy, SuffixTreePolicy
+from spectune.planner.lockstep import Replay
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.pricing.fed import captured_size
 from spectune.planner.pricing.table import cost_table
-from spectune.planner.replay.replay import Replay
+from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.search.candidate import times_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.records.host_line import HostLine
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

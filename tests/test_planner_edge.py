@@ -13,11 +13,11 @@ from spectune.errors import PlanError
 from spectune.planner.edge.costs import ServerCosts, server_batches, server_costs
 from spectune.planner.edge.forecast import EdgeForecast, forecast
 from spectune.planner.edge.rounds import EdgeRounds, edge_rounds
-from spectune.planner.edge.search import DEFAULT, EdgeSearch
+from spectune.planner.edge.search import EdgeSearch
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
-from spectune.planner.policies import ConfidentChainPolicy
-from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.records.recording import Recording, recording_of
 from spectune.planner.search.contest import MOST_CENSORED
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .synthetic import Language, SkilledDrafter, inputs, overhead, record, surface, texts
@@ -259,7 +259,7 @@ def test_chains_longer_than_was_priced_do_not_compete() -> None:
         (lambda: EdgeDevice(draft_ms=1.0, rtt_ms=-1.0), "in 0 to 100000 ms, got 1.0 and -1.0"),
         (lambda: BatchRule(size=0), "at least 1"),
         (lambda: BatchRule(wait_ms=float("nan")), "at least 0"),
-        (lambda: replace(DEFAULT, ahead=-1), "0..64"),
+        (lambda: DeviceDrafting(ahead=-1), "0..64"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(make: Callable[[], object], message: str) -> None:

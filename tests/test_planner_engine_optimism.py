@@ -13,7 +13,8 @@ from spectune.planner.engines import choice
 from spectune.planner.engines.choice import EngineInputs, Offer, best_of, sure_of
 from spectune.planner.engines.costs import RoundCost
 from spectune.planner.engines.walk import Walk
-from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 
 TEXTS, TOKENS, WAYS = 24, 96.0, 20
 Floats = NDArray[np.float64]

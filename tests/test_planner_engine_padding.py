@@ -9,8 +9,9 @@ import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, offers_at, walks_of
 from spectune.planner.inputs import LOOKUP
-from spectune.planner.policies import LookupPolicy, PlainPolicy
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 
 RNG = np.random.default_rng(3)
 TEXTS = tuple(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from spectune.planner.lockstep import Replay
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.role import require_role
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts

@@ -11,19 +11,19 @@ import pytest
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
 from spectune.planner.pricing.cells import Cell, cells_of, cells_that_run
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.published.rules import published_defaults, unpriceable_defaults
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
+from spectune.planner.search.published import published_defaults, unpriceable_defaults
 from spectune.planner.search.search import solve
 from spectune.planner.search.searched import Searcher
+from spectune.planner.search.stack_forecast import hierarchy_inputs, stack_forecast
+from spectune.planner.search.stack_search import stacks_of
 from spectune.planner.search.studies import studies_in_memory
-from spectune.planner.stacks.forecast import hierarchy_inputs, stack_forecast
-from spectune.planner.stacks.search import stacks_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface

@@ -13,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.policies import CachebackPolicy, policy_from_json, policy_to_json
-from spectune.planner.policies.text import HOPS
-from spectune.planner.replay.recorded import Text
-from spectune.planner.search.crossfit import EVERYWHERE
-from spectune.planner.text.cacheback import chances_of
-from spectune.planner.text.candidates import text_drafted
-from spectune.planner.text.frozen import MOST_NUMBERS, FrozenTable, frozen_table, packed_table
-from spectune.planner.text.results import calibrated, text_results
-from spectune.planner.text.state import TextState
+from spectune.planner.records.crossfit import EVERYWHERE
+from spectune.planner.records.frozen_table import MOST_NUMBERS, FrozenTable, frozen_table, packed_table
+from spectune.planner.records.recording import Recorded, Text, rows_of
+from spectune.planner.search.candidates import textual
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.base import Limits
+from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy, calibrated, chances_of
+from spectune.planner.strategies.texts import TextState
 
 from .test_planner_cacheback import drafted
 from .text_oracles import Path, frozen_followers, slow_cacheback
@@ -116,7 +115,7 @@ def test_a_policy_comes_whole_out_of_its_json(policy: CachebackPolicy) -> None:
 @given(st.lists(st.integers(0, 3), min_size=4, max_size=24), policies())
 def test_the_replay_accepts_what_the_drafts_have_right(tokens: list[int], policy: CachebackPolicy) -> None:
     text = Text(prompt=tuple(tokens[:2]), continuation=tuple(tokens[2:]))
-    found = text_results(policy, [text])
+    found = policy.results_in([text])
     state = TextState()
     for row in range(len(text.continuation) - 1):
         now = len(text.prompt) + 1 + row
@@ -192,7 +191,9 @@ def test_a_frozen_table_competes_behind_the_texts_own_and_calibrated_on_each_hal
     texts = [Text(prompt=(7, 1), continuation=(1, 7, 2, 2, 7, 1)) for _ in range(4)]
     entered = [
         (policy.frozen, bool(policy.chances), half)
-        for policy, _, half in text_drafted(texts, 16, (TABLE,))
+        for policy, _, half in textual(
+            Recorded(texts=tuple(texts), rows=rows_of(texts)), Limits(most_tokens=16, tables=(TABLE,))
+        )
         if isinstance(policy, CachebackPolicy)
     ]
     assert {(is_learned, half) for frozen, is_learned, half in entered if frozen == TABLE} == {

@@ -8,22 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import Ints
-from spectune.planner.growth.grow import Children, DraftBatch, grow
-from spectune.planner.growth.room import most_drafted
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import Children, DraftBatch, Ints
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 
 from .toy_drafter import ToyDrafter, ToyScorer, drafted_paths, toy_scorer
 
@@ -88,7 +85,7 @@ def test_plain_decoding_never_asks_the_drafter() -> None:
 
 
 def test_a_lookup_is_not_grown_with_a_drafter() -> None:
-    with pytest.raises(PlanError, match="TextState"):
+    with pytest.raises(PlanError, match="one scorer"):
         grow(LookupPolicy(length=4), toy_scorer(1), 1)
 
 
@@ -196,7 +193,7 @@ def test_no_draft_exceeds_what_its_policy_promises(policy: TreePolicy, seeds: li
     draft = grow(policy, scorer, len(seeds))
     assert draft.sizes.max() <= policy.max_verify_tokens
     assert draft.widths == tuple(scorer.widths) and len(draft.widths) <= policy.draft_forwards
-    assert sum(draft.widths[1:]) <= most_drafted(policy, len(seeds)) <= most_drafted(policy)
+    assert sum(draft.widths[1:]) <= policy.draft_room(len(seeds)) <= policy.draft_room()
 
 
 @given(POLICIES, SEEDS, LEVELS)

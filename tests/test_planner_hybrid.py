@@ -9,28 +9,22 @@ from functools import cache
 import numpy as np
 import pytest
 
-from spectune.planner.growth.extent import Extent, extent_of
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-    policy_from_json,
-    policy_to_json,
-)
+from spectune.planner.lockstep import replay_results
 from spectune.planner.pricing.cells import Cell
-from spectune.planner.replay.acceptance import rank_results, text_results
-from spectune.planner.replay.recorded import Recording, recording_of
+from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
+from spectune.planner.records.recording import Recording, recording_of
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.replay.replay import replay_results
-from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import ELSE_LENGTHS, price, price_all
-from spectune.planner.text.hybrid import hybrid_results, hybrids
+from spectune.planner.strategies import TreePolicy, policy_from_json, policy_to_json
+from spectune.planner.strategies.base import Bounds, results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy, hybrid_results, hybrids
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 
 from .slow_decoder import Pair
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record
@@ -63,7 +57,7 @@ def recorded() -> tuple[list[Pair], Recording]:
 def decoded(policy: HybridPolicy, pairs: list[Pair], recording: Recording) -> list[tuple[int, int, int]]:
     """Decode text by text at batch 1: tokens kept, tokens verified and tokens the model reads first, 0 where none."""
     rounds, row = [], 0
-    own = rank_results(CHAIN, recording)
+    own = results_of(CHAIN, recording)
     for prompt, continuation in pairs:
         text, now, unread = prompt + continuation, len(prompt) + 1, 1
         while now < len(text):
@@ -90,8 +84,8 @@ def slow_copies(text: Sequence[int], policy: SuffixPolicy | SuffixTreePolicy) ->
 @pytest.mark.parametrize("policy", [HYBRIDS[0], HYBRIDS[3]], ids=lambda policy: policy.code)
 def test_rounds_are_those_of_decoding_text_by_text(policy: HybridPolicy) -> None:
     pairs, recording = recorded()
-    texts = text_results(policy.text, recording.texts)
-    replay = replay_results(hybrid_results(texts, rank_results(CHAIN, recording)), recording.rows, 1)
+    texts = policy.text.results_in(recording.texts)
+    replay = replay_results(hybrid_results(texts, results_of(CHAIN, recording)), recording.rows, 1)
     ran = replay.widths[:, 0] > 0
     found = zip(replay.kept[:, 0].tolist(), replay.nodes.tolist(), (replay.catch_up * ran).tolist(), strict=True)
     rounds = decoded(policy, pairs, recording)
@@ -102,7 +96,7 @@ def test_rounds_are_those_of_decoding_text_by_text(policy: HybridPolicy) -> None
 
 def test_the_text_drafts_where_the_match_is_long_enough_and_only_there() -> None:
     pairs, recording = recorded()
-    results = hybrid_results(text_results(HYBRIDS[0].text, recording.texts), rank_results(CHAIN, recording))
+    results = hybrid_results(HYBRIDS[0].text.results_in(recording.texts), results_of(CHAIN, recording))
     prompt, continuation = pairs[0]
     for now in range(1, len(continuation)):
         has_match = longest_match(prompt + continuation[:now]) >= 3
@@ -115,8 +109,8 @@ def test_a_hybrid_comes_back_from_json_bit_for_bit(policy: TreePolicy) -> None:
 
 
 def test_a_hybrid_is_as_deep_and_large_as_the_larger_of_both() -> None:
-    assert extent_of(HYBRIDS[0]) == Extent(depth=6, width=1, tokens=7)
-    assert extent_of(HYBRIDS[2]) == Extent(depth=9, width=2, tokens=10)
+    assert HYBRIDS[0].bounds == Bounds(depth=6, width=1, tokens=7)
+    assert HYBRIDS[2].bounds == Bounds(depth=9, width=2, tokens=10)
 
 
 def test_a_drafter_that_runs_in_few_rounds_is_charged_for_these_alone() -> None:
@@ -170,5 +164,5 @@ def test_every_tree_of_the_grid_may_be_copied() -> None:
 def test_every_hybrid_of_the_grid_has_the_results_it_has_alone() -> None:
     _, recording = recorded()
     for policy, results in list(hybrids(recording, [CHAIN], 33))[::5]:
-        alone = hybrid_results(text_results(policy.text, recording.texts), rank_results(CHAIN, recording))
+        alone = hybrid_results(policy.text.results_in(recording.texts), results_of(CHAIN, recording))
         assert np.array_equal(results.accepted, alone.accepted) and np.array_equal(results.sizes, alone.sizes)

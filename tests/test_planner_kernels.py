@@ -18,30 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    DraftedPolicy,
-    Eagle2Policy,
-    OptTreePolicy,
-    StaticPolicy,
-    TalonPolicy,
-)
-from spectune.planner.replay.acceptance import (
-    PositionResults,
-    confident_chain_results,
-    eagle2_results,
-    lookup_results,
-    opt_tree_results,
-    results_of,
-    talon_results,
-)
-from spectune.planner.replay.positions import StatelessPolicy
-from spectune.planner.replay.recorded import RecordedScorer, Recording, Text, recording_of
-from spectune.planner.replay.replay import replay_grown, replay_results
-from spectune.planner.text.lookup import Occurrence, find_continuation
+from spectune.planner.lockstep import replay_results
+from spectune.planner.records.recording import RecordedScorer, Recording, Text, recording_of
+from spectune.planner.records.results import PositionResults
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy, confident_chain_results
+from spectune.planner.strategies.eagle2 import Eagle2Policy, eagle2_results
+from spectune.planner.strategies.grown import replay_grown
+from spectune.planner.strategies.lookup import Occurrence, find_continuation, lookup_results
+from spectune.planner.strategies.opt_tree import OptTreePolicy, opt_tree_results
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy, talon_results
 
 from .synthetic import Best, Language, Nodes, SkilledDrafter, every_node, record, texts
 
@@ -95,7 +85,7 @@ class Grown:
 
 
 @cache
-def grown(policy: DraftedPolicy, recording: Recording) -> list[Grown]:
+def grown(policy: TreePolicy, recording: Recording) -> list[Grown]:
     """Return the trees at all positions, each grown alone."""
     found = []
     for row in np.flatnonzero(recording.rows.left):
@@ -121,7 +111,7 @@ def swept(results: PositionResults, recording: Recording) -> list[Grown]:
     ]
 
 
-Swept = Iterator[tuple[DraftedPolicy, PositionResults]]
+Swept = Iterator[tuple[TreePolicy, PositionResults]]
 
 
 def beams(recording: Recording) -> Swept:
@@ -148,7 +138,7 @@ def doubtful_chains(recording: Recording) -> Swept:
     return confident_chain_results(recording, [1, 3, 5], [0.0, 0.2, 0.37, 0.6])
 
 
-POLICIES: list[StatelessPolicy] = [
+POLICIES: list[TreePolicy] = [
     ChainPolicy(length=3),
     ConfidentChainPolicy(length=4, confidence=0.3),
     StaticPolicy(tree=TokenTree(parents=(-1, 0, 0, 1, 1, 3), ranks=(0, 0, 2, 0, 1, 0))),
@@ -210,14 +200,14 @@ def test_a_sweep_of_a_trace_that_is_not_prefix_exact_equals_every_tree_grown_alo
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
-def test_any_stateless_policy_has_results(policy: StatelessPolicy) -> None:
+def test_any_stateless_policy_has_results(policy: TreePolicy) -> None:
     for recorded in (whole(2), whole(3)):
         assert swept(results_of(policy, recorded), recorded) == grown(policy, recorded)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("batch", range(1, 6))
-def test_a_compiled_walk_replays_what_is_grown_round_by_round(policy: StatelessPolicy, batch: int) -> None:
+def test_a_compiled_walk_replays_what_is_grown_round_by_round(policy: TreePolicy, batch: int) -> None:
     fast = replay_results(results_of(policy, whole(3)), whole(3).rows, batch)
     slow = replay_grown(policy, whole(3), batch)
     for name in ("contexts", "nodes", "catch_up", "texts", "kept"):
@@ -257,5 +247,5 @@ def test_every_lookup_finds_what_the_search_of_one_text_finds(
 
 
 def test_importing_the_kernels_loads_no_compiler(tmp_path: Path) -> None:
-    code = "import sys, spectune.planner.replay.replay, spectune.planner.kernels.cast; sys.exit('numba' in sys.modules)"
+    code = "import sys, spectune.planner.lockstep, spectune.planner.strategies; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 0

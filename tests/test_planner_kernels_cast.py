@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.policies import CastPolicy
-from spectune.planner.replay.replay import Replay, replay_cast, replay_grown
+from spectune.planner.lockstep import Replay
+from spectune.planner.strategies.cast import CastPolicy, replay_cast
+from spectune.planner.strategies.grown import replay_grown
 from spectune.profiler.records.calibration import SurvivalCurve
 
 from .test_planner_kernels import CHILDREN, SEEDS, truncated, whole

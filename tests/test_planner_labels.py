@@ -6,29 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.document import plan_from_json
 from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.planner.plans.promised import is_promised, own_observations
-from spectune.planner.policies import (
-    CachebackPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.labels import name_of
 from spectune.planner.reasons.explain import explain_plan
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 
 PLAN = Path(__file__).parent / "data" / "v0320424" / "plan.json"
 CHAIN, COPIES = ChainPolicy(length=3), SuffixPolicy(length=40)

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from spectune.errors import PlanError
-from spectune.planner.policies import LookupPolicy
-from spectune.planner.text.lookup import Occurrence, find_continuation
-from spectune.planner.text.searched import FIRST_ROOM, LookupText
+from spectune.planner.strategies.lookup import FIRST_ROOM, LookupPolicy, LookupText, Occurrence, find_continuation
 
 
 def test_the_longest_ngram_goes_first() -> None:

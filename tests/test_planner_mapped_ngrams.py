@@ -10,11 +10,10 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.engines.choice import source_of
 from spectune.planner.engines.mapped_ngrams import NgramMap, mapped_walk
-from spectune.planner.policies import LookupPolicy
-from spectune.planner.policies.stack import LOOKUP
-from spectune.planner.replay.recorded import Text
-from spectune.planner.text.lookup import find_continuation
-from spectune.planner.text.state import TextState
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.lookup import LookupPolicy, find_continuation
+from spectune.planner.strategies.stack import LOOKUP
+from spectune.planner.strategies.texts import TextState
 
 
 class SearchedMap:

@@ -11,7 +11,6 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
-from spectune.planner.growth.room import READ_TOGETHER, widest_layer
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.memory.drafting import PIECE
@@ -26,20 +25,19 @@ from spectune.planner.memory.footprint import (
 )
 from spectune.planner.memory.load import Load, load_of
 from spectune.planner.memory.peak import memory_bytes, peak_bytes, plan_bytes, workspace_bytes
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    SuffixPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.fly import FlyPolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.origin import _note_of_memory
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import PREFILL_TOKENS
@@ -137,7 +135,7 @@ def test_no_forward_of_a_drafter_is_wider_than_the_widest_layer(kind: str, on_de
     drafter = drafter_for(kind, LeanModel(perturbed(llama, 0.06)), 3, on_device=on_device)
     schedule, drafters = drafting(kind, drafter)
     done = run(LeanModel(llama), random_requests(7, tokens=16, temperature=0.8), schedule, drafters)
-    assert max((width for one in done.rounds for width in one.widths), default=0) <= widest_layer(POLICIES[kind])
+    assert max((width for one in done.rounds for width in one.widths), default=0) <= POLICIES[kind].widest_layer
 
 
 class WatchedDrafter(ModelDrafter):

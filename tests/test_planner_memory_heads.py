@@ -21,8 +21,12 @@ from spectune.planner.memory.heads import FRAME_GROUPS, DrafterParts, footprint_
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.identity import identify
 from spectune.runtime.drafters.head import model_drafter

@@ -19,9 +19,12 @@ from spectune.planner.memory.eyesight import Eyesight
 from spectune.planner.memory.footprint import Footprint, footprint_of
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import peak_bytes
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of

@@ -10,31 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.on_gpu import LATE, copied_on_gpu, fixed_widths, most_widths, widths_on_gpu
-from spectune.planner.growth.room import deepest
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import LATE, grow, widths_on_gpu
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.growth.grow import grow_on_device
 
 from .drawn_policies import DRAWN
@@ -71,7 +66,7 @@ def test_they_are_those_of_trees_that_grow_as_tensors(
     mine, reference = (RestrictedScorer(seeds, vocabulary=16, levels=None, floor=None) for _ in range(2))
     ran = grow_on_device(policy, DeviceToyScorer(mine, is_told=is_told), len(seeds)).widths
     needed = grow(policy, reference, len(seeds)).widths
-    most = most_widths(policy) or needed
+    most = policy.score_widths or needed
     assert ran == (most[: len(needed)] if is_told else most)
     if needed:
         late, whole = (widths_on_gpu(policy, np.array([needed]), is_captured=way)[0] for way in (False, True))
@@ -123,10 +118,10 @@ def test_rounds_of_captured_drafts_pay_for_all_layers(policy: TreePolicy, temper
         price(on("cuda", regime, temperature), cell, policy, "small") for regime in ("eager", "cuda-graph")
     )
     replay = Rehearsal(on("cuda", "cuda-graph", temperature)).replay(policy, "small", 1)
-    below = sum(cost(width) for width in most_widths(policy)[1:])
+    below = sum(cost(width) for width in policy.score_widths[1:])
     spent = [cost(catch_up) + below for catch_up in replay.catch_up.tolist()]
     assert captured.draft_ms == pytest.approx(np.average(spent, weights=replay.counts.sum(axis=1)))
-    ends_late = len(most_widths(policy)) <= 2 + LATE  # whatever it needs, all of its forwards run anyway
+    ends_late = len(policy.score_widths) <= 2 + LATE  # whatever it needs, all of its forwards run anyway
     assert captured.draft_ms > eager.draft_ms or ends_late
 
 
@@ -135,7 +130,7 @@ def test_rounds_of_captured_drafts_pay_for_all_layers(policy: TreePolicy, temper
 def test_rounds_on_a_gpu_pay_for_what_runs_there(policy: TreePolicy, batch: int) -> None:
     cell = Cell(batch=batch, context=30)
     replay = Rehearsal(on("cpu")).replay(policy, "small", batch)
-    most = most_widths(policy)
+    most = policy.score_widths
     spent = []
     for catch_up, widths in zip(replay.catch_up.tolist(), replay.widths.tolist(), strict=True):
         ran = most[: sum(width > 0 for width in widths) + LATE]
@@ -168,7 +163,7 @@ def test_drafts_that_hang_on_no_score_are_as_wide_as_those_that_grow(
     policy: ElsePolicy,
 ) -> None:
     scorer = RestrictedScorer([1, 2], vocabulary=16, levels=None, floor=None)
-    assert fixed_widths(policy) == grow(policy, scorer, 2).widths
+    assert policy.widths == grow(policy, scorer, 2).widths
 
 
 @pytest.mark.parametrize(
@@ -185,7 +180,7 @@ def test_drafts_that_hang_on_no_score_are_as_wide_as_those_that_grow(
     ],
 )
 def test_what_is_copied_on_a_gpu(policy: TreePolicy, is_one: bool) -> None:
-    assert (copied_on_gpu(policy) is not None) == is_one
+    assert (policy.copied_on_gpu is not None) == is_one
 
 
 @pytest.mark.thinned
@@ -199,8 +194,8 @@ def test_rounds_that_copy_ahead_of_the_host_are_all_as_large_as_any(
 ) -> None:
     cell, captured = Cell(batch=batch, context=30), on("cuda", "cuda-graph")
     found = price(captured, cell, policy, "small")
-    widths = fixed_widths(policy.model) if isinstance(policy, HybridPolicy) else ()
-    spent = cost(1 + deepest(policy)) + sum(cost(width) for width in widths[1:]) if widths else 0.0
+    widths = policy.model.widths if isinstance(policy, HybridPolicy) else ()
+    spent = cost(1 + policy.bounds.depth) + sum(cost(width) for width in widths[1:]) if widths else 0.0
     assert found.draft_ms == pytest.approx(spent)
     run = found.run_tokens[policy.max_verify_tokens]
     assert found.verify_ms == pytest.approx(captured.verify.latency(batch, 30, run).ms)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import OptTreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.opt_tree import OptTreePolicy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.plans.document import plan_from_json, plan_to_json
-from spectune.planner.policies import ChainPolicy
 from spectune.planner.reasons.outlook import Outlook, Scenario
+from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.strategies.chain import ChainPolicy
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 

@@ -7,22 +7,18 @@ from collections.abc import Callable
 import pytest
 
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StaticPolicy,
-    TalonPolicy,
-    TreePolicy,
-    policy_from_json,
-    policy_to_json,
-)
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy, policy_from_json, policy_to_json
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 
 FORK = TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 1, 0))

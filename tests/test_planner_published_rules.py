@@ -11,36 +11,30 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from spectune.errors import PlanError
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TextPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
-from spectune.planner.published.rules import (
+from spectune.planner.search.published import published_defaults, unpriceable_defaults
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy, paper_cast
+from spectune.planner.strategies.chain import SGLANG_STANDALONE, ChainPolicy
+from spectune.planner.strategies.confident_chain import TRANSFORMERS, ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import (
     EAGLE,
     EAGLE_OF_TALON,
     SGLANG_LLAMA,
-    SGLANG_STANDALONE,
-    TRANSFORMERS,
+    Eagle2Policy,
     eagle_auto,
     eagle_total_tokens,
-    paper_cast,
-    published_defaults,
-    unpriceable_defaults,
 )
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.host_line import HostLine
 
 from .toy_drafter import ToyScorer, drafted_paths, toy_scorer

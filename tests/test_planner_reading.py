@@ -14,25 +14,23 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.reading import PromptReading, pays_from
-from spectune.planner.policies import (
-    ChainPolicy,
-    HybridPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.reading import ReadingCosts, decoded_tokens, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 from spectune.planner.replay.shortened import shortened
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.role import READ
 from spectune.profiler.records.surface import LatencySurface

@@ -8,26 +8,19 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TreePolicy,
-)
-from spectune.planner.replay.acceptance import (
-    PositionResults,
-    eagle2_results,
-    lookup_results,
-    plain_results,
-    rank_results,
-)
-from spectune.planner.replay.recorded import RecordedScorer, Recording, recording_of
-from spectune.planner.replay.replay import Replay, replay_grown, replay_results
+from spectune.planner.lockstep import Replay, replay_results
+from spectune.planner.records.recording import RecordedScorer, Recording, recording_of
+from spectune.planner.records.results import PositionResults
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow, results_of
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy, eagle2_results
+from spectune.planner.strategies.grown import replay_grown
+from spectune.planner.strategies.lookup import LookupPolicy, lookup_results
+from spectune.planner.strategies.plain import PlainPolicy, plain_results
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import MISS
 
 from .slow_decoder import Draw, Drawn, Log, Pair, Path, decode, drawing
@@ -102,7 +95,7 @@ def results(policy: TreePolicy, recording: Recording) -> PositionResults:
         case Eagle2Policy():
             return next(eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens]))[1]
         case ChainPolicy() | StaticPolicy():
-            return rank_results(policy, recording)
+            return results_of(policy, recording)
     raise AssertionError(policy)
 
 
@@ -137,7 +130,7 @@ def test_a_trace_that_is_not_prefix_exact_replays_on_its_expansions(policy: Chai
     language = Language(4)
     drafter, pairs = SkilledDrafter(language, skill=0.6), texts(language, 4, length_of)
     recording = recording_of(record(drafter, pairs, every_node(3, 3), prefix_exact=False))
-    replay = replay_results(rank_results(policy, recording), recording.rows, 1)
+    replay = replay_results(results_of(policy, recording), recording.rows, 1)
     assert_same_rounds(replay, decode(drawing(policy, drafter), pairs, 1))
 
 
@@ -156,21 +149,21 @@ def test_every_size_and_depth_of_a_beam_equals_the_tree_grown_alone(top_k: int) 
 def test_a_drafter_that_is_always_right_keeps_every_draft_and_one_more() -> None:
     language = Language(1)
     recording = recording_of(record(SkilledDrafter(language, 1.0), texts(language, 2, lambda i: 21), every_node(0, 3)))
-    replay = replay_results(rank_results(ChainPolicy(length=3), recording), recording.rows, 1)
+    replay = replay_results(results_of(ChainPolicy(length=3), recording), recording.rows, 1)
     assert set(replay.kept.ravel().tolist()) == {4}
 
 
 def test_a_drafter_that_is_never_right_keeps_one() -> None:
     language = Language(1)
     recording = recording_of(record(SkilledDrafter(language, 0.0), texts(language, 2, lambda i: 21), every_node(0, 3)))
-    replay = replay_results(rank_results(ChainPolicy(length=3), recording), recording.rows, 2)
+    replay = replay_results(results_of(ChainPolicy(length=3), recording), recording.rows, 2)
     assert set(replay.kept.ravel().tolist()) == {1}
 
 
 def test_tokens_add_up_to_the_whole_of_every_text_for_one_slot() -> None:
     language = Language(2)
     recording = recording_of(record(SkilledDrafter(language, 0.6), texts(language, 5, length_of), every_node(0, 3)))
-    replay = replay_results(rank_results(ChainPolicy(length=2), recording), recording.rows, 1)
+    replay = replay_results(results_of(ChainPolicy(length=2), recording), recording.rows, 1)
     by_text = np.bincount(replay.texts.ravel(), weights=replay.kept.ravel(), minlength=5)
     assert by_text.tolist() == [length_of(text) - 1 for text in range(5)]
 

@@ -7,22 +7,20 @@ from functools import cache
 import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import Staged, prices
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.extent import extent_of, fixed_tree
-from spectune.planner.growth.room import deepest, most_drafted, widest_layer
 from spectune.planner.inputs import PlanInputs, resumes_of
+from spectune.planner.lockstep import Replay
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, ResumedPolicy, drafting, policy_from_json, policy_to_json
-from spectune.planner.policies.labels import name_of
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.pricing.worth import DecisionWorth
 from spectune.planner.reasons.explain import explain_cell
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.replay.replay import Replay
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.price import price
 from spectune.planner.search.promise import SurfaceErrors
 from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import drafting, policy_from_json, policy_to_json
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.profiler.records.surface import LatencySurface
 
@@ -193,8 +193,8 @@ def test_timing_it_is_worth_most_where_it_decides() -> None:
 def test_its_bounds_are_the_chain_s() -> None:
     assert drafting(RESUMED) == CHAIN and policy_from_json(policy_to_json(RESUMED)) == RESUMED
     assert (RESUMED.draft_forwards, RESUMED.max_verify_tokens, RESUMED.is_coupled(3)) == (4, 5, False)
-    for asked in (extent_of, fixed_tree, most_drafted, widest_layer, deepest):
-        assert asked(RESUMED) == asked(CHAIN)
+    assert (RESUMED.bounds, RESUMED.fixed_tree) == (CHAIN.bounds, CHAIN.fixed_tree)
+    assert (RESUMED.draft_room(), RESUMED.widest_layer) == (CHAIN.draft_room(), CHAIN.widest_layer)
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spectune.planner.growth.draft import Children, Ints
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.room import READ_TOGETHER, most_drafted, most_unread
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import Children, Ints
+from spectune.planner.records.room import READ_TOGETHER
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 
 CAST = CastPolicy(
     breadth=0.0,
@@ -55,7 +53,7 @@ CAST = CastPolicy(
     ids=lambda value: value.label if not isinstance(value, int) else str(value),
 )
 def test_it_is_the_sum_of_the_widest_layers_below_the_root(policy: TreePolicy, alone: int, together: int) -> None:
-    assert (most_drafted(policy, 1), most_drafted(policy, 2)) == (alone, together)
+    assert (policy.draft_room(1), policy.draft_room(2)) == (alone, together)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_it_is_the_sum_of_the_widest_layers_below_the_root(policy: TreePolicy, a
 def test_a_drafter_reads_what_a_round_commits_and_a_hybrid_s_model_what_several_do(
     policy: TreePolicy, tokens: int
 ) -> None:
-    assert most_unread(policy) == tokens
+    assert policy.most_unread == tokens
 
 
 class Uneven:
@@ -97,6 +95,6 @@ class Uneven:
 def test_talons_of_one_batch_together_may_draft_far_more_than_one_and_never_more_than_told(rows: int) -> None:
     policy = TalonPolicy(nodes=14, gate=0.5, top_k=1, children=8)
     drafted = sum(grow(policy, Uneven(rows), rows).widths[1:])
-    assert most_drafted(policy, 1) == 12
-    assert drafted <= most_drafted(policy, rows) <= most_drafted(policy)
+    assert policy.draft_room(1) == 12
+    assert drafted <= policy.draft_room(rows) <= policy.draft_room()
     assert rows == 1 or drafted > 12

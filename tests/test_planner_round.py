@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from spectune.planner.lockstep import Replay
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.replay.replay import Replay
 from spectune.profiler.records.host_line import HostLine
 
 from .test_planner_cost import overhead, surface

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 
 from .slow_decoder import Pair, decode, drawing

@@ -9,16 +9,16 @@ import optuna
 import pytest
 
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.policies import CastPolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher
 from spectune.planner.search.studies import studies_in_memory
+from spectune.planner.strategies.cast import CastPolicy
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts
 

@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    ResumedPolicy,
-    StaticPolicy,
-    TreePolicy,
-)
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import Verification
 from spectune.planner.reasons.outlook import Outlook, Scenario
 from spectune.planner.reasons.sensitivity import outlook_of
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.host_line import HostLine
 
 from .priced_cells import BATCH, PLAIN, costs, priced

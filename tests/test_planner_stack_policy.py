@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import Children, Ints
-from spectune.planner.growth.extent import Extent, extent_of, fixed_tree
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.room import most_drafted
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import StackPolicy, policy_from_json, policy_to_json
-from spectune.planner.policies.stack import stack_name
+from spectune.planner.records.draft import Children, Ints
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.base import Bounds, grow
+from spectune.planner.strategies.stack import StackPolicy, stack_name
 
 from .plans import plan_of
 from .synthetic import model
@@ -65,13 +63,13 @@ def test_no_sequence_influences_anothers_chain() -> None:
 
 
 def test_a_batch_needs_room_where_rows_wait_for_each_other() -> None:
-    assert most_drafted(THREE, 1) == 6
-    assert most_drafted(THREE, 4) == most_drafted(THREE) == 2 * 6 + 2
+    assert THREE.draft_room(1) == 6
+    assert THREE.draft_room(4) == THREE.draft_room() == 2 * 6 + 2
 
 
 def test_a_stacks_trees_differ_from_round_to_round() -> None:
-    assert fixed_tree(THREE) is None
-    assert extent_of(LOOKED_UP) == Extent(depth=11, width=6, tokens=34)
+    assert THREE.fixed_tree is None
+    assert LOOKED_UP.bounds == Bounds(depth=11, width=6, tokens=34)
 
 
 class Nobody:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.hierarchy.latency import exact_latency
 from spectune.planner.hierarchy.records import Hierarchy, HierarchyInputs, Level, ModelCosts
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.policies import TreePolicy
-from spectune.planner.policies.stack import StackPolicy
-from spectune.planner.replay.recorded import Recording, recording_of
-from spectune.planner.stacks.replay import StackReplay, agreement_of, replay_stack
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.recording import Recording, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.stack_replay import StackReplay, agreement_of, replay_stack
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.runtime.decoder import Round
 from spectune.runtime.drafters.protocol import Drafter

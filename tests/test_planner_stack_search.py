@@ -13,16 +13,15 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
-from spectune.planner.policies import LookupPolicy, PlainPolicy, StackPolicy
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
+from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
-from spectune.planner.stacks.search import (
+from spectune.planner.search.stack_search import (
     BEST_OF_ALL,
     Prospect,
     StackSearch,
@@ -31,6 +30,9 @@ from spectune.planner.stacks.search import (
     stack_times,
     stacks_of,
 )
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
 from .synthetic import (

@@ -12,8 +12,8 @@ from spectune.planner.hierarchy.records import Hierarchy, Level
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts, cell_costs
-from spectune.planner.stacks.forecast import hierarchy_inputs, stack_forecast
-from spectune.planner.stacks.search import stacks_of
+from spectune.planner.search.stack_forecast import hierarchy_inputs, stack_forecast
+from spectune.planner.search.stack_search import stacks_of
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.profiler.records.role import HEAD

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.search.static_tree import nested_trees
+from spectune.planner.records.best_trees import nested_trees
+from spectune.planner.records.tree import TokenTree
 
 from .best_trees import best_static_tree, best_tree, best_tree_values, expected_tokens, layer_widths, values_of
 from .cost_curves import KINDS, CurveKind, random_costs

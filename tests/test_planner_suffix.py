@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.planner.policies import SuffixPolicy, SuffixTreePolicy
-from spectune.planner.text.suffix import SuffixText
-from spectune.planner.text.tree import TextTree
+from spectune.planner.strategies.automaton import SuffixText
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextTree
 
 from .text_oracles import Path, longest_match, slow_suffix, slow_suffix_tree
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import ChainPolicy, TalonPolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 
 from .toy_drafter import ToyDrafter, drafted_paths, toy_scorer
 

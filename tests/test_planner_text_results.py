@@ -6,28 +6,24 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError, SpectuneError
-from spectune.planner.growth.extent import extent_of
 from spectune.planner.inputs import LOOKUP, PlanInputs
+from spectune.planner.lockstep import replay_results
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import (
-    CachebackPolicy,
-    LookupPolicy,
-    PlainPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TextPolicy,
-    policy_from_json,
-    policy_to_json,
-)
 from spectune.planner.pricing.cells import cells_of
-from spectune.planner.replay.recorded import Text, rows_of
-from spectune.planner.replay.replay import replay_results
+from spectune.planner.records.recording import Recorded, Text, rows_of
 from spectune.planner.replay.visited import shape_of
+from spectune.planner.search.candidates import textual
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
-from spectune.planner.text.candidates import text_drafted
-from spectune.planner.text.results import calibrated, text_results
-from spectune.planner.text.state import TextState
+from spectune.planner.strategies import policy_from_json, policy_to_json
+from spectune.planner.strategies.base import Limits
+from spectune.planner.strategies.cacheback import CachebackPolicy, calibrated
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextPolicy
+from spectune.planner.strategies.texts import TextState
 
 from .synthetic import DEVICE, TARGET, overhead, surface
 
@@ -36,6 +32,7 @@ TEXTS = tuple(
     Text(prompt=tuple(RNG.integers(0, 5, 4 + i).tolist()), continuation=tuple(RNG.integers(0, 3, 20 + i).tolist()))
     for i in range(5)
 )
+RECORDED = Recorded(texts=TEXTS, rows=rows_of(TEXTS))
 TABLE = CachebackPolicy(leader_tokens=2, follower_tokens=2, leaders=6, followers=3, nodes=9)
 POLICIES: list[TextPolicy] = [
     LookupPolicy(length=4),
@@ -55,7 +52,7 @@ by_label = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy
 
 @by_label
 def test_every_position_has_the_tree_that_is_drafted_there(policy: TextPolicy) -> None:
-    results, row = text_results(policy, TEXTS), 0
+    results, row = policy.results_in(TEXTS), 0
     for text in TEXTS:
         tokens, state = text.prompt + text.continuation, TextState()
         for now in range(len(text.prompt) + 1, len(tokens)):
@@ -70,17 +67,17 @@ def test_every_position_has_the_tree_that_is_drafted_there(policy: TextPolicy) -
 
 
 def test_every_policy_of_the_grid_has_the_results_it_has_alone() -> None:
-    found = list(text_drafted(TEXTS, 33))
+    found = [one for one in textual(RECORDED, Limits(most_tokens=33)) if one.policy.source == "text"]
     assert len({policy for policy, _, _ in found}) > 500
     for policy, results, _ in found[::17]:
-        alone = text_results(policy, TEXTS)
+        alone = policy.results(RECORDED)
         assert results.accepted.tolist() == alone.accepted.tolist()
         assert results.sizes.tolist() == alone.sizes.tolist()
 
 
 @by_label
 def test_no_tree_is_larger_or_deeper_than_the_policy_says(policy: TextPolicy) -> None:
-    extent = extent_of(policy)
+    extent = policy.bounds
     for text in TEXTS:
         tree = TextState().draft(text.prompt + text.continuation, policy)
         assert tree.shape[1] <= extent.tokens == policy.max_verify_tokens and tree[2].max() <= extent.depth
@@ -89,7 +86,7 @@ def test_no_tree_is_larger_or_deeper_than_the_policy_says(policy: TextPolicy) ->
 @by_label
 def test_accepted_nodes_by_depth_are_the_rounds_tokens(policy: TextPolicy) -> None:
     shape = shape_of(policy, 1, texts=TEXTS)
-    replay = replay_results(text_results(policy, TEXTS), rows_of(TEXTS), 1)
+    replay = replay_results(policy.results_in(TEXTS), rows_of(TEXTS), 1)
     last_rounds = len(TEXTS) / replay.rounds  # those may accept all that is left, and then emit no token more
     assert sum(shape.reached) == pytest.approx(replay.tokens_per_round - 1, abs=last_rounds)
 
@@ -100,7 +97,7 @@ def test_a_policy_comes_back_from_json_bit_for_bit(policy: TextPolicy) -> None:
 
 
 def test_labels_of_the_grid_are_all_different_but_for_calibration() -> None:
-    found = [policy for policy, _, half in text_drafted(TEXTS, 33) if half < 1]
+    found = [policy for policy, _, half in textual(RECORDED, Limits(most_tokens=33)) if half < 1]
     assert len({policy.code for policy in found}) == len(found)
 
 

@@ -8,8 +8,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.text.tree import TextTree, batch_of, room_for_tree
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies.text import TextTree, batch_of, room_for_tree
 
 FORK = np.array([[-1, 5, 6, 7], [-1, 0, 0, 1], [0, 1, 1, 2]])
 CHAINS = [np.array([[-1, 4], [-1, 0], [0, 1]]), np.array([[-1, 4, 4, 9], [-1, 0, 1, 2], [0, 1, 2, 3]])]

@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import CachebackPolicy, LookupPolicy, SuffixPolicy, SuffixTreePolicy, TextPolicy
-from spectune.planner.text import texts as texts_module
-from spectune.planner.text.image_ids import IMAGE_IDS
-from spectune.planner.text.state import TextState
-from spectune.planner.text.texts import Texts
-from spectune.planner.text.tree import batch_of
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.strategies import texts as texts_module
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.text import TextPolicy, batch_of
+from spectune.planner.strategies.texts import Texts, TextState
 from spectune.runtime.faults import require_sound
 
 POLICIES: tuple[TextPolicy, ...] = (

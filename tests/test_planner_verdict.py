@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.policies.labels import name_of
 from spectune.planner.reasons.verdict import verdict_lines
+from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.chain import ChainPolicy
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 

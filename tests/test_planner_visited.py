@@ -8,25 +8,21 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.growth.extent import Extent, extent_of, fixed_tree
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.shape import ShapeFacts
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    DraftedPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    StaticPolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from spectune.planner.replay.recorded import RecordedScorer, recording_of, texts_of
+from spectune.planner.records.recording import RecordedScorer, recording_of, texts_of
+from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.visited import shape_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import Bounds, grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 
 from .synthetic import Language, SkilledDrafter, every_node, record, texts
 
@@ -48,7 +44,7 @@ CAST = CastPolicy(
     draft_cost_ms=(0.0, 1.0, 1.1, 1.2),
     verify_cost_ms=(0.0, *(8.0 + 0.2 * tokens for tokens in range(1, 9))),
 )
-DYNAMIC: list[DraftedPolicy] = [
+DYNAMIC: list[TreePolicy] = [
     Eagle2Policy(verify_tokens=8, depth=2, top_k=3),
     TalonPolicy(nodes=9, gate=0.2, top_k=3, children=3, max_depth=3),
     OptTreePolicy(nodes=7, least_gain=0.1, max_depth=3, children=3),
@@ -89,7 +85,7 @@ def test_a_fixed_tree_is_taken_where_its_paths_are_the_text() -> None:
 
 
 @pytest.mark.parametrize("policy", [ChainPolicy(length=3), StaticPolicy(tree=TREE)])
-def test_a_fixed_tree_grown_node_by_node_is_the_same(policy: DraftedPolicy) -> None:
+def test_a_fixed_tree_grown_node_by_node_is_the_same(policy: TreePolicy) -> None:
     grown = shape_of(policy, 1, texts=TEXTS, recording=replace(RECORDING, is_prefix_exact=False))
     direct = shape(policy)
     assert grown.verified == direct.verified
@@ -98,7 +94,7 @@ def test_a_fixed_tree_grown_node_by_node_is_the_same(policy: DraftedPolicy) -> N
 
 
 @pytest.mark.parametrize("policy", DYNAMIC, ids=lambda policy: policy.kind)
-def test_a_growing_tree_is_counted_at_every_position_its_rounds_visit(policy: DraftedPolicy) -> None:
+def test_a_growing_tree_is_counted_at_every_position_its_rounds_visit(policy: TreePolicy) -> None:
     verified, taken, rounds = np.zeros(4), np.zeros(4), 0
     for start, end in zip(RECORDING.rows.starts.tolist(), RECORDING.rows.ends.tolist(), strict=True):
         row = start
@@ -165,11 +161,11 @@ def test_a_drafted_policy_needs_its_recording() -> None:
     ],
 )
 def test_a_policy_s_trees_are_bounded(policy: TreePolicy, depth: int, width: int, tokens: int) -> None:
-    assert extent_of(policy) == Extent(depth=depth, width=width, tokens=tokens)
+    assert policy.bounds == Bounds(depth=depth, width=width, tokens=tokens)
 
 
 def test_a_chain_and_a_static_tree_are_the_same_in_every_round() -> None:
-    chain = fixed_tree(ChainPolicy(length=2))
+    chain = ChainPolicy(length=2).fixed_tree
     assert chain == TokenTree(parents=(-1, 0, 1), ranks=(0, 0, 0))
-    assert fixed_tree(StaticPolicy(tree=TREE)) is TREE
-    assert fixed_tree(Eagle2Policy()) is None
+    assert StaticPolicy(tree=TREE).fixed_tree is TREE
+    assert Eagle2Policy().fixed_tree is None

@@ -7,8 +7,8 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.engines.walk import walk
-from spectune.planner.replay.recorded import Text, rows_of
-from spectune.planner.text.whole_ngrams import whole_ngram_results
+from spectune.planner.engines.whole_ngrams import whole_ngram_results
+from spectune.planner.records.recording import Text, rows_of
 
 from .simulated_engine import whole_ngram_draft
 

@@ -7,7 +7,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.pricing.worth import DecisionWorth, sketches
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
 
 SURE, HOPELESS = np.array([0.9, 0.05]), np.array([0.02, 0.01])
 

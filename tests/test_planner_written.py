@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy
-from spectune.planner.policies.hybrid import ElsePolicy
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher
-from spectune.planner.search.written import else_text, limits_text, samples_text
+from spectune.planner.search.written import limits_text, samples_text
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.records.overhead import OverheadSample
 
 from .chain_traces import rooted, trace_of
@@ -39,7 +41,7 @@ BLOCK_TEXT = (
 )
 BOUND = LatencyBound(metric="p90_itl", most_ms=30.5)
 TREE = TokenTree(parents=(-1, 0, 0, 1), ranks=(0, 0, 2, 1))
-MODELS: dict[str, ElsePolicy] = {
+MODELS: dict[str, TreePolicy] = {
     "ChainPolicy(length=12, kind='chain')": ChainPolicy(length=12),
     "ChainPolicy(length=3, kind='chain')": ChainPolicy(length=3),
     "Eagle2Policy(verify_tokens=16, depth=3, top_k=4, kind='eagle2')": Eagle2Policy(verify_tokens=16, depth=3, top_k=4),
@@ -66,7 +68,7 @@ def test_limits_are_written_as_they_were(bound: LatencyBound | None, most_bytes:
 
 def test_models_of_hybrids_are_ordered_as_they_were() -> None:
     """By text: a chain of 12 before one of 3, and chains before trees."""
-    assert {else_text(model): model for model in MODELS.values()} == MODELS
+    assert {model.written: model for model in MODELS.values()} == MODELS
     assert [*MODELS] == sorted(MODELS)
 
 
@@ -81,8 +83,9 @@ def test_limits_are_written_alike_under_another_name_and_in_another_order() -> N
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.code)
-def test_models_are_written_alike_under_another_name_and_in_another_order(model: ElsePolicy) -> None:
-    assert else_text(other_of(model)) == else_text(model)
+def test_models_are_written_alike_under_another_name_and_in_another_order(model: TreePolicy) -> None:
+    written: Any = type(model).written
+    assert written.fget(other_of(model)) == model.written
 
 
 def other_of(record: Any) -> Any:

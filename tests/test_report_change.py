@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.report.site.change import CellChange, changes
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced

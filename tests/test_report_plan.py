@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spectune.planner.growth.shape import ShapeFacts
 from spectune.planner.plans.plan import PlanCell, PublishedPrice
-from spectune.planner.policies import ChainPolicy, Eagle2Policy
+from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.search.objective import LatencyBound
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.report.figure import Figure, Line, Panel
 from spectune.report.page import html_page
 from spectune.report.picture import write_picture

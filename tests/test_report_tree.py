@@ -8,10 +8,14 @@ from itertools import combinations
 
 import pytest
 
-from spectune.planner.growth.shape import ShapeFacts
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.report.figure import Panel
 from spectune.report.site.chart import charts
 from spectune.report.tree import MOST_TREES, drawn_trees, tree_panel, tree_rows

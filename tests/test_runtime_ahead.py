@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.room import deepest, most_drafted
-from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
 from spectune.runtime.ahead.captured import CapturedRounds
@@ -140,7 +141,7 @@ def test_a_round_is_launched_before_the_one_before_it_is_read_or_committed(
     while decoder.running:
         decoder.step()
         lengths.append(len(sequence.tokens))
-    rounds, most_kept = len(lengths) - 1, 1 + (0 if kind == "plain" else deepest(policy))
+    rounds, most_kept = len(lengths) - 1, 1 + (0 if kind == "plain" else policy.bounds.depth)
     assert rounds > 8 and [length for length, _ in launched] == [lengths[0], *lengths[: rounds - 1]]  # not committed
     may_go_on = [end - before > most_kept for before in lengths]  # whatever a round keeps, the next one is wanted
     unread = [place - reads for place, (_, reads) in enumerate(launched)]
@@ -245,7 +246,7 @@ def test_a_capacity_that_just_suffices_suffices(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_round_ahead_writes_behind_the_end_of_a_cache(kind: str, tokens: int) -> None:
     setup, request = setup_of(kind), Request(prompt=(1, 2, 3), max_new_tokens=tokens)
-    needed = max(setup.policy.max_verify_tokens, most_drafted(setup.policy) + 1, 2)
+    needed = max(setup.policy.max_verify_tokens, setup.policy.draft_room() + 1, 2)
     capacity = len(request.prompt) + tokens - 2 + needed  # what the last round may need, and not one more
     captured = Captured(slots=1, capacity=capacity, drafter_model=TARGET)  # which goes as far as it may
     assert captured.run([request], always(setup)).outputs == plainly([request])

@@ -12,18 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-)
-from spectune.planner.policies.hybrid import ElsePolicy
-from spectune.planner.text.state import TextState
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.texts import TextState
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Launched

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import Eagle2Policy, HybridPolicy, SuffixPolicy
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
-from spectune.planner.policies import ConfidentChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from spectune.errors import ModelError
-from spectune.planner.policies import ChainPolicy, Eagle2Policy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.planner.policies import ChainPolicy, LookupPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.byte_fallback import decoded
 from spectune.runtime.choice import Choice
 from spectune.runtime.generation import Completion, GenerationSettings

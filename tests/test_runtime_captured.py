@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.on_gpu import LATE, MOST_CAPTURED, is_captured_whole, most_widths, widths_on_gpu
-from spectune.planner.policies import OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import LATE, MOST_CAPTURED, widths_on_gpu
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.feed import Feed
-from spectune.runtime.growth.captured import FIXED, CapturedGrowth
+from spectune.runtime.growth.captured import CapturedGrowth
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
@@ -38,7 +41,7 @@ PAIRS: dict[str, tuple[CausalModel, CausalModel]] = {
     "neox": (GenericModel(NEOX), GenericModel(perturbed(NEOX, 0.1))),
 }
 KINDS = [kind for kind in POLICIES if kind != "lookup"]
-WHOLE = [kind for kind in KINDS if isinstance(POLICIES[kind], FIXED) or is_captured_whole(POLICIES[kind])]
+WHOLE = [kind for kind in KINDS if POLICIES[kind].is_of_one_size or POLICIES[kind].is_captured_whole]
 
 
 def decoded(
@@ -60,7 +63,7 @@ def assert_same(kind: str, requests: Many[Request], *, slots: int = 3, family: s
     )
     assert captured.outputs == eager.outputs == run(PAIRS[family][0], requests).outputs
     is_whole = not any(one.penalises for one in requests)  # whole drafts are recorded
-    most = most_widths(POLICIES[kind]) if is_whole else ()
+    most = POLICIES[kind].score_widths if is_whole else ()
     told = [(one.kept, one.verify_tokens, one.widths) for one in captured.rounds]
     assert told == [(one.kept, one.verify_tokens, most or one.widths) for one in eager.rounds]
     return recorder

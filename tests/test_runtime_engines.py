@@ -15,10 +15,13 @@ import pytest
 import yaml
 
 from spectune.errors import PlanError, RequestError
-from spectune.planner.kernels.suffix import LONGEST_MATCH
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.text.lookup import Occurrence
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.automaton import LONGEST_MATCH
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy, Occurrence
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.rates import Rates, rates_of_plan

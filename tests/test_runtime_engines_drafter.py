@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from spectune.errors import RequestError
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.provenance import SurfaceSource
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.engines.drafter import drafter_form, engine_drafters, own_reads, require_language_model
 from spectune.runtime.engines.export import expressible
 from spectune.runtime.engines.schema import recorded_version

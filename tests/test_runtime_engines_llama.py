@@ -13,10 +13,11 @@ from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy, LookupPolicy
-from spectune.planner.replay.acceptance import rank_results
-from spectune.planner.replay.recorded import Text, recording_of, rows_of
-from spectune.planner.text.whole_ngrams import whole_ngram_results
+from spectune.planner.engines.whole_ngrams import whole_ngram_results
+from spectune.planner.records.recording import Text, recording_of, rows_of
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.profiler.identity import identify_gguf
 from spectune.runtime.engines.llama_running import RunningLlamaCpp, missing
 from spectune.runtime.engines.measured import EngineText, Load
@@ -107,7 +108,7 @@ def test_the_target_itself_would_draft_its_own_text() -> None:
 def test_chains_of_any_length_follow_from_the_drafter_s_own_tokens(name: str, length: int) -> None:
     drafter = next(one for one in engine().drafters if one.name == name)
     recording = recording_of(followed(engine(), drafter, texts()))
-    found = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
+    found = walk(results_of(ChainPolicy(length=length), recording), recording.rows)
     ran = decoded(chain(name, length))
     assert found.rounds.tolist() == [text.rounds for text in ran]
     assert found.drafted.tolist() == [text.drafted for text in ran]

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from spectune.cli import main
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.replay.acceptance import rank_results
-from spectune.planner.replay.recorded import Text, recording_of
+from spectune.planner.records.recording import Text, recording_of
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.engines import llama_server
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
 from spectune.runtime.engines.llama_build import VARIABLE, llama_build
@@ -102,7 +102,7 @@ def test_chains_follow_from_the_drafter_s_own_tokens(build: int, files: Path) ->
     ]
     recording = recording_of(followed(found, found.drafters[0], texts))
     for length in (1, 3):
-        known = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
+        known = walk(results_of(ChainPolicy(length=length), recording), recording.rows)
         ran = decoded(found, found.chain(found.drafters[0], length))
         assert known.rounds.tolist() == [text.rounds for text in ran]
         assert known.drafted.tolist() == [text.drafted for text in ran]

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from spectune.errors import MeasurementError, ModelError, RequestError
-from spectune.planner.policies import ConfidentChainPolicy
-from spectune.planner.replay.recorded import Text
-from spectune.planner.text.lookup import find_continuation
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.lookup import find_continuation
 from spectune.profiler.identity import identify
 from spectune.runtime.engines import running
 from spectune.runtime.engines.llama_running import missing

@@ -15,8 +15,10 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy, TreePolicy
-from spectune.planner.text.lookup import Occurrence
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy, Occurrence
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.rates import rates_of_plan

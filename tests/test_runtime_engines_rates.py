@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
 from spectune.planner.search.restricted import Staged
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.rates import PLAIN, Rates

@@ -7,14 +7,12 @@ from typing import Literal
 
 import pytest
 
-from spectune.planner.policies import (
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    PlainPolicy,
-    TreePolicy,
-)
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.rates import rates_of_plan

@@ -9,7 +9,8 @@ from itertools import pairwise, product
 import pytest
 
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, PlainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.schedule import Line, Offer, best_line, is_allowed, schedule_of
 from spectune.runtime.engines.setting import Off, Setting
 

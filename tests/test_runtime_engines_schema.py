@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.policies import LookupPolicy, PlainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.engine import Option
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.rates import rates_of_plan

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from spectune.errors import ModelError
-from spectune.planner.growth.grow import DraftBatch
-from spectune.planner.policies import TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter

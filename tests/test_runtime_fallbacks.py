@@ -17,7 +17,9 @@ from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import Observation
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.records.wire import from_json

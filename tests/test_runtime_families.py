@@ -13,8 +13,10 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.configuration import windows_of

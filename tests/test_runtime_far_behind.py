@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.planner.growth.room import READ_TOGETHER
-from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.records.room import READ_TOGETHER
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import stack_drafter

@@ -12,8 +12,12 @@ import torch
 from torch import Tensor
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.growth.draft import DraftBatch, Ints, chains_of
-from spectune.planner.policies import ChainPolicy, LookupPolicy, StackPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch, Ints, chains_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter

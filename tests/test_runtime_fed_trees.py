@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.committed import accepted, accepted_of
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.fed_trees import FedTrees

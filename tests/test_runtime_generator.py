@@ -14,7 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import DeviceError, RequestError
-from spectune.planner.policies import ChainPolicy, OptTreePolicy, StackPolicy, TalonPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.prompts import Message
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice

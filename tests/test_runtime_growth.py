@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import PlanError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.growth.grow import grow
-from spectune.planner.growth.room import most_drafted
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import CastPolicy, ChainPolicy, LookupPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.growth.draft import DeviceDraft
 from spectune.runtime.growth.grow import grow_on_device
 
@@ -147,4 +151,4 @@ def test_cast_verifies_what_is_never_drawn_before_what_the_batch_pruned(
 def test_no_more_nodes_are_fed_than_a_cache_has_room_for(kind: str, data: st.DataObject, seeds: list[int]) -> None:
     policy = data.draw(DRAWN[kind])
     drafted, _ = both(policy, seeds, None, None, vocabulary=12, is_told=False)
-    assert sum(drafted.widths[1:]) <= most_drafted(policy, len(seeds))
+    assert sum(drafted.widths[1:]) <= policy.draft_room(len(seeds))

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.errors import RequestError
-from spectune.planner.growth import beam
-from spectune.planner.growth.cast import select_max_valid_index
+from spectune.planner.records import candidates as beam
+from spectune.planner.strategies.cast_growth import select_max_valid_index
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth.candidates import best_candidates

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import CastPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter

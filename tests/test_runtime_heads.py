@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from spectune.errors import ModelError
-from spectune.planner.growth.grow import DraftBatch
-from spectune.planner.policies import Eagle2Policy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.model import ModelDrafter

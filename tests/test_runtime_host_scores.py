@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.runtime import verifying
 from spectune.runtime.committed import accepted, accepted_by
 from spectune.runtime.drafters import host_pass

@@ -13,10 +13,9 @@ from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
 from spectune.errors import DeviceError, ModelError, RequestError
-from spectune.planner.policies import LookupPolicy
-from spectune.planner.replay.recorded import Text
-from spectune.planner.text.image_ids import IMAGE_IDS, said
-from spectune.planner.text.results import text_results
+from spectune.planner.records.image_ids import IMAGE_IDS, said
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.choice import plainly
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image
@@ -287,8 +286,8 @@ def test_replays_of_copying_pass_images_over() -> None:
     seen = (3, 4, *range(IMAGE_IDS, IMAGE_IDS + SIZE), 5, 6)
     continuation = (3, 4, 5, 6, 7)
     policy = LookupPolicy(length=2)
-    found = text_results(policy, [Text(prompt=seen, continuation=continuation)])
-    plain = text_results(policy, [Text(prompt=tuple(said(seen)), continuation=continuation)])
+    found = policy.results_in([Text(prompt=seen, continuation=continuation)])
+    plain = policy.results_in([Text(prompt=tuple(said(seen)), continuation=continuation)])
     assert found.accepted.tolist() == plain.accepted.tolist() and found.accepted.sum() > 0
 
 

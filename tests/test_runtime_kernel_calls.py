@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import spectune
-from spectune.planner.kernels.compiled import KERNELS
 
 PACKAGE = Path(spectune.__file__).parent
-FILES = sorted(file for pattern in KERNELS for file in PACKAGE.glob(f"{pattern}/*.py"))
+FLOORS = ("planner", "runtime")
+FILES = sorted(
+    file for floor in FLOORS for file in (PACKAGE / floor).rglob("*.py") if "\n@compiled" in file.read_text()
+)
 
 
 def is_apart(function: ast.FunctionDef) -> bool:

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.tree import TokenTree
-from spectune.planner.policies import ChainPolicy, StaticPolicy, TreePolicy
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.models.kernels import children
 from spectune.runtime.models.kernels.children import GROUP, MOST_CHILDREN, PART, best_children, is_supported
 from spectune.runtime.models.kernels.jitted import has_triton

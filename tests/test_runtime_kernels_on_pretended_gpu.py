@@ -12,15 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    PlainPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-)
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import Eagle2Policy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.growth.eagle2_kernels import is_supported
 from spectune.runtime.models.kernels import children
 from spectune.runtime.models.kernels.children import MOST_CHILDREN

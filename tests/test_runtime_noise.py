@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policies import ChainPolicy, StackPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

@@ -18,14 +18,18 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError
-from spectune.planner.growth.on_gpu import copied_on_gpu
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.pad import PadRule
-from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, StackPolicy, TreePolicy
-from spectune.planner.policies.fly import FlyPolicy
-from spectune.planner.policies.hybrid import HybridPolicy
-from spectune.planner.policies.pad import PadPolicy
-from spectune.planner.policies.text import SuffixPolicy, SuffixTreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.pad import PadPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.runtime import draws, transfer
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.head import model_drafter
@@ -246,7 +250,7 @@ def decoded(case: Case, device: torch.device, *, prefix_caching: bool = False, s
     while True:
         waiting(device, "default")
         if not feed.refill():
-            of_one_size = case.regime == "cuda-graph" and copied_on_gpu(setup.policy)
+            of_one_size = case.regime == "cuda-graph" and setup.policy.copied_on_gpu
             told = [(one.kept, 0 if of_one_size else one.verify_tokens) for one in rounds]
             is_chain = "chain" in case.way and case.regime == "eager"  # its best token is never one that is left out
             if case.head in READERS and case.sampling == "mixed" and not is_chain:

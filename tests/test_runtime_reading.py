@@ -7,8 +7,12 @@ from collections.abc import Sequence as Many
 import numpy as np
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import ChainPolicy, HybridPolicy, StackPolicy, SuffixPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter

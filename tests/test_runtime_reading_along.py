@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from spectune.planner.growth.draft import DraftBatch
 from spectune.planner.inputs import LOOKUP
-from spectune.planner.policies import (
-    ChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    StackPolicy,
-    SuffixPolicy,
-    TreePolicy,
-)
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.stack import StackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter

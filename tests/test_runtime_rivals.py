@@ -14,7 +14,12 @@ from spectune.errors import RequestError
 from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.plans.observation import Observation
 from spectune.planner.plans.plan import Alternative, Plan
-from spectune.planner.policies import ChainPolicy, FlyPolicy, HybridPolicy, LookupPolicy, PlainPolicy, SuffixPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.fly import FlyPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.wire import from_json
 from spectune.report.site.kept import kept_cells
 from spectune.runtime.choice import Choice

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from spectune.errors import DeviceError, RequestError
-from spectune.planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, TreePolicy
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Decoder, Round

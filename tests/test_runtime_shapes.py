@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spectune.errors import DeviceError, MeasurementError, ModelError
-from spectune.planner.policies import Eagle2Policy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain
 from spectune.profiler.latency import measure

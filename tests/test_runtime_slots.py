@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.replay.slots import Slots
+from spectune.planner.records.slots import Slots
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter

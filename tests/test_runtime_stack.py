@@ -11,9 +11,9 @@ import pytest
 from torch import Tensor
 
 from spectune.errors import ModelError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.policies.stack import StackPolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.stack import StackDrafter, comb_of, stack_drafter

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.plan import Alternative
-from spectune.planner.policies import ChainPolicy, PlainPolicy, ResumedPolicy, TreePolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import match_devices
 from spectune.runtime.setup import RoundSetup
 from spectune.runtime.substitutes import in_brief, with_substitutes

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models import trial

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import ChainPolicy, HybridPolicy, SuffixPolicy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter

@@ -12,7 +12,7 @@ from spectune.errors import RequestError
 from spectune.planner.plans.observation import Observation
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.schedule import promised_contexts
-from spectune.planner.policies import PlainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, Difference
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.choice import Choice

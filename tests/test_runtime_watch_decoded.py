@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from spectune.planner.policies import ChainPolicy, TextPolicy
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Sequence
@@ -32,7 +33,7 @@ CHAIN = RoundSetup(policy=ChainPolicy(length=2), drafter="small")
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_a_text_tells_how_many_rounds_a_decoder_takes(policy: TextPolicy, temperature: float) -> None:
+def test_a_text_tells_how_many_rounds_a_decoder_takes(policy: TreePolicy, temperature: float) -> None:
     setup = RoundSetup(policy=policy, drafter="lookup")
     requests = random_requests(5, tokens=40, temperature=temperature)
     done = run(TARGET, requests, always(setup), {"lookup": LookupDrafter()}, slots=2)

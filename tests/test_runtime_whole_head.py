@@ -13,8 +13,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError, RequestError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.drafters.head import HeadDrafter
 from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.layout import chain_sight, lay_out

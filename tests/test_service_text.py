@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.choice import Choice
 from spectune.runtime.generation import GenerationSettings
 from spectune.runtime.generator import Generator

@@ -17,8 +17,8 @@ import torch
 
 from spectune.errors import RequestError, TrainingError
 from spectune.planner.lossy.quality import ends_with
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.choice import plainly
 from spectune.runtime.decoder import Decoder

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from spectune.planner.policies.stack import StackPolicy
+from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 from spectune.runtime.drafters.stack import stack_drafter
 from spectune.runtime.models.lean import LeanModel

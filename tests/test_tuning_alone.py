@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Round

@@ -17,7 +17,8 @@ from spectune.planner.engines.costs import RoundCost
 from spectune.planner.engines.walk import Walk
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.runtime.engines.exported import Exported

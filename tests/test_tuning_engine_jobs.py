@@ -15,7 +15,9 @@ from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreEr
 from spectune.planner.engines.choice import Way
 from spectune.planner.plans.plan import Plan
 from spectune.planner.plans.validation import Validation
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt

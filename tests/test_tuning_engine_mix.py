@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, shape_of, walks_of
-from spectune.planner.policies import ChainPolicy, PlainPolicy
-from spectune.planner.replay.recorded import Text
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.engines.measured import Load
 from spectune.tuning.engines.inputs import way_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spectune.planner.engines.choice import EngineInputs, TimedSetting, Way, best_of, offers_at, walks_of
-from spectune.planner.policies import LookupPolicy, PlainPolicy
-from spectune.planner.replay.recorded import Text
-from spectune.planner.text.lookup import AnyOccurrence
+from spectune.planner.records.recording import Text
+from spectune.planner.strategies.lookup import AnyOccurrence, LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.tuning.engines.pooling import pooled, shrunk
 
 SEARCHES = (1, 2, 3)  # longest n-gram

@@ -7,9 +7,9 @@ import pytest
 
 from spectune.errors import MeasurementError
 from spectune.planner.engines.walk import walk
-from spectune.planner.policies import ChainPolicy
-from spectune.planner.replay.acceptance import rank_results
-from spectune.planner.replay.recorded import Text, recording_of
+from spectune.planner.records.recording import Text, recording_of
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.tuning.engines.trace import prompt_trace
@@ -38,7 +38,7 @@ def trace_of(engine: SimulatedEngine) -> AcceptanceTrace:
 def test_chains_of_any_length_walk_as_the_engine_runs_them(right: float, length: int) -> None:
     engine = SimulatedEngine(right={"small": right})
     recording = recording_of(trace_of(engine))
-    walked = walk(rank_results(ChainPolicy(length=length), recording), recording.rows)
+    walked = walk(results_of(ChainPolicy(length=length), recording), recording.rows)
     texts = ran(engine, length)
     assert walked.rounds.tolist() == [text.rounds for text in texts]
     assert walked.drafted.tolist() == [text.drafted for text in texts]

@@ -15,12 +15,16 @@ from spectune.db.imports import Records
 from spectune.errors import RequestError
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy, LookupPolicy, OptTreePolicy, PlainPolicy, TreePolicy
 from spectune.planner.pricing.cells import cells_at, cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.grids import FIRST_LOOKUPS, LOOKUPS
 from spectune.tuning.engines.counters import read_counters

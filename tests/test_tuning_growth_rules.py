@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.growth.draft import Children, Ints
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import CastPolicy, Eagle2Policy, OptTreePolicy, TalonPolicy, TreePolicy
+from spectune.planner.records.draft import Children, Ints
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.growth_rule import GrowthRule

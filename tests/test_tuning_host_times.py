@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
 
 from spectune.errors import ModelError, NoRoomError
-from spectune.planner.growth.draft import DraftBatch
-from spectune.planner.policies import TextPolicy
+from spectune.planner.records.draft import DraftBatch
+from spectune.planner.strategies import REGISTRY
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
@@ -38,7 +37,7 @@ from .tiny_models import tiny_lean, tiny_llama
 FAMILY = Family(target=tiny_lean(layers=1, seed=1), drafters={"small": tiny_lean(layers=1, seed=2)})
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=20) for place in range(3)]
 SHORT = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation"
-WITHOUT_DRAFTER = {"plain", *(policy.__dataclass_fields__["kind"].default for policy in get_args(TextPolicy))}
+WITHOUT_DRAFTER = {"plain", *(kind for kind, policy in REGISTRY.items() if policy.source == "text")}
 
 
 def timed(*batches: int, family: Family = FAMILY, shelf: Shelf | None = None) -> HostTimes:

@@ -9,8 +9,8 @@ import pytest
 
 from spectune.db import open_store
 from spectune.errors import RequestError
-from spectune.planner.replay.recorded import texts_of
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.image_ids import IMAGE_IDS
+from spectune.planner.records.recording import texts_of
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_prompts
 from spectune.runtime.models.exit_shape import ExitShape

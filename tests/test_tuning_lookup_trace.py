@@ -6,8 +6,9 @@ import math
 from pathlib import Path
 
 from spectune.db import open_store
-from spectune.planner.policies import PlainPolicy, TextPolicy
-from spectune.planner.replay.recorded import texts_of
+from spectune.planner.records.recording import texts_of
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.prompts import Prompt
 from spectune.profiler.records.acceptance import MISS
 from spectune.runtime.requests import Request

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.role import CAPTURED
 from spectune.runtime.feed import Feed
 from spectune.runtime.loader import load

@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count, cycle, repeat
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from spectune.planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, ResumedPolicy, TalonPolicy, TextPolicy
+from spectune.planner.strategies import REGISTRY
+from spectune.planner.strategies.delegating import DelegatingPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.plain import PlainPolicy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler import clock as profiler_clock
 from spectune.profiler.records.host_line import HYBRID
 from spectune.profiler.records.overhead import OverheadSample
@@ -52,8 +57,8 @@ FAMILY = Family(target=tiny_lean(layers=2, seed=1), drafters={"small": tiny_lean
 REQUESTS = [Request(prompt=(1, 2, 1, 2, place), max_new_tokens=40) for place in range(4)]
 
 
-TEXTUAL = {policy.__dataclass_fields__["kind"].default for policy in get_args(TextPolicy)}
-DRAFTED = {policy.__dataclass_fields__["kind"].default for policy in get_args(DraftedPolicy)}
+TEXTUAL = {kind for kind, policy in REGISTRY.items() if policy.source == "text"}
+DRAFTED = {kind for kind, one in REGISTRY.items() if one.source == "model" and not issubclass(one, DelegatingPolicy)}
 
 
 class Clock:

@@ -15,7 +15,7 @@ import torch
 
 from spectune.db import open_store
 from spectune.errors import NoRoomError, RequestError
-from spectune.planner.growth.draft import DraftBatch
+from spectune.planner.records.draft import DraftBatch
 from spectune.profiler.device import detect
 from spectune.profiler.latency import Interrupted
 from spectune.profiler.records.acceptance import AcceptanceTrace

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.errors import RequestError
-from spectune.planner.policies import ChainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.records.excess import STALL
 from spectune.runtime.decoder import Round
 from spectune.runtime.models.lean import LeanModel

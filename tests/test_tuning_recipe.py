@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.planner.policies import CastPolicy, ConfidentChainPolicy, TalonPolicy
-from spectune.planner.published.rules import EAGLE, EAGLE_OF_TALON, opt_tree, talon
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import EAGLE, EAGLE_OF_TALON
+from spectune.planner.strategies.opt_tree import opt_tree
+from spectune.planner.strategies.talon import TalonPolicy, talon
 from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recording.recipe import Level, Recipe, recipe_of
@@ -79,7 +82,7 @@ def test_a_level_expands_all_that_the_level_below_expands(less: Level, more: Lev
 
 
 def test_cast_policies_are_recorded_besides() -> None:
-    assert recipe_of("quick", [CAST]).rules == (*recipe_of("quick").rules, Cast(policy=CAST))
+    assert recipe_of("quick", [Cast(policy=CAST)]).rules == (*recipe_of("quick").rules, Cast(policy=CAST))
 
 
 def test_the_default_recipe_is_the_standard_level() -> None:

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from spectune.errors import MeasurementError, NoRoomError
-from spectune.planner.growth.grow import grow
-from spectune.planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
-from spectune.planner.replay.recorded import RecordedScorer, recording_of
+from spectune.planner.records.recording import RecordedScorer, recording_of
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import grow
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel

@@ -10,29 +10,27 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.planner.growth.tree import TokenTree
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TextPolicy,
-    TreePolicy,
-)
-from spectune.planner.replay.acceptance import eagle2_results, rank_results, results_of, text_results
-from spectune.planner.replay.recorded import Recording, recording_of
-from spectune.planner.replay.replay import Replay, replay_grown, replay_results
-from spectune.planner.text.frozen import frozen_table
-from spectune.planner.text.hybrid import hybrid_results
+from spectune.planner.lockstep import Replay, replay_results
+from spectune.planner.records.frozen_table import frozen_table
+from spectune.planner.records.recording import Recording, recording_of
+from spectune.planner.records.tree import TokenTree
+from spectune.planner.strategies import TreePolicy
+from spectune.planner.strategies.base import results_of
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy, eagle2_results
+from spectune.planner.strategies.grown import replay_grown
+from spectune.planner.strategies.hybrid import HybridPolicy, hybrid_results
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.static import StaticPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.talon import TalonPolicy
+from spectune.planner.strategies.text import TextPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.decoder import Round
@@ -153,15 +151,15 @@ def decoded(policy: TreePolicy, batch: int) -> list[Round]:
 def replayed(policy: TreePolicy, recording: Recording, batch: int) -> Replay:
     match policy:
         case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
-            return replay_results(text_results(policy, recording.texts), recording.rows, batch)
+            return replay_results(policy.results_in(recording.texts), recording.rows, batch)
         case HybridPolicy():
-            both = text_results(policy.text, recording.texts), results_of(policy.model, recording)
+            both = policy.text.results_in(recording.texts), results_of(policy.model, recording)
             return replay_results(hybrid_results(*both), recording.rows, batch)
         case Eagle2Policy():
             trees = eagle2_results(recording, policy.top_k, [policy.depth], [policy.verify_tokens])
             return replay_results(next(trees)[1], recording.rows, batch)
         case ChainPolicy() | StaticPolicy():
-            return replay_results(rank_results(policy, recording), recording.rows, batch)
+            return replay_results(results_of(policy, recording), recording.rows, batch)
     return replay_grown(policy, recording, batch)
 
 

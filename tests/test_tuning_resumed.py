@@ -15,7 +15,8 @@ from spectune.errors import MeasurementError, RequestError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.policies import ChainPolicy, ResumedPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spectune.planner.policies import CastPolicy
+from spectune.planner.strategies.cast import CastPolicy
 from spectune.profiler.records.acceptance import MISS
 from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.growth_rule import GrowthRule

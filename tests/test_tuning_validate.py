@@ -15,9 +15,10 @@ from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.provenance import Provenance
 from spectune.planner.plans.validation import Validation, ValidationRow
-from spectune.planner.policies import ChainPolicy, PlainPolicy
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.search import solve
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify
 from spectune.profiler.lock import device_lock

@@ -6,7 +6,9 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
-from spectune.planner.policies import CachebackPolicy, SuffixPolicy, SuffixTreePolicy
+from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.suffix import SuffixPolicy
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 
 Path = tuple[int, ...]
 Tree = list[Path]  # every node by its path, in the order of the tree

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.policies import SuffixTreePolicy
-from spectune.planner.text.state import TextState
+from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
+from spectune.planner.strategies.texts import TextState
 from spectune.runtime.models.kernels import text_trees
 from spectune.runtime.models.kernels.text_runs import HeldTexts
 from spectune.runtime.models.kernels.text_trees import Growing

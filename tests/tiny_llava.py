@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from spectune.planner.text.image_ids import IMAGE_IDS
+from spectune.planner.records.image_ids import IMAGE_IDS
 from spectune.runtime.images import Image
 from spectune.runtime.models.vision import Lens
 from spectune.runtime.requests import Request

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectune.planner.growth.draft import Children, Ints
+from spectune.planner.records.draft import Children, Ints
 from spectune.runtime.growth.draft import DeviceChildren
 
 from .toy_drafter import ToyDrafter, ToyScorer

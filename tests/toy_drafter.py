@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from spectune.planner.growth.draft import Children, DraftBatch, Ints
+from spectune.planner.records.draft import Children, DraftBatch, Ints
 
 
 class ToyDrafter:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spectune.planner.growth.draft import Children, Ints
+from spectune.planner.records.draft import Children, Ints
 from spectune.tuning.recording.forest import Forest
 from spectune.tuning.recording.growth_rule import GrowthRule
 from spectune.tuning.recording.union import Layer, grow_union

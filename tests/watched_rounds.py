@@ -6,7 +6,9 @@ from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from spectune.planner.plans.plan import Alternative, Plan, PlanCell
-from spectune.planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch
 from spectune.runtime.choice import Choice
 from spectune.runtime.decoder import Round

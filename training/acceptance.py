@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import TrainingError
-from ..planner.policies import ChainPolicy
+from ..planner.strategies.chain import ChainPolicy
 from ..runtime.decoder import Decoder, Round
 from ..runtime.drafters.head import model_drafter
 from ..runtime.feed import Feed

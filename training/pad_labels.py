@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ..errors import TrainingError
 from ..planner.lossy.pad import PadRule
-from ..planner.policies import ChainPolicy
-from ..planner.policies.pad import PadPolicy
+from ..planner.strategies.base import made
+from ..planner.strategies.chain import ChainPolicy
 from ..profiler.records.model import ModelIdentity
 from ..runtime.decoder import Decoder
 from ..runtime.drafters.head import model_drafter
@@ -97,7 +97,7 @@ def harvest(
         ModelError: the target does not give its hidden states.
     """
     notes = _Notes(reads)
-    policy = PadPolicy(draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
+    policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)
     setup, slots = RoundSetup(policy=policy, drafter=DRAFTER), min(SLOTS, len(requests))
     capacity = max(len(request.prompt) + request.max_new_tokens for request in requests) + draft_room([setup], slots)
     decoder = Decoder(

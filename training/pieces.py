@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..planner.text.image_ids import IMAGE_IDS
+from ..planner.records.image_ids import IMAGE_IDS
 from .language_model import Tokens
 from .own_text import BLANK, Ids, aligned
 

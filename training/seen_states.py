@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..planner.text.image_ids import IMAGE_IDS
+from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.images import Image
 from ..runtime.models.anatomy import text_part
 from ..runtime.models.gallery import table_rows

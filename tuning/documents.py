@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..errors import RequestError, SpectuneError
 from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
-from ..planner.replay.recorded import texts_of
+from ..planner.records.recording import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
 from ..profiler.records.document import SurfaceDocument, TraceDocument

@@ -11,11 +11,11 @@ from pathlib import Path
 from ..db.store import Store
 from ..errors import PlanError, StoreError
 from ..planner.edge.costs import server_batches, server_costs
-from ..planner.edge.search import DEFAULT, EdgePlan, EdgeSearch
-from ..planner.edge.setting import BatchRule, EdgeDevice
+from ..planner.edge.search import EdgePlan, EdgeSearch
+from ..planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from ..planner.inputs import DrafterInputs, PlanInputs
 from ..planner.pricing.fed import nearest_context
-from ..planner.replay.recorded import recording_of
+from ..planner.records.recording import recording_of
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.excess import mean_over_median
@@ -162,9 +162,10 @@ class Adviser:
         return planner.plan(planner.drafter(drafter), device, self._devices)
 
     def _usual(self, why: str) -> Welcome:
-        chain = replace(DEFAULT.chain, length=min(DEFAULT.chain.length, self._most))
+        default = DeviceDrafting()
+        chain = replace(default.chain, length=min(default.chain.length, self._most))
         reason = f"not planned, as is usual: {' '.join(why.split())}"
-        return Welcome(drafting=replace(DEFAULT, chain=chain), most_drafted=self._most, reason=reason)
+        return Welcome(drafting=replace(default, chain=chain), most_drafted=self._most, reason=reason)
 
 
 def adviser_from_store(

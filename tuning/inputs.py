@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..db.store import Store
 from ..errors import StoreError
 from ..planner.inputs import TARGET, DrafterInputs, PlanInputs, with_weights
-from ..planner.replay.recorded import texts_of
+from ..planner.records.recording import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.match import match_devices, nearest
 from ..profiler.records.model import ModelIdentity

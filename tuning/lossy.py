@@ -15,9 +15,8 @@ from ..errors import RequestError
 from ..planner.kernels.slots import NOBODY
 from ..planner.lossy.quality import Quality, accuracy_loss, ends_with, mean_loss
 from ..planner.lossy.run import LossyRun, LossyWay
-from ..planner.policies import StackPolicy
-from ..planner.policies.pad import classifiers_of
-from ..planner.policies.stack import stack_name
+from ..planner.strategies.lossy import classifiers_of
+from ..planner.strategies.stack import StackPolicy, stack_name
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.prompts import Prompt

@@ -17,7 +17,7 @@ from ..planner.plans.observation import CellObservation, Observation, moment_of
 from ..planner.plans.plan import Plan
 from ..planner.plans.promised import own_observations
 from ..planner.plans.validation import Validation
-from ..planner.policies import PlainPolicy
+from ..planner.strategies.plain import PlainPolicy
 from ..profiler.records.wire import readable
 
 NEWEST = 16  # validations, and hours of decoding, that are remembered

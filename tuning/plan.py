@@ -20,10 +20,10 @@ from ..planner.lossy.search import with_lossy_runs
 from ..planner.memory.peak import memory_bytes
 from ..planner.plans.document import plan_to_json
 from ..planner.plans.plan import Plan
-from ..planner.policies import PlainPolicy
 from ..planner.pricing.cells import Cell, cells_that_run
-from ..planner.replay.recorded import ends_of
+from ..planner.records.recording import ends_of
 from ..planner.search.search import solve
+from ..planner.strategies.plain import PlainPolicy
 from ..profiler.records.device import GIB
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store

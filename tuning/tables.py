@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import PlanError, SpectuneError
-from ..planner.text.frozen import FrozenTable
+from ..planner.records.frozen_table import FrozenTable
 from ..profiler.records.wire import from_json, to_json
 
 

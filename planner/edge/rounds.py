@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..growth.draft import Bools, Ints
-from ..policies import ConfidentChainPolicy
-from ..replay.acceptance import results_of
-from ..replay.recorded import Recording
+from ..records.draft import Bools, Ints
+from ..records.recording import Recording
+from ..strategies.base import results_of
+
+if TYPE_CHECKING:
+    from ..strategies.confident_chain import ConfidentChainPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

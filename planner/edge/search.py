@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ..policies import ConfidentChainPolicy
-from ..replay.recorded import Recording
+from ..records.recording import Recording
 from ..search.contest import MOST_CENSORED
 from .costs import ServerCosts
 from .forecast import ROUNDS, EdgeForecast, forecast
 from .rounds import EdgeRounds, edge_rounds
-from .setting import BatchRule, DeviceDrafting, EdgeDevice
+from .setting import BatchRule, DeviceDrafting, EdgeDevice, confident_chain
+
+if TYPE_CHECKING:
+    from ..strategies.confident_chain import ConfidentChainPolicy
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 CONFIDENCES = (0.0, 0.2, 0.4, 0.6, 0.8)
 AHEADS = (0, 2, 4, 8, 16)
 WAITS = (0.0, 0.25, 0.5, 1.0)  # of a forward that verifies one draft
-DEFAULT = DeviceDrafting()  # what a third party's tuning of SLED found: chains of 4 while surer than 0.6, 8 ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ class EdgeSearch:
     ) -> Iterable[tuple[tuple[DeviceDrafting, ...], BatchRule]]:
         for length in (each for each in LENGTHS if each <= self._most):
             for confidence in CONFIDENCES if length > 1 else CONFIDENCES[:1]:
-                chain = ConfidentChainPolicy(length=length, confidence=confidence)
+                chain = confident_chain(length, confidence)
                 if not self._is_recorded(chain):
                     continue
                 for ahead in AHEADS:
@@ -153,11 +155,12 @@ class EdgeSearch:
         return self._rounds_of(chain).censored <= MOST_CENSORED
 
     def _usual(self) -> DeviceDrafting:
-        """Return DEFAULT, its chains as long as the server takes and was recorded."""
-        lengths = range(min(DEFAULT.chain.length, self._most), 1, -1)
-        chains = (replace(DEFAULT.chain, length=length) for length in lengths)
-        shortest = replace(DEFAULT.chain, length=1)
-        return replace(DEFAULT, chain=next(filter(self._is_recorded, chains), shortest))
+        """Return the default, its chains as long as the server takes and was recorded."""
+        default = DeviceDrafting()  # what a third party's tuning of SLED found: 4 while surer than 0.6, 8 ahead
+        lengths = range(min(default.chain.length, self._most), 1, -1)
+        chains = (replace(default.chain, length=length) for length in lengths)
+        shortest = replace(default.chain, length=1)
+        return replace(default, chain=next(filter(self._is_recorded, chains), shortest))
 
 
 def _total(found: EdgeForecast) -> float:

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, cast
 
 from ...errors import PlanError
-from ..policies import ConfidentChainPolicy
-from ..policies.chain import require_at_least
+from ..strategies.base import Registered, Strategy, made, require_at_least
+
+if TYPE_CHECKING:
+    from ..strategies.confident_chain import ConfidentChainPolicy
+else:
+    ConfidentChainPolicy = Annotated[Strategy, Registered(lambda one: one.own_kind() == "confident-chain")]
 
 LEAST_MS, MOST_MS = 0.001, 100_000.0  # of a device's times
 STEPS = 12  # times that differ by less than e^(1/24) share one
 ROUNDING_MS = 1e-6  # of the difference of two times
 MOST_AHEAD = 64  # tokens: whoever waits longer drafts for nothing
+
+
+def confident_chain(length: int, confidence: float) -> ConfidentChainPolicy:
+    """Return what a device sends at once."""
+    return cast("ConfidentChainPolicy", made("confident-chain", length=length, confidence=confidence))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +37,7 @@ class DeviceDrafting:
     Source: Li et al. 2025, arXiv:2506.09397 (SLED), the speculation controller and asynchronous drafting.
     """
 
-    chain: ConfidentChainPolicy = field(default_factory=lambda: ConfidentChainPolicy(length=4, confidence=0.6))
+    chain: ConfidentChainPolicy = field(default_factory=lambda: confident_chain(4, 0.6))
     ahead: int = 8
 
     def __post_init__(self) -> None:

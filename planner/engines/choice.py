@@ -19,19 +19,19 @@ from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
 from ..plans.plan import Alternative, PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts, Prediction
-from ..policies import ChainPolicy, LookupPolicy, PlainPolicy
-from ..policies.labels import name_of
-from ..policies.stack import LOOKUP
 from ..pricing.pace import APART
-from ..replay.acceptance import plain_results, rank_results
-from ..replay.recorded import Text, recording_of, rows_of
-from ..text.candidates import LOOKUP_LENGTHS
-from ..text.results import lookup_results
-from ..text.whole_ngrams import whole_ngram_results
+from ..records.recording import Text, recording_of, rows_of
+from ..strategies.base import name_of, results_of
+from ..strategies.chain import ChainPolicy
+from ..strategies.lookup import LENGTHS as LOOKUP_LENGTHS
+from ..strategies.lookup import LookupPolicy, lookup_results
+from ..strategies.plain import PlainPolicy, plain_results
+from ..strategies.stack import LOOKUP
 from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
 from .flattery import flattery
 from .mapped_ngrams import mapped_walk
 from .walk import Walk, acceptance_error, walk
+from .whole_ngrams import whole_ngram_results
 
 TIE = 0.005  # relative difference below which two ways are equal
 Way = tuple[PlainPolicy | ChainPolicy | LookupPolicy, str | None]
@@ -135,7 +135,7 @@ def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
         longest = max((_length(policy) for policy, drafter in timed if drafter == name), default=0)
         for length in range(1, longest + 1):
             chain = ChainPolicy(length=length)
-            found[chain, name] = walk(rank_results(chain, recording), recording.rows)
+            found[chain, name] = walk(results_of(chain, recording), recording.rows)
     searches = {(p.max_ngram, p.min_ngram, p.occurrence) for p, _ in timed if isinstance(p, LookupPolicy)}
     longest = max((p.length for p, _ in timed if isinstance(p, LookupPolicy)), default=0)
     lengths = sorted({p.length for p, _ in timed if isinstance(p, LookupPolicy)} | _grid(longest))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import PlanError
-from ..replay.recorded import Text
+from ..records.recording import Text
 from .walk import Walk
 
 Gram = tuple[int, ...]

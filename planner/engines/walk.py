@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ...errors import PlanError
 from ..pricing.estimate import of_few, relative_error
-from ..replay.acceptance import PositionResults
-from ..replay.recorded import Rows
+from ..records.recording import Rows
+from ..records.results import PositionResults
 from .costs import RoundShape
 
 RESAMPLINGS = 200  # of the texts

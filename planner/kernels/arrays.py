@@ -12,3 +12,5 @@ Counts = NDArray[np.uint8]
 Floats32 = NDArray[np.float32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+ROOT_TOKEN = -1  # the root is the last committed token; its id is the caller's

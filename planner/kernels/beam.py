@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..growth.draft import ROOT_TOKEN
-from .arrays import Floats32, Ints
+from .arrays import ROOT_TOKEN, Floats32, Ints
 from .compiled import compiled
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from collections.abc import Callable
-from functools import lru_cache, update_wrapper
+from functools import cached_property, lru_cache, update_wrapper
 from pathlib import Path
 from threading import RLock
+from types import CodeType
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
@@ -19,20 +21,19 @@ Result = TypeVar("Result")
 
 ZERO = cast(int, np.int64(0))  # for kernels: what a literal 0 is handed to is compiled once more, with all below it
 
-PACKAGE = Path(__file__).parents[2]
-KERNELS = ("*/kernels", "*/*/kernels")  # folders of it that kernels call each other from
-
 NOT_KEPT = "no compiled object yet"  # numba of what it cannot keep; seen where many processes compile at once
 
 _COMPILING = RLock()  # kernels compile the kernels they call; numba's settings are the process's
 _SHARING: set[int] = set()  # ids of machine code whose loops may be shared by threads, or that of kernels that it calls
+_KEYS: dict[int, str] = {}  # what machine code was made of, by its id
 
 
 class Kernel(Generic[Arguments, Result]):
     """A function and, from the first call on, its machine code, which is kept in the cache folder.
 
-    Numba looks at the time stamp of a function's own file alone, so the folder is named after the sources of all files
-    with kernels: an edit of a helper in another file is an edit of its callers, too.
+    Numba looks at the time stamp of a function's own file alone, so the folder is named after what the function, the
+    kernels that it calls and the constants that these read are made of: an edit of a helper in another file is an edit
+    of its callers, too, and of nobody else.
     """
 
     def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them
@@ -51,7 +52,27 @@ class Kernel(Generic[Arguments, Result]):
     def compiled(self) -> Callable[Arguments, Result]:
         """Return what numba makes of the function and of the kernels it calls."""
         with _COMPILING:
-            return self._made()
+            key, made = self.key, self._made()
+            _KEYS[id(made)] = key
+            return made
+
+    @cached_property
+    def key(self) -> str:
+        """What the kernel, those it calls and their constants are made of, hashed."""
+        code, names = self._function.__code__, self._function.__globals__
+        literals = [one for one in code.co_consts if not isinstance(one, CodeType)]
+        told = [code.co_code.hex(), repr((code.co_names, code.co_varnames, literals, sorted(self._options)))]
+        for name in code.co_names:
+            value = names.get(name)
+            if isinstance(value, Kernel) and value is not self:
+                told.append(value.key)
+            elif id(value) in _KEYS:
+                told.append(_KEYS[id(value)])
+            elif isinstance(value, type):
+                told.append(repr((name, inspect.get_annotations(value))))
+            elif isinstance(value, int | float | str | tuple | np.generic):
+                told.append(repr((name, value)))
+        return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def load(self, *args: Any) -> None:  # Any: those of a call, none by name
         """Have the machine code for arguments like these ready; nothing is run."""
@@ -59,7 +80,7 @@ class Kernel(Generic[Arguments, Result]):
 
         kinds: Any = numba  # has no types
         with _COMPILING:
-            made: Any = self._made()  # numba's own kind of function
+            made: Any = self.compiled()  # numba's own kind of function
             types = tuple(kinds.typeof(argument) for argument in args)
             try:
                 made.compile(types)
@@ -82,7 +103,7 @@ class Kernel(Generic[Arguments, Result]):
                 names["prange"] = prange
             if is_sharing:
                 launched_threads()
-            folder, others = kernel_cache(Path(self._function.__code__.co_filename).parent), settings.CACHE_DIR
+            folder, others = kernel_cache(self.key), settings.CACHE_DIR
             settings.CACHE_DIR = folder or others
             try:
                 made = njit(cache=folder is not None, nogil=True, **self._options)(self._function)
@@ -124,17 +145,14 @@ def launched_threads() -> int | None:
 
 
 @lru_cache
-def kernel_cache(sources: Path) -> str | None:
-    """Return the folder of machine code that belongs to these very sources and all kernels, None if none is written.
+def kernels_folder() -> Path:
+    """Return the folder of all machine code; it stays where it was when this was first called."""
+    return cache_folder() / "kernels"
 
-    Args:
-        sources: folder of the kernels' files.
-    """
-    digest = hashlib.sha256()
-    for folder in [sources, *sorted(folder for pattern in KERNELS for folder in PACKAGE.glob(pattern))]:
-        for source in sorted(folder.glob("*.py")):
-            digest.update(source.read_bytes())
-    folder = cache_folder() / "kernels" / digest.hexdigest()[:16]
+
+def kernel_cache(key: str) -> str | None:
+    """Return the folder of machine code that was made of what a key says, None if none is written."""
+    folder = kernels_folder() / key[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

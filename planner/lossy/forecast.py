@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...profiler.records.host_line import CHAIN
-from ..policies.chain import ChainPolicy
-from ..policies.fly import FlyPolicy
 from ..pricing.cost import CellCosts
+from ..strategies.chain import ChainPolicy
 from . import pad
 from .fly import FlyRule, expected_accepted
 from .pad import PadRule
@@ -105,7 +104,7 @@ def forecast_notes(runs: Sequence[LossyRun], costs: CellCosts, layers: Mapping[s
 def _others(policy: LossyWay, length: int) -> Iterator[LossyWay]:
     """Yield the same way with chains of a length, at every window that fits or every threshold."""
     draft = ChainPolicy(length=length)
-    if isinstance(policy, FlyPolicy):
+    if policy.kind == "lossy-fly":
         for window in WINDOWS:
             if window < length:
                 yield replace(policy, draft=draft, rule=replace(policy.rule, window=window))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,19 @@ from ...errors import PlanError, SpectuneError
 from ...profiler.records.arrays import Floats32, Ints32, frozen_copy
 from ...profiler.records.wire import from_json, to_json
 from ..kernels.slots import NOBODY
-from ..policies.fly import FlyPolicy
-from ..policies.pad import PadPolicy
-from ..replay.replay import Replay
+from ..lockstep import Replay
+from ..strategies.base import Registered
+from ..strategies.lossy import LossyPolicy
 from .quality import Quality
 
 _ARRAYS = ("contexts", "nodes", "catch_up", "widths", "levels", "texts", "kept", "entropies", "pivots")
-LossyWay: TypeAlias = FlyPolicy | PadPolicy
+if TYPE_CHECKING:
+    from ..strategies.fly import FlyPolicy
+    from ..strategies.pad import PadPolicy
+
+    LossyWay: TypeAlias = FlyPolicy | PadPolicy
+else:
+    LossyWay = Annotated[LossyPolicy, Registered(lambda one: one.is_lossy)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

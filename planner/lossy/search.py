@@ -14,13 +14,13 @@ import numpy as np
 
 from ...errors import PlanError
 from ..inputs import PlanInputs
-from ..policies.stack import StackPolicy
 from ..pricing.round import RoundTimes
 from ..replay.shortened import answer_tokens
 from ..search.contest import Contest
 from ..search.options import SearchOptions
-from ..stacks.replay import StackReplay
-from ..stacks.search import stack_times
+from ..search.stack_search import stack_times
+from ..strategies.stack import StackPolicy
+from ..strategies.stack_replay import StackReplay
 from .forecast import forecast_notes
 from .run import LossyRun
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..growth.room import masked_tokens
+from ..records.room import masked_tokens
 from .beside import Beside, LookedUp, Said
 from .footprint import MOST_ROWS, Footprint
 from .load import Load

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..growth.room import deepest, most_drafted, most_unread, widest_layer
-from ..policies import LossyPolicy, ResumedPolicy, StackPolicy, TreePolicy, drafting
 from ..pricing.cells import Cell
+from ..strategies import TreePolicy, drafting
+from ..strategies.lossy import LossyPolicy
+from ..strategies.stack import StackPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +34,14 @@ def load_of(cell: Cell, policy: TreePolicy, run_tokens: Sequence[int] = ()) -> L
     fed = max(verified, *run_tokens[: verified + 1], 1)
     return Load(
         slots=cell.batch,
-        capacity=cell.context + max(most_drafted(policy, cell.batch), fed) + 1,
+        capacity=cell.context + max(policy.draft_room(cell.batch), fed) + 1,
         prompt_tokens=cell.context,
         verify_tokens=fed,
-        verify_depths=1 + deepest(policy),
-        layer_tokens=widest_layer(policy),
-        scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else widest_layer(policy),
+        verify_depths=1 + policy.bounds.depth,
+        layer_tokens=policy.widest_layer,
+        scored_tokens=drafts.max_chain + 1 if isinstance(drafts, StackPolicy) else policy.widest_layer,
         is_ranked=isinstance(drafts, StackPolicy),
-        unread_tokens=most_unread(policy),
+        unread_tokens=policy.most_unread,
         is_lossy=isinstance(policy, LossyPolicy),
-        resumed_tokens=fed if isinstance(policy, ResumedPolicy) else 0,
+        resumed_tokens=fed if policy.kind == "resumed" else 0,
     )

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..growth.room import masked_tokens
-from ..policies import StackPolicy, TreePolicy, drafting
-from ..policies.stack import LOOKUP
 from ..pricing.cells import Cell
+from ..records.room import masked_tokens
+from ..strategies import TreePolicy, drafting
+from ..strategies.stack import LOOKUP, StackPolicy
 from .drafting import DRAWN, NOISE, PIECE, answering, are_read_in_place, drafting_bytes, fed_pairs, inside
 from .footprint import Footprint
 from .load import Load, load_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import PlanError, SpectuneError
 from ...profiler.records.wire import from_json, to_json
-from ..policies import POLICY_KINDS
+from ..strategies import POLICY_KINDS
 from .plan import LOSSY_VERSION, VERSION, Plan, PlanCell
 
 RARE = ("quality", "latency_ms", "priced_at")  # left out where they say nothing: versions that lack them read the rest

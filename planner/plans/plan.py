@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from ...errors import PlanError
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
-from ..growth.shape import ShapeFacts
 from ..lossy.quality import Quality
-from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TreePolicy, drafting
-from ..policies.pad import classifiers_of
-from ..policies.stack import LOOKUP, stack_name
 from ..reasons.outlook import Outlook
+from ..records.shape import ShapeFacts
 from ..search.objective import LatencyBound
+from ..strategies import TreePolicy, drafting
+from ..strategies.lossy import LossyPolicy, classifiers_of
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import LOOKUP, StackPolicy, stack_name
 from .prediction import Prediction
 from .provenance import Provenance
 from .reading import PromptReading

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..growth.draft import Ints
-from ..replay.acceptance import PositionResults
-from ..replay.recorded import Rows
+from ..records.draft import Ints
+from ..records.recording import Rows
+from ..records.results import PositionResults
 from .round import RoundCosts
 
 ONE = np.ones(1, dtype=np.int64)  # token that a drafter catches up with, at least

@@ -25,11 +25,11 @@ from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TRE
 from ...profiler.records.overhead import MODEL, RoundOverhead
 from ...profiler.records.role import BLOCK, CAPTURED, SELF
 from ...profiler.records.surface import LatencySurface
-from ..growth.draft import Bools, Ints
 from ..kernels.rounds import Table, price
-from ..policies import HybridPolicy, TreePolicy
-from ..policies.resumed import RESUMED
-from ..replay.replay import Replay
+from ..lockstep import Replay
+from ..records.draft import Bools, Ints
+from ..strategies import TreePolicy
+from ..strategies.hybrid import HybridPolicy
 from .cells import Cell
 from .drafters import drafted_tables, resumed_verification
 from .fed import nearest_context, verified_tokens
@@ -37,6 +37,7 @@ from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
 Floats = NDArray[np.float64]
+RESUMED = "resumed"  # kind of rounds whose verification goes on from the states that an exit left
 UNKNOWN = "no rounds with it beside a target in {regime} were timed at batch {batch}; profile all drafters together"
 
 

@@ -21,8 +21,9 @@ import numpy as np
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.surface import LatencySurface
 from ..inputs import LOOKUP, PlanInputs
-from ..policies import StackPolicy, TreePolicy, drafting
-from ..replay.recorded import Text
+from ..records.recording import Text
+from ..strategies import TreePolicy, drafting
+from ..strategies.stack import StackPolicy
 from .cells import Cell
 
 

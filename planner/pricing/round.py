@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...profiler.records.host_line import HostLine
-from ..growth.draft import Ints
+from ..records.draft import Ints
 from .table import CostTable, Floats
 
 

@@ -13,8 +13,8 @@ from ...errors import MeasurementError
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.role import BLOCK, SELF
 from ...profiler.records.surface import LatencySurface
-from ..growth.draft import Ints
-from ..growth.room import READ_TOGETHER
+from ..records.draft import Ints
+from ..records.room import READ_TOGETHER
 
 Floats = NDArray[np.float64]
 

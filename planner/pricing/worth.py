@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..growth.tree import TokenTree
-from ..replay.acceptance import lookup_results
-from ..replay.recorded import Text, rows_of
-from ..replay.replay import replay_results
-from ..search.candidates import CHAIN_LENGTHS, static_trees
-from ..text.candidates import LOOKUP_LENGTHS
+from ..lockstep import replay_results
+from ..records.best_trees import static_trees
+from ..records.recording import Text, rows_of
+from ..records.tree import TokenTree
+from ..strategies.chain import LENGTHS
+from ..strategies.lookup import LENGTHS as LOOKUP_LENGTHS
+from ..strategies.lookup import lookup_results
 
 Floats = NDArray[np.float64]
 Shape = tuple[int, int, int]  # (batch, context_tokens, tokens)
@@ -78,7 +79,7 @@ class DecisionWorth:
             own = sketches(drafter, by_rank)
             self._sketches.extend(replace(one, widths=one.widths[:forwards]) for one in own)
             if resumes and drafter in resumes:
-                self._sketches.extend(replace(one, resume=resumes[drafter]) for one in own[: len(CHAIN_LENGTHS)])
+                self._sketches.extend(replace(one, resume=resumes[drafter]) for one in own[: len(LENGTHS)])
         if texts:
             self._sketches.extend(lookup_sketches(texts))
 
@@ -143,7 +144,7 @@ def sketches(drafter: int, acceptance: Floats) -> list[Sketch]:
             verify_tokens=length + 1,
             widths=(1,) * length,
         )
-        for length in CHAIN_LENGTHS
+        for length in LENGTHS
     ]
     return [*chains, *(_of_tree(drafter, tree, acceptance) for tree in static_trees(acceptance))]
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...profiler.records.role import origin_of
-from ..growth.extent import Extent, extent_of
 from ..plans.plan import Plan, PlanCell
 from ..plans.prediction import Prediction
-from ..policies import ChainPolicy, PlainPolicy, ResumedPolicy
-from ..policies.labels import name_of
+from ..strategies.base import Bounds, name_of
+from ..strategies.plain import PlainPolicy
 
 Limit = Literal["verify", "draft", "host", "acceptance"]
 
@@ -96,8 +95,8 @@ class CellFacts:
 
 def cell_facts(cell: PlanCell) -> CellFacts:
     """Return the numbers that explain a cell."""
-    promise, policy, extent = cell.prediction, cell.policy, extent_of(cell.policy)
-    is_chain = isinstance(policy, ChainPolicy | ResumedPolicy)
+    promise, policy, extent = cell.prediction, cell.policy, cell.policy.bounds
+    is_chain = policy.kind == "chain" or policy.kind == "resumed"
     needed = cell.plain.tokens_per_round * promise.round_ms / cell.plain.round_ms  # plain decoding's in that time
     return CellFacts(
         batch=cell.batch,
@@ -194,7 +193,7 @@ def _published(cell: PlanCell) -> tuple[PublishedFacts, ...]:
     )
 
 
-def _limit(promise: Prediction, extent: Extent) -> Limit:
+def _limit(promise: Prediction, extent: Bounds) -> Limit:
     if promise.tokens_per_round - 1.0 < FULL_SHARE * extent.depth:
         return "acceptance"
     parts: dict[Limit, float] = {"verify": promise.verify_ms, "draft": promise.draft_ms, "host": promise.host_ms}

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 
 from ...errors import PlanError
 from ...profiler.records.host_line import CHAIN
-from ..growth.extent import Extent, extent_of
 from ..inputs import LOOKUP
-from ..policies import StackPolicy, drafting
-from ..policies.resumed import RESUMED
-from ..policies.stack import model_of
-from ..pricing.cost import CellCosts, Floats
+from ..pricing.cost import RESUMED, CellCosts, Floats
 from ..search.candidate import Candidate
+from ..strategies import drafting
+from ..strategies.base import Bounds
+from ..strategies.stack import StackPolicy, model_of
 from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
 
 CHANGES: tuple[Change, ...] = ("verify", "draft", "host", "acceptance")
@@ -163,7 +162,7 @@ class _Field:
         for nearest in np.argsort(factors, kind="stable"):
             place = int(places[nearest])
             found = self.candidates[place]
-            if needed[place] <= extent_of(found.policy).depth:
+            if needed[place] <= found.policy.bounds.depth:
                 return Challenger(label=found.policy.code, drafter=found.drafter, factor=float(factors[nearest]))
         return None
 
@@ -186,8 +185,8 @@ class _Field:
         yield from self._shapes(own, np.flatnonzero(is_own & (kinds == own.policy.kind)))
 
     def _shapes(self, own: Candidate, places: NDArray[np.intp]) -> Iterator[Neighbour]:
-        extents = [extent_of(self.candidates[place].policy) for place in places]
-        center = extent_of(own.policy)
+        extents = [self.candidates[place].policy.bounds for place in places]
+        center = own.policy.bounds
         seen = set()
         for axis, less, more in AXES:
             sizes = np.array([_along(extent, axis) for extent in extents])
@@ -223,7 +222,7 @@ class _Field:
 
     def _most(self, place: int, then: _Rounds) -> float:
         """Return the rate of a candidate whose deepest path is accepted in every round."""
-        tokens = 1.0 + extent_of(self.candidates[place].policy).depth
+        tokens = 1.0 + self.candidates[place].policy.bounds.depth
         return float(tokens / (then.ms[place] + tokens * then.reading_ms[place]))
 
 
@@ -281,6 +280,6 @@ def _perfect_by(costs: CellCosts, kind: str, drafter: str, layers: int | None) -
     return _Perfect(tokens_per_s=float(rates[best]), length=int(lengths[best]))
 
 
-def _along(extent: Extent, axis: str) -> int:
+def _along(extent: Bounds, axis: str) -> int:
     size: int = getattr(extent, axis)
     return size

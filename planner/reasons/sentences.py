@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ..plans.plan import PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
-from ..policies import ChainPolicy, Eagle2Policy, PlainPolicy, ResumedPolicy, StaticPolicy
-from ..policies.labels import name_by, name_of
 from ..search.objective import LatencyBound
+from ..strategies.base import name_by, name_of
 from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step
@@ -117,7 +116,7 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
     fed = f", fed as {facts.fed_tokens}" if facts.fed_tokens > facts.verify_tokens else ""
     most = "" if _is_fixed(cell) else "up to "
     tokens = f"{most}{_count(facts.verify_tokens, 'token')}"
-    unread = ", 1 by all layers, the others by those behind the exit" if isinstance(cell.policy, ResumedPolicy) else ""
+    unread = ", 1 by all layers, the others by those behind the exit" if cell.policy.kind == "resumed" else ""
     share = f"{facts.share_verify:.0%}"
     yield f"  verify {milliseconds(promise.verify_ms)} ({share}): {tokens} of each sequence{fed}{unread}"
     if cell.drafter is not None:
@@ -130,7 +129,13 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
 
 def _is_fixed(cell: PlanCell) -> bool:
     """Say whether every round verifies as many tokens after as many forwards."""
-    return isinstance(cell.policy, PlainPolicy | ChainPolicy | ResumedPolicy | StaticPolicy | Eagle2Policy)
+    return (
+        cell.policy.kind == "plain"
+        or cell.policy.kind == "chain"
+        or cell.policy.kind == "resumed"
+        or cell.policy.kind == "static"
+        or cell.policy.kind == "eagle2"
+    )
 
 
 def _limit(facts: CellFacts) -> Iterator[str]:

@@ -5,26 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...errors import PlanError
-from ..growth.shape import ShapeFacts
 from ..inputs import PlanInputs
-from ..policies import (
-    CastPolicy,
-    HybridPolicy,
-    LossyPolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TextPolicy,
-    TreePolicy,
-)
-from ..policies.stack import model_of
-from ..text.hybrid import hybrid_results
-from .acceptance import PositionResults, plain_results, results_of, text_results
-from .recorded import Recording, Rows, recording_of, rows_of
-from .replay import Replay, replay_cast, replay_results
+from ..lockstep import Replay, replay_results
+from ..records.recording import Recorded, Recording, Rows, recording_of, rows_of
+from ..records.results import PositionResults
+from ..records.shape import ShapeFacts
+from ..strategies.base import Strategy
+from ..strategies.stack import model_of
 from .visited import shape_of
 
-Staged = tuple[TreePolicy, str | None]
+Staged = tuple[Strategy, str | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +45,7 @@ class Rehearsal:
             self._recordings[drafter] = recording_of(self.inputs.drafter(drafter).trace)
         return self._recordings[drafter]
 
-    def replay(self, policy: TreePolicy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
+    def replay(self, policy: Strategy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
         """Return the rounds of a policy.
 
         Args:
@@ -67,22 +57,20 @@ class Rehearsal:
         Raises:
             PlanError: no such drafter, fewer texts than slots, or too few children recorded.
         """
-        if isinstance(policy, CastPolicy):
-            return replay_cast(policy, self.recording(_named(policy, drafter)), batch)
-        if not is_kept:
-            return replay_results(self._of(policy, drafter), self.rows, batch)
+        if not is_kept or policy.is_of_one_cell:
+            return policy.replay(self.recorded(policy, drafter), batch)
         staged = (policy, drafter)
         if (staged, batch) not in self._replays:
             self._replays[staged, batch] = replay_results(self.results(policy, drafter), self.rows, batch)
         return self._replays[staged, batch]
 
-    def shape(self, policy: TreePolicy, drafter: str | None, batch: int) -> ShapeFacts | None:
+    def shape(self, policy: Strategy, drafter: str | None, batch: int) -> ShapeFacts | None:
         """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
 
         None for a stack, whose chains end where its lower models happen to, for a hybrid, which drafts two ways, and
         for what is lossy, whose texts are its own.
         """
-        if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
+        if not policy.has_shape:
             return None
         model = model_of(drafter)
         recording = None if model is None else self.recording(model)
@@ -91,36 +79,23 @@ class Rehearsal:
             self._shapes[staged, batch] = shape_of(policy, batch, texts=self.inputs.texts, recording=recording)
         return self._shapes[staged, batch]
 
-    def results(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
+    def results(self, policy: Strategy, drafter: str | None) -> PositionResults:
         """Return what a policy does at every position of the texts.
 
         Raises:
             PlanError: it is coupled or a stack, there is no such drafter, or too few children were recorded.
         """
         if (policy, drafter) not in self._results:
-            self._results[policy, drafter] = self._of(policy, drafter)
+            self._results[policy, drafter] = policy.results(self.recorded(policy, drafter))
         return self._results[policy, drafter]
 
-    def _of(self, policy: TreePolicy, drafter: str | None) -> PositionResults:
-        if isinstance(policy, PlainPolicy):
-            return plain_results(self.rows)
-        if isinstance(policy, TextPolicy):
-            return text_results(policy, self.inputs.texts)
-        if isinstance(policy, HybridPolicy):
-            recording = self.recording(_named(policy, drafter))
-            return hybrid_results(text_results(policy.text, self.inputs.texts), results_of(policy.model, recording))
-        if isinstance(policy, ResumedPolicy):
-            return self.results(policy.draft, drafter)
-        if isinstance(policy, LossyPolicy):
-            raise PlanError(f"{policy.label} decodes other texts than the target's own; its own rounds are recorded")
-        if isinstance(policy, StackPolicy):
-            raise PlanError(f"a {policy.label} has several drafters; replay it with stack_replay")
-        if isinstance(policy, CastPolicy):
-            raise PlanError(f"{policy.label} has no results of single positions; replay it")
-        return results_of(policy, self.recording(_named(policy, drafter)))
+    def recorded(self, policy: Strategy, drafter: str | None) -> Recorded:
+        """Return what a policy replays from."""
+        recording = self.recording(_named(policy, drafter)) if policy.is_recorded else None
+        return Recorded(texts=self.inputs.texts, rows=self.rows, recording=recording)
 
 
-def _named(policy: TreePolicy, drafter: str | None) -> str:
+def _named(policy: Strategy, drafter: str | None) -> str:
     model = model_of(drafter)
     if model is None:
         raise PlanError(f"a {policy.label} needs a drafter; name one of the inputs' drafters")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from ..inputs import PlanInputs
-from .recorded import Text
+from ..records.recording import Text
 
 
 def answer_tokens(inputs: PlanInputs, new_tokens: int | None) -> int:

@@ -9,29 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..growth.draft import Bools, DraftBatch, Ints
-from ..growth.extent import extent_of, fixed_tree
-from ..growth.grow import grow
-from ..growth.shape import ShapeFacts
-from ..growth.tree import TokenTree
-from ..policies import (
-    DraftedPolicy,
-    HybridPolicy,
-    LossyPolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TextPolicy,
-    TreePolicy,
-)
-from ..text.state import TextState
-from ..text.tree import batch_of
-from .recorded import RecordedScorer, Recording, Text
+from ..records.draft import Bools, DraftBatch, Ints
+from ..records.recording import RecordedScorer, Recording, Text
+from ..records.shape import ShapeFacts
+from ..records.tree import TokenTree
+from ..strategies.base import Strategy, grow
+from ..strategies.delegating import DelegatingPolicy
+from ..strategies.text import TextPolicy, batch_of
+from ..strategies.texts import TextState
 
 
-def shape_of(
-    policy: TreePolicy, batch: int, *, texts: Sequence[Text], recording: Recording | None = None
-) -> ShapeFacts:
+def shape_of(policy: Strategy, batch: int, *, texts: Sequence[Text], recording: Recording | None = None) -> ShapeFacts:
     """Return what a policy's trees look like, and how deep they are accepted, along the recorded texts.
 
     Every text is decoded once from its start. Where sequences influence each other's trees, so many texts as the batch
@@ -46,17 +34,17 @@ def shape_of(
     Raises:
         PlanError: a drafter's recording is missing, too little was recorded for the policy, or it is a StackPolicy.
     """
-    if isinstance(policy, PlainPolicy):
+    if policy.source == "none":
         return ShapeFacts(verified=(), reached=())
     if isinstance(policy, TextPolicy):
         return _of_text(policy, texts)
-    if isinstance(policy, ResumedPolicy):
+    if isinstance(policy, DelegatingPolicy) and policy.has_shape:
         return shape_of(policy.draft, batch, texts=texts, recording=recording)
-    if isinstance(policy, StackPolicy | HybridPolicy | LossyPolicy):
+    if not policy.has_shape:
         raise PlanError(f"the shape of a {policy.label} is not counted; replay it with stack_replay")
     if recording is None:
         raise PlanError(f"a {policy.label} is drafted by a model; pass the recording of its drafter")
-    tree = fixed_tree(policy)
+    tree = policy.fixed_tree
     if tree is not None and recording.is_prefix_exact:
         return _of_tree(tree, recording)
     counts = _Counts.of(policy.draft_forwards, 0 if tree is None else tree.size)
@@ -104,7 +92,7 @@ class _Counts:
         )
 
 
-def _rounds(policy: DraftedPolicy, batch: int, recording: Recording) -> Iterator[DraftBatch]:
+def _rounds(policy: Strategy, batch: int, recording: Recording) -> Iterator[DraftBatch]:
     starts, left = recording.rows.starts, recording.rows.left
     together = batch if policy.is_coupled(batch) else len(starts)
     least = together if policy.is_coupled(batch) else 1
@@ -155,7 +143,7 @@ def _visited(kept: Ints, starts: Ints, ends: Ints) -> list[int]:
 
 
 def _of_text(policy: TextPolicy, texts: Sequence[Text]) -> ShapeFacts:
-    counts = _Counts.of(extent_of(policy).depth, 0)
+    counts = _Counts.of(policy.bounds.depth, 0)
     for text in texts:
         tokens, state = text.prompt + text.continuation, TextState()
         now = len(text.prompt) + 1

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..growth.draft import Bools, Ints
-from ..growth.on_gpu import copied_on_gpu, fixed_widths, widths_on_gpu
-from ..growth.room import READ_TOGETHER, deepest
 from ..kernels.rounds import sum_by_text
+from ..lockstep import Replay
 from ..lossy.quality import Quality
-from ..policies import HybridPolicy, TreePolicy
-from ..policies.stack import model_of
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.round import RoundTimes
-from ..replay.replay import Replay
+from ..records.draft import Bools, Ints
+from ..records.room import READ_TOGETHER
+from ..strategies import TreePolicy
+from ..strategies.base import widths_on_gpu
+from ..strategies.hybrid import HybridPolicy
+from ..strategies.stack import model_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,13 +85,13 @@ def _as_run(policy: TreePolicy, model: str | None, replay: Replay, costs: CellCo
     if costs.device_kind == "cpu":
         return replay
     is_captured = costs.captures(model)
-    if not is_captured or copied_on_gpu(policy) is None:
+    if not is_captured or policy.copied_on_gpu is None:
         return replace(replay, widths=widths_on_gpu(policy, replay.widths, is_captured=is_captured))
     largest = np.full_like(replay.nodes, policy.max_verify_tokens)
     if not isinstance(policy, HybridPolicy):
         return replace(replay, nodes=largest)
-    widths = np.tile(np.array(fixed_widths(policy.model), dtype=np.int64), (replay.rounds, 1))
-    together = min(1 + deepest(policy), READ_TOGETHER)  # whatever was kept; more would count as read one by one
+    widths = np.tile(np.array(policy.model.widths, dtype=np.int64), (replay.rounds, 1))
+    together = min(1 + policy.bounds.depth, READ_TOGETHER)  # whatever was kept; more would count as read one by one
     read = np.full_like(replay.catch_up, together)
     return replace(replay, nodes=largest, widths=widths, catch_up=read)
 

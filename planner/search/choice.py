@@ -9,32 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..policies import LossyPolicy, PlainPolicy, StackPolicy, TextPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import by_text, rates_of, resampled
+from ..records.crossfit import Bools, cross_fitted_rate
+from ..strategies import drafting
+from ..strategies.plain import PlainPolicy
+from ..strategies.stack import StackPolicy
+from ..strategies.text import TextPolicy
 from .candidate import Candidate
 from .contest import Contest
-from .crossfit import Bools, cross_fitted_rate
 
-SIMPLICITY = {  # of equally many models and nodes: shapes known before the round, then those that grow
-    "plain": 0,
-    "lookup": 0,
-    "chain": 0,
-    "resumed": 1,
-    "suffix": 1,
-    "static": 1,
-    "confident-chain": 2,
-    "suffix-tree": 2,
-    "cacheback": 2,
-    "eagle2": 3,
-    "talon": 3,
-    "opt-tree": 3,
-    "hybrid": 4,
-    "cast": 4,
-    "stack": 5,
-    "lossy-fly": 6,
-    "lossy-pad": 6,
-}
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost
 CONSIDERED = 0.2  # relative distance to the fastest up to which noise is looked at
@@ -112,7 +96,7 @@ def _ballot_among(contest: Contest, able: Ints, weights: Floats) -> Ballot:
 
 def _without_needless_loss(candidates: Sequence[Candidate], near: Sequence[int]) -> tuple[int, ...]:
     """Return the places, those of lossy ways left out where a lossless one ties: no neighbour may ask for the loss."""
-    lossless = tuple(place for place in near if not isinstance(candidates[place].policy, LossyPolicy))
+    lossless = tuple(place for place in near if not candidates[place].policy.is_lossy)
     return lossless or tuple(near)
 
 
@@ -199,4 +183,4 @@ def _complexity(candidate: Candidate) -> tuple[int, ...]:
     models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
     if isinstance(drafts, StackPolicy):
         models = len(drafts.models)
-    return isinstance(policy, LossyPolicy), models, policy.max_verify_tokens, SIMPLICITY[policy.kind]
+    return policy.is_lossy, models, policy.max_verify_tokens, policy.complexity

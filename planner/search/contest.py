@@ -9,18 +9,18 @@ import numpy as np
 
 from ...errors import PlanError
 from ..inputs import PlanInputs, resumes_of
+from ..lockstep import Replay
 from ..lossy.quality import Quality
 from ..plans.provenance import LeftOut
-from ..policies import LossyPolicy, PlainPolicy, TreePolicy
-from ..policies.stack import model_of
 from ..pricing.bounds import Bound
 from ..pricing.cells import Cell
 from ..pricing.cost import CellCosts, cell_costs
 from ..pricing.reading import ReadingCosts, reading_costs
 from ..pricing.round import RoundCosts, RoundTimes
-from ..replay.replay import Replay
+from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
+from ..strategies import TreePolicy
+from ..strategies.stack import model_of
 from .candidate import Candidate, candidate_of, times_of
-from .crossfit import EVERYWHERE, HALVES, texts_of_half
 from .objective import LatencyBound
 
 MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
@@ -145,7 +145,7 @@ class Contest:
                 self.searched_on[before] = EVERYWHERE
             return self.priced[before]
         refusal = self._lacking(policy, drafter) or self._refusal(policy, drafter, replay)
-        if isinstance(policy, LossyPolicy) and quality is None:
+        if policy.is_lossy and quality is None:
             refusal = "it is lossy, and what it costs in quality was not measured"
         if refusal is None:
             try:
@@ -241,7 +241,7 @@ class Contest:
         if replay.censored_share > MOST_CENSORED:
             lacking = f"{replay.censored_share:.1%} of the visited positions lack a recorded expansion"
             return f"{lacking}; record wider or deeper"
-        if self.most_bytes is None or isinstance(policy, PlainPolicy):
+        if self.most_bytes is None or policy.source == "none":
             return None
         needed = self.needs_bytes(policy, drafter)
         if needed is not None and needed > self.most_bytes:

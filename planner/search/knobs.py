@@ -1,4 +1,4 @@
-"""Knobs of tree policies, searched by Optuna on replayed speed; the study is opened by the floor above.
+"""Knobs of strategies, searched by Optuna on replayed speed; the study is opened by the floor above.
 
 A study holds numbers alone, so one that was stored goes on where it stopped: what its finished trials found is
 replayed, to be candidates again, and no trial is spent on it.
@@ -7,15 +7,13 @@ replayed, to be candidates again, and no trial is spent on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import PlanError
+from ..records.knobs import Knobs, Range
 
 if TYPE_CHECKING:
     import optuna
 
-Knobs = Mapping[str, float]
 Trial = Callable[[Knobs], float]  # knobs -> tokens per second on the texts searched on, 0 where they have no price
 
 
@@ -40,27 +38,3 @@ def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Kno
     for _ in range(trials - len(finished)):
         trial = study.ask()
         study.tell(trial, run({name: range_.suggest(trial, name) for name, range_ in space.items()}))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """The values a knob may take, both ends included: whole numbers, or positive ones evenly in their logarithm."""
-
-    low: float
-    high: float
-    is_whole: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.high or (self.low <= 0.0 and not self.is_whole):
-            raise PlanError(f"a knob's range needs low <= high, and low > 0 unless it is whole, got {self}")
-
-    def nearest(self, value: float) -> float:
-        """Return the value, or the end it lies beyond."""
-        inside = min(max(value, self.low), self.high)
-        return round(inside) if self.is_whole else inside
-
-    def suggest(self, trial: optuna.Trial, name: str) -> float:
-        """Return what a trial takes."""
-        if self.is_whole:
-            return trial.suggest_int(name, round(self.low), round(self.high))
-        return trial.suggest_float(name, self.low, self.high, log=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import PlanError
-from ..text.frozen import FrozenTable
+from ..records.frozen_table import FrozenTable
 from .objective import LatencyBound
 
 if TYPE_CHECKING:

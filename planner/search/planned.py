@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..growth.shape import ShapeFacts
 from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForecast
 from ..plans.prediction import Prediction
 from ..plans.reading import PromptReading, pays_from
@@ -13,6 +12,7 @@ from ..pricing.cost import CellCosts, Floats
 from ..pricing.estimate import resampled_rates
 from ..pricing.reading import ReadingCosts
 from ..reasons.sensitivity import outlook_of
+from ..records.shape import ShapeFacts
 from .candidate import Candidate
 from .choice import Ballot, keeps_bound, latency_ms
 from .contest import Contest

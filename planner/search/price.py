@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...errors import PlanError
 from ..inputs import LOOKUP, PlanInputs
+from ..lockstep import Replay, replay_results
 from ..memory.peak import memory_bytes
-from ..policies import ChainPolicy, PlainPolicy, StackPolicy, TextPolicy, TreePolicy
-from ..policies.hybrid import ElsePolicy
 from ..pricing.bounds import bound_of
 from ..pricing.cells import Cell
 from ..pricing.cost import CellCosts
-from ..replay.positions import PositionResults
-from ..replay.recorded import Recording, Rows
+from ..records.crossfit import EVERYWHERE
+from ..records.recording import Recorded, Recording, Rows
+from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
-from ..replay.replay import Replay, replay_results
-from ..stacks.search import StackSearch
-from ..text.hybrid import hybrids
+from ..strategies import REGISTRY, TreePolicy
+from ..strategies.base import Graded, Limits
+from ..strategies.chain import ChainPolicy
+from ..strategies.hybrid import hybrids
+from ..strategies.stack import StackPolicy
 from .candidate import Candidate
-from .candidates import Contender, drafted, resumed, textual, unrecorded_beams
+from .candidates import GRIDS, drafted, textual
 from .contest import Contest, NeedsBytes, contest_of
-from .crossfit import EVERYWHERE
 from .options import SearchOptions
-from .written import else_text
+from .stack_search import StackSearch
 
 ELSE_LENGTHS = (1, 2, 3)  # of chains that are among these whatever is the fastest alone
-ELSE_KINDS = ("chain", "static", "eagle2")  # of what a hybrid's model drafts
+ELSE_KINDS = [kind for kind, one in REGISTRY.items() if one.in_hybrids and one.source == "model"]
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
@@ -41,7 +43,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
     contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
     if isinstance(policy, StackPolicy):
         return StackSearch(rehearsal, SearchOptions().seed).price(contest, policy)
-    source = LOOKUP if isinstance(policy, TextPolicy) else None if isinstance(policy, PlainPolicy) else drafter
+    source = _text_or_none(policy) if policy.source in ("none", "text") else drafter
     found = contest.enter(policy, source, rehearsal.replay(policy, source, cell.batch))
     if found is None:
         raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
@@ -57,22 +59,23 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
     most_tokens = max(contest.costs.verify.most_tokens for contest in contests)
-    for contender in textual(inputs.texts, rehearsal.rows, most_tokens, options.tables):
-        _enter(contests, contender, None if isinstance(contender.policy, PlainPolicy) else LOOKUP, rehearsal.rows)
+    bare, limits = (
+        Recorded(texts=inputs.texts, rows=rehearsal.rows),
+        Limits(most_tokens=most_tokens, tables=options.tables),
+    )
+    for graded in textual(bare, limits):
+        _enter(contests, graded, _text_or_none(graded.policy), rehearsal.rows)
     for contest in contests:
-        if not any(isinstance(candidate.policy, PlainPolicy) for candidate in contest.priced):
+        if not any(candidate.policy.source == "none" for candidate in contest.priced):
             raise PlanError(f"plain decoding has no price: {contest.left_out()[0].reason}")
     for drafter in inputs.drafters:
         recording = rehearsal.recording(drafter.name)
-        for contender in drafted(recording, most_tokens):
-            _enter(contests, contender, drafter.name, recording.rows)
-        if drafter.resume is not None:
-            for contender in resumed(recording, most_tokens):
-                _enter(contests, contender, drafter.name, recording.rows)
+        for graded in drafted(Recorded.by(recording), replace(limits, resumes=drafter.resume is not None)):
+            _enter(contests, graded, drafter.name, recording.rows)
         _enter_hybrids(contests, drafter.name, recording, most_tokens)
         for contest in contests:
-            for beam in unrecorded_beams(recording):
-                contest.refuse(beam, drafter.name, f"the trace records {recording.children} children per node")
+            for wide in (one for strategy in GRIDS for one in strategy.unrecorded(recording.children)):
+                contest.refuse(wide, drafter.name, f"the trace records {recording.children} children per node")
     return contests
 
 
@@ -82,29 +85,36 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
     Those over suffix trees do not compete where the host searches the text for one drafter alone: no round tells of it.
     """
     own = {contest: _else_policies(contest, drafter) for contest in contests}
-    models = sorted({model for found in own.values() for model in found}, key=else_text)  # whatever cells they are of
+    models = sorted(
+        {model for found in own.values() for model in found}, key=lambda model: model.written
+    )  # of any cell
     over_trees = all(contest.costs.captures(drafter) for contest in contests if contest.costs.captures_drafts)
     for policy, results in hybrids(recording, models, most_tokens, over_trees=over_trees):
         halves = {contest: found[policy.model] for contest, found in own.items() if policy.model in found}
         _enter_by_half(halves, policy, results, drafter, recording.rows)
 
 
-def _else_policies(contest: Contest, drafter: str) -> dict[ElsePolicy, int]:
+def _else_policies(contest: Contest, drafter: str) -> dict[TreePolicy, int]:
     """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it.
 
     Short chains always: where the text has no copy a drafter is right less often than elsewhere.
     """
-    found = [one for kind in ELSE_KINDS for one in contest.fastest_by_half(kind, drafter).items()]
-    drawn = {policy: half for policy, half in found if isinstance(policy, ElsePolicy)}
-    if not any(isinstance(policy, ChainPolicy) for policy in drawn):
-        return drawn
-    return drawn | dict.fromkeys((ChainPolicy(length=length) for length in ELSE_LENGTHS), EVERYWHERE)
+    found: dict[TreePolicy, int] = {}
+    for kind in ELSE_KINDS:
+        found |= contest.fastest_by_half(kind, drafter)
+    if any(isinstance(policy, ChainPolicy) for policy in found):
+        found |= {ChainPolicy(length=length): EVERYWHERE for length in ELSE_LENGTHS}
+    return found
 
 
-def _enter(contests: Sequence[Contest], contender: Contender, drafter: str | None, rows: Rows) -> None:
-    """Enter a contender into every cell; see `_enter_by_half`."""
-    halves = dict.fromkeys(contests, contender.searched_on)
-    _enter_by_half(halves, contender.policy, contender.results, drafter, rows)
+def _text_or_none(policy: TreePolicy) -> str | None:
+    """Return who drafts where no model does."""
+    return None if policy.source == "none" else LOOKUP
+
+
+def _enter(contests: Sequence[Contest], graded: Graded, drafter: str | None, rows: Rows) -> None:
+    """Enter a graded strategy into every cell; see `_enter_by_half`."""
+    _enter_by_half(dict.fromkeys(contests, graded.searched_on), graded.policy, graded.results, drafter, rows)
 
 
 def _enter_by_half(
@@ -128,7 +138,7 @@ def _enter_by_half(
         if batch not in replays:
             replays[batch] = replay_results(results, rows, batch)
         contest.enter(policy, drafter, replays[batch], halves[contest])
-        if isinstance(policy, PlainPolicy):
+        if policy.source == "none":
             contest.clipped_share = contest.costs.clipped_share(replays[batch])
 
 

@@ -11,10 +11,11 @@ from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs, resumes_of
 from ..plans.prediction import ErrorParts, Prediction
-from ..policies import ResumedPolicy, StackPolicy, drafting
 from ..pricing.cost import Floats
 from ..pricing.estimate import of_few, relative_error
 from ..pricing.pace import APART, pace_error
+from ..strategies import drafting
+from ..strategies.stack import StackPolicy
 from .candidate import Candidate
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
@@ -41,7 +42,7 @@ class SurfaceErrors:
 
     def verify_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's verification."""
-        if isinstance(candidate.policy, ResumedPolicy):
+        if candidate.policy.kind == "resumed":
             return self.resumed[candidate.drafter or ""]
         return self.verify
 

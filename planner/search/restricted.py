@@ -6,33 +6,25 @@ replay on the recorded texts and the measured surfaces.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...errors import PlanError
-from ..inputs import LOOKUP, PlanInputs
+from ..inputs import PlanInputs
+from ..lockstep import replay_results
 from ..plans.schedule import Place
-from ..policies import (
-    CastPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    LookupPolicy,
-    StackPolicy,
-    SuffixTreePolicy,
-    TreePolicy,
-)
 from ..pricing.cells import Cell
-from ..replay.acceptance import PositionResults, confident_chain_results, eagle2_results
+from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
-from ..replay.replay import replay_results
 from ..replay.shortened import shortened
-from ..stacks.search import StackSearch
-from ..text.lookup import Occurrence
-from ..text.results import lookup_results, suffix_tree_results
+from ..strategies import REGISTRY, TreePolicy
+from ..strategies.base import Strategy
+from ..strategies.stack import StackPolicy
 from .contest import Contest, contest_of
 from .objective import LatencyBound
+from .stack_search import StackSearch
 
 Staged = tuple[TreePolicy, str | None]
 
@@ -91,7 +83,7 @@ def prices(
     stacks = StackSearch(rehearsal, seed=0)
     for policy, drafter in staged:
         for place, contest in contests.items():
-            if isinstance(policy, CastPolicy):
+            if policy.is_of_one_cell:
                 contest.enter(policy, drafter, rehearsal.replay(policy, drafter, place[0]))
                 _note(found[policy, drafter], place, contest, (policy, drafter))
             elif isinstance(policy, StackPolicy):
@@ -101,73 +93,37 @@ def prices(
 
 
 def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
-    """Yield what each policy does at every position; grids of one kind come out of one pass."""
-    wanted = dict.fromkeys(staged)  # in the order asked for, which no hash decides
-    beams = {(policy.top_k, drafter) for policy, drafter in wanted if isinstance(policy, Eagle2Policy)}
-    for top_k, drafter in sorted(beams, key=str):
-        yield from _beam(rehearsal, wanted, top_k, drafter)
-    doubting = {drafter for policy, drafter in wanted if isinstance(policy, ConfidentChainPolicy)}
-    for drafter in sorted(doubting, key=str):
-        yield from _confident(rehearsal, wanted, drafter)
-    yield from _lookups(rehearsal, wanted)
-    yield from _suffix_trees(rehearsal, wanted)
-    together = (Eagle2Policy, ConfidentChainPolicy, LookupPolicy, SuffixTreePolicy, CastPolicy, StackPolicy)
-    for policy, drafter in staged:
-        if not isinstance(policy, together):
-            yield from _alone(rehearsal, policy, drafter)
+    """Yield what each policy does at every position; grids of one kind come out of one pass.
+
+    Nothing of one that the recording does not tell.
+    """
+    groups: dict[tuple[str, str | None], list[TreePolicy]] = {}
+    for policy, drafter in dict.fromkeys(staged):
+        groups.setdefault((policy.kind, drafter), []).append(policy)
+    for (kind, drafter), own in groups.items():
+        together = [own] if REGISTRY[kind].sweeps_together else [[policy] for policy in own]
+        for variants in together:
+            yield from _swept(rehearsal, variants, drafter)
+
+
+def _swept(
+    rehearsal: Rehearsal, variants: Sequence[TreePolicy], drafter: str | None
+) -> Iterator[tuple[Staged, PositionResults]]:
+    strategy: type[Strategy] = REGISTRY[variants[0].kind]
+    if strategy.source == "models" or strategy.is_of_one_cell:
+        return  # has no results of single positions
+    try:
+        recorded = rehearsal.recorded(variants[0], drafter)
+        for found in strategy.sweep(recorded, variants):
+            yield (found.policy, drafter), found.results
+    except PlanError:
+        if strategy.sweeps_together:
+            raise
 
 
 def _padded(policy: TreePolicy, results: PositionResults) -> PositionResults:
     """Return results whose every tree is as large as the policy allows; what was added is never accepted."""
     return replace(results, sizes=np.full_like(results.sizes, policy.max_verify_tokens))
-
-
-def _beam(
-    rehearsal: Rehearsal, wanted: Collection[Staged], top_k: int, drafter: str | None
-) -> Iterator[tuple[Staged, PositionResults]]:
-    recording = rehearsal.recording(drafter or "")
-    own = [p for p, by in wanted if isinstance(p, Eagle2Policy) and (p.top_k, by) == (top_k, drafter)]
-    if top_k > recording.children:
-        return
-    depths, sizes = sorted({p.depth for p in own}), sorted({p.verify_tokens for p in own})
-    for policy, results in eagle2_results(recording, top_k, depths, sizes):
-        if (policy, drafter) in wanted:
-            yield (policy, drafter), results
-
-
-def _confident(
-    rehearsal: Rehearsal, wanted: Collection[Staged], drafter: str | None
-) -> Iterator[tuple[Staged, PositionResults]]:
-    own = [p for p, by in wanted if isinstance(p, ConfidentChainPolicy) and by == drafter]
-    lengths, confidences = sorted({p.length for p in own}), sorted({p.confidence for p in own})
-    for policy, results in confident_chain_results(rehearsal.recording(drafter or ""), lengths, confidences):
-        if (policy, drafter) in wanted:
-            yield (policy, drafter), results
-
-
-def _lookups(rehearsal: Rehearsal, wanted: Collection[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
-    own = [(policy, drafter) for policy, drafter in wanted if isinstance(policy, LookupPolicy)]
-    by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
-    for asked, _ in own:
-        by_search.setdefault((asked.max_ngram, asked.min_ngram, asked.occurrence_in_text), set()).add(asked.length)
-    for (longest, shortest, which), lengths in sorted(by_search.items()):
-        for policy, results in lookup_results(rehearsal.inputs.texts, longest, shortest, sorted(lengths), which):
-            if (policy, LOOKUP) in wanted:
-                yield (policy, LOOKUP), results
-
-
-def _suffix_trees(rehearsal: Rehearsal, wanted: Collection[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
-    own = [policy for policy, _ in wanted if isinstance(policy, SuffixTreePolicy)]
-    for policy, results in suffix_tree_results(rehearsal.inputs.texts, own) if own else ():
-        yield (policy, LOOKUP), results
-
-
-def _alone(rehearsal: Rehearsal, policy: TreePolicy, drafter: str | None) -> Iterator[tuple[Staged, PositionResults]]:
-    """Yield one policy's results; nothing where the recording does not tell them."""
-    try:
-        yield (policy, drafter), rehearsal.results(policy, drafter)
-    except PlanError:
-        return
 
 
 def _note(found: dict[Place, Price], place: Place, contest: Contest, staged: Staged) -> None:

@@ -17,11 +17,8 @@ from ..plans.schedule import HYSTERESIS
 from ..pricing.cells import Cell
 from ..pricing.cost import Floats
 from ..pricing.estimate import resampling_weights
-from ..published.prices import price_published
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
-from ..stacks.forecast import stack_forecast
-from ..stacks.search import StackSearch
 from .choice import ballot_of
 from .contest import Contest, unknown_bytes
 from .options import SearchOptions, Studies
@@ -29,8 +26,11 @@ from .origin import provenance_of
 from .planned import Beside, planned_cell
 from .price import needs_bytes_of, price_all
 from .promise import SurfaceErrors, errors_of
+from .published import price_published
 from .searched import Searcher
 from .solved import SolvedCell
+from .stack_forecast import stack_forecast
+from .stack_search import StackSearch
 from .studies import studies_in_memory
 
 Solve = Callable[[tuple[Cell, ...]], tuple[SolvedCell, ...]]

@@ -15,23 +15,25 @@ import numpy as np
 from ...profiler.confidence import fit_calibration
 from ...profiler.records.calibration import SurvivalCurve
 from ..inputs import PlanInputs
-from ..policies import Eagle2Policy, TreePolicy
+from ..pricing.cost import CellCosts
+from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from ..replay.rehearsal import Rehearsal
+from ..strategies import REGISTRY, TreePolicy
+from ..strategies.base import MOST_CHILDREN, Space, Strategy
 from .candidate import Candidate
 from .contest import Contest
-from .crossfit import EVERYWHERE, HALVES, texts_of_half
-from .knobs import Knobs, search
+from .knobs import search
 from .options import SearchOptions, Studies
-from .solved_cast import SMALLEST, cast_policy, cast_space, fixed_point, like_eagle2, uniform
-from .spaces import MOST_CHILDREN, Space, spaces
 from .studies import APART
 from .written import limits_text, samples_text
 
 DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
-HAND_SET = (1.0, 2.0, 3.0)  # uniform CAST thresholds that always compete, on the drafter's own confidence
 STARTS = 2  # of a grid's fastest, that a study begins with
 STUDY_VERSION = 3  # of what a trial's knobs and value mean
+SEARCHED: list[type[Strategy]] = sorted(
+    (one for one in REGISTRY.values() if one.search_place is not None), key=lambda one: one.search_place or 0
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -49,41 +51,14 @@ class Searcher:
         for drafter in self.rehearsal.inputs.drafters:
             runs = drafter.name in contest.costs.drafts
             if runs and contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
-                hunts = [self._hunt(contest, drafter.name, half) for half in range(HALVES)]
-                if contest.costs.has_host("cast", drafter.name) and contest.costs.verify.most_tokens >= SMALLEST:
-                    self._search_cast(contest, drafter.name, hunts)
-                for space in spaces(hunts[0].children, contest.costs.verify.most_tokens):
-                    if contest.best_of(space.kind, drafter.name) >= KIND_REACH * contest.best_rate:
-                        for hunt in hunts:
-                            starts = [space.knobs(policy) for policy in hunt.fastest(space.kind)]
-                            self._study(hunt, space, starts)
+                hunts = [
+                    Hunt(contest=contest, drafter=drafter.name, half=half, searcher=self) for half in range(HALVES)
+                ]
+                for strategy in SEARCHED:
+                    strategy.search(hunts)
 
-    def _search_cast(self, contest: Contest, drafter: str, hunts: list[Hunt]) -> None:
-        for threshold in HAND_SET:
-            policy = cast_policy(contest.costs, drafter, hunts[0].children, uniform(threshold))
-            contest.enter(policy, drafter, self.rehearsal.replay(policy, drafter, contest.batch))
-        for hunt in hunts:
-            self._search_cast_on(hunt)
-
-    def _search_cast_on(self, hunt: Hunt) -> None:
-        space, contest = self._cast_space(hunt), hunt.contest
-        unit = 1000.0 * contest.batch / float(contest.costs.verify.row(contest.costs.cell.context)[1])
-        reached = fixed_point(lambda knobs: hunt.price(space.policy(knobs)), unit, contest.best_rate)
-        widest = {name: range_.high for name, range_ in space.ranges.items() if range_.is_whole}
-        starts = [widest | knobs for knobs in reached[:STARTS]]
-        starts += [like_eagle2(policy) for policy in hunt.fastest("eagle2") if isinstance(policy, Eagle2Policy)]
-        self._study(hunt, space, starts)
-
-    def _cast_space(self, hunt: Hunt) -> Space:
-        costs, survival = hunt.contest.costs, self._survival(hunt.drafter, hunt.half)
-
-        def policy(knobs: Knobs) -> TreePolicy:
-            return cast_policy(costs, hunt.drafter, hunt.children, knobs, survival)
-
-        ranges = cast_space(hunt.children, costs.verify.most_tokens)
-        return Space(kind="cast", ranges=ranges, policy=policy, knobs=lambda policy: {})
-
-    def _study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
+    def study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
+        """Search a space on one half of the texts from some knobs on."""
         trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
         if trials:
             cell, limits = hunt.contest.costs.cell, limits_text(self.options.bound, self.options.max_memory_bytes)
@@ -99,10 +74,8 @@ class Searcher:
                 lambda knobs: hunt.price(space.policy(knobs)),
             )
 
-    def _hunt(self, contest: Contest, drafter: str, half: int) -> Hunt:
-        return Hunt(contest=contest, drafter=drafter, half=half, rehearsal=self.rehearsal)
-
-    def _survival(self, drafter: str, half: int) -> tuple[SurvivalCurve, ...]:
+    def survival(self, drafter: str, half: int) -> tuple[SurvivalCurve, ...]:
+        """Return a drafter's survival curves on a half of the texts."""
         if (drafter, half) not in self._survivals:
             trace = self.rehearsal.inputs.drafter(drafter).trace
             places = np.flatnonzero(texts_of_half(len(trace.prompts), half)).tolist()
@@ -123,16 +96,40 @@ class Hunt:
     contest: Contest
     drafter: str
     half: int
-    rehearsal: Rehearsal
+    searcher: Searcher
+
+    @property
+    def costs(self) -> CellCosts:
+        """Of the cell."""
+        return self.contest.costs
 
     @property
     def children(self) -> int:
         """Best next tokens of a node that policies look at."""
-        return min(MOST_CHILDREN, self.rehearsal.recording(self.drafter).children)
+        return min(MOST_CHILDREN, self.searcher.rehearsal.recording(self.drafter).children)
+
+    @property
+    def best_rate(self) -> float:
+        """Most tokens per second in the cell so far."""
+        return self.contest.best_rate
+
+    @property
+    def survival(self) -> tuple[SurvivalCurve, ...]:
+        """The drafter's survival curves on the half."""
+        return self.searcher.survival(self.drafter, self.half)
+
+    def is_near(self, kind: str) -> bool:
+        """Return whether the best of a kind comes near the cell's best."""
+        return self.contest.best_of(kind, self.drafter) >= KIND_REACH * self.contest.best_rate
+
+    def enter(self, policy: TreePolicy) -> None:
+        """Price a policy that saw no half more than the other."""
+        replay = self.searcher.rehearsal.replay(policy, self.drafter, self.contest.batch)
+        self.contest.enter(policy, self.drafter, replay)
 
     def price(self, policy: TreePolicy) -> float:
         """Enter a policy; return its tokens/s on the half's texts, 0 where it has no price or breaks the bound."""
-        replay = self.rehearsal.replay(policy, self.drafter, self.contest.batch, is_kept=False)
+        replay = self.searcher.rehearsal.replay(policy, self.drafter, self.contest.batch, is_kept=False)
         self.contest.enter(policy, self.drafter, replay, self.half)
         place = self.contest.place_of(policy, self.drafter)
         if place is None or not self.contest.keeps_bound(place):
@@ -145,6 +142,10 @@ class Hunt:
         priced = zip(self.contest.priced, self.contest.searched_on, strict=True)
         known = [one for one, half in priced if half in seen and (one.policy.kind, one.drafter) == (kind, self.drafter)]
         return [one.policy for one in sorted(known, key=lambda one: -self._speed(one))[:STARTS]]
+
+    def study(self, space: Space, starts: list[dict[str, float]]) -> None:
+        """Search a space from some knobs on."""
+        self.searcher.study(self, space, starts)
 
     def _speed(self, candidate: Candidate) -> float:
         return candidate.tokens_per_s_on(texts_of_half(len(candidate.ms), self.half))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...profiler.records.overhead import OverheadSample
-from ..policies.hybrid import ElsePolicy
 from .objective import LatencyBound
 
 
@@ -32,16 +31,3 @@ def limits_text(bound: LatencyBound | None, max_memory_bytes: int | None) -> str
     """Return the limits of a search as the name of a study holds them."""
     written = None if bound is None else f"LatencyBound(metric={bound.metric!r}, most_ms={bound.most_ms!r})"
     return f"({written}, {max_memory_bytes!r})"
-
-
-def else_text(policy: ElsePolicy) -> str:
-    """Return what hybrids are ordered by: all of what their model drafts."""
-    if policy.kind == "chain":
-        return f"ChainPolicy(length={policy.length!r}, kind='chain')"
-    if policy.kind == "static":
-        tree = f"TokenTree(parents={policy.tree.parents!r}, ranks={policy.tree.ranks!r})"
-        return f"StaticPolicy(tree={tree}, kind='static')"
-    return (
-        f"Eagle2Policy(verify_tokens={policy.verify_tokens!r}, depth={policy.depth!r}, top_k={policy.top_k!r}, "
-        "kind='eagle2')"
-    )

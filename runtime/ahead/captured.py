@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.growth.room import deepest
-from ...planner.policies import ChainPolicy, HybridPolicy, PlainPolicy, StaticPolicy, TreePolicy
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.hybrid import HybridPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, DrawKind
 from ..growth.captured import CapturedGrowth, RecordedDraft
@@ -30,7 +31,6 @@ from .state import BatchState
 from .texts import Copies
 from .told import DONE, DRAFTED, LAUNCHED, Told, told_of
 
-RIGID = (PlainPolicy, ChainPolicy, StaticPolicy)  # whose nodes' parents hang on no score
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn
 
@@ -77,7 +77,7 @@ class CapturedRounds:
         draws: DeviceDraws | None = None,
     ) -> None:
         self.setup, self.batch = setup, batch
-        self.deepest = deepest(setup.policy)  # tokens of a draft that one round may accept
+        self.deepest = setup.policy.bounds.depth  # tokens of a draft that one round may accept
         self.most_read = self.deepest + 1  # tokens that a drafter has to read behind a round of its own
         self.ends = Ends(self.most_read)
         self.state = BatchState(batch, self.most_read, target.device)
@@ -257,6 +257,6 @@ class CapturedRounds:
         if self._is_copied_chain:
             parents = (self._places_of(parents.shape[1]) - 1).expand_as(parents)
         found = sight_of(parents, max(self.deepest, 1))  # 1: padding hangs below the root
-        if self._is_copied_chain or isinstance(self.setup.policy, RIGID):
+        if self._is_copied_chain or self.setup.policy.source == "none" or self.setup.policy.is_of_one_shape:
             self._sight = found
         return found

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ...planner.growth.room import deepest
-from ...planner.policies import HybridPolicy, PlainPolicy
-from ...planner.policies.labels import name_of
+from ...planner.strategies.base import name_of
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..drafters.protocol import DraftsAhead
 from ..faults import Fault, is_out_of_memory, reason_of
-from ..growth.captured import FIXED, CapturedGrowth
+from ..growth.captured import CapturedGrowth
 from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..setup import RoundSetup
@@ -123,11 +123,11 @@ class RoundsAhead:
         fresh: list[list[int]] | None = None
         if drafter is not None:
             is_copied = copied_ahead(setup.policy, self._target.device) is not None
-            is_ahead = is_copied or isinstance(setup.policy, FIXED)  # of others the host sees how large a tree is first
+            is_ahead = is_copied or setup.policy.is_of_one_size  # of others the host sees how large a tree is first
             growth = drafter.growth_for(batch, setup.policy) if is_ahead else None
             if growth is None:
                 return None
-            fresh = _caught_up(drafter, batch, deepest(setup.policy) + 1, is_copied=is_copied)
+            fresh = _caught_up(drafter, batch, setup.policy.bounds.depth + 1, is_copied=is_copied)
             if fresh is None:
                 return None
         rounds = self._rounds.get(key)

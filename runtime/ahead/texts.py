@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.growth.on_gpu import copied_on_gpu
-from ...planner.policies import LookupPolicy, SuffixPolicy, SuffixTreePolicy, TreePolicy
-from ...planner.text.image_ids import IMAGE_IDS
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.records.image_ids import IMAGE_IDS
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
 from ..kernels.texts import agree_with_end
 from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
@@ -22,20 +23,24 @@ from ..requests import Sequence
 from ..transfer import sent
 from .state import BatchState
 
+if TYPE_CHECKING:
+    from ...planner.strategies.suffix import SuffixPolicy
+    from ...planner.strategies.suffix_tree import SuffixTreePolicy
+
 RANKS = 1 << 32  # of places: runs are compared first
 
 
 def copied_ahead(policy: TreePolicy, device: torch.device) -> SuffixPolicy | SuffixTreePolicy | LookupPolicy | None:
     """Return the part of a policy that a device copies out of texts; trees need kernels, chains do not."""
-    copied = copied_on_gpu(policy)
-    if isinstance(copied, SuffixTreePolicy) and not text_trees.is_supported(device):
+    copied = policy.copied_on_gpu
+    if copied is None or (copied.kind == "suffix-tree" and not text_trees.is_supported(device)):
         return None
-    return copied
+    return cast("SuffixPolicy | SuffixTreePolicy | LookupPolicy", copied)
 
 
 def drafting_by(policy: SuffixPolicy | SuffixTreePolicy | LookupPolicy) -> Copying | Growing:
     """Return the parameters by which the device copies for a policy."""
-    if isinstance(policy, SuffixTreePolicy):
+    if policy.kind == "suffix-tree":
         return Growing(
             nodes=policy.nodes,
             factor=policy.factor,

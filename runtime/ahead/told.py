@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ...planner.growth.draft import DraftBatch
 from ...planner.kernels.arrays import Ints
+from ...planner.records.draft import DraftBatch
 from ..growth.draft import batch_of
 from ..kernels.trees import SOUND, hear
 from ..stopwatch import Moment

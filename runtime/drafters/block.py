@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.grow import Children, DraftBatch, grow
-from ...planner.policies import TreePolicy
+from ...planner.records.draft import Children, DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.base import grow
 from ..growth.draft import DeviceChildren
 from ..layout import Ints
 from ..models.block import Block, BlockHead, Levels

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.grow import DraftBatch
-from ...planner.policies import ResumedPolicy, TreePolicy, drafting
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy, drafting
 from ..cache import KeyValueCache
 from ..layout import lay_out
 from ..models.exit import ExitModel
@@ -75,7 +75,7 @@ class ExitDrafter(ModelDrafter):
 
     def draft(self, sequences: Many[Sequence], policy: TreePolicy) -> DraftBatch:
         """Return the policy's trees; for a ResumedPolicy the states of fed tokens are stored for `left`."""
-        self._keeps, self._kept = isinstance(policy, ResumedPolicy), 0
+        self._keeps, self._kept = policy.kind == "resumed", 0
         if self._keeps:
             self._make_room(policy.max_verify_tokens)
         try:

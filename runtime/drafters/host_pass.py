@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.draft import Scores
-from ...planner.growth.grow import Children, grow
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import Eagle2Policy, StaticPolicy
+from ...planner.records.draft import Children, Scores
+from ...planner.strategies import REGISTRY
+from ...planner.strategies.base import grow
 from ..draws import drafted_draws, is_unpenalised
 from ..growth.draft import children_here, children_of, drawn_children_here
 from ..kernels.trees import descend
@@ -34,9 +33,9 @@ Found = tuple[Ints, Scores, bool]  # the likeliest tokens, their log-probabiliti
 def prepare(dtype: torch.dtype) -> None:
     """Load and compile what grows trees on the host, so that no round waits; once a process."""
     Masks(dtype, torch.device("cpu")).prepare()
-    pair = TokenTree(parents=(-1, 0), ranks=(0, 0))
-    for policy in (Eagle2Policy(verify_tokens=3, depth=1, top_k=1), StaticPolicy(tree=pair)):
-        grow(policy, _Sameness(), 1)
+    for strategy in REGISTRY.values():
+        for policy in strategy.smallest():
+            grow(policy, _Sameness(), 1)
     for kind in BITS:  # sampled scores are float32 whatever the model's are
         children_here(bits(torch.zeros((1, 1, 1), dtype=kind)), 1)
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.growth.draft import DraftBatch
 from ...planner.kernels.arrays import Ints
-from ...planner.policies import HybridPolicy, TreePolicy
-from ...planner.text.texts import Texts
-from ...planner.text.tree import PADDING
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.text import PADDING
+from ...planner.strategies.texts import Texts
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates

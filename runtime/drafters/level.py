@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ...planner.growth.room import READ_TOGETHER
+from ...planner.records.room import READ_TOGETHER
 from ..layout import PREFILL_TOKENS, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel
 from ..requests import Sequence

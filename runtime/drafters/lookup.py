@@ -7,9 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...planner.growth.draft import DraftBatch, chains_of
-from ...planner.policies import TextPolicy, TreePolicy
-from ...planner.text.texts import Texts
+from ...planner.records.draft import DraftBatch, chains_of
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.text import TextPolicy
+from ...planner.strategies.texts import Texts
 from ..requests import Sequence
 
 

@@ -8,15 +8,16 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
-from ...planner.growth.grow import DraftBatch, grow
-from ...planner.growth.room import READ_TOGETHER
-from ...planner.policies import TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.records.room import READ_TOGETHER
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.base import grow
 from ..cache import KeyValueCache
 from ..draws import drafted_draws, is_unpenalised
 from ..growth.captured import CapturedGrowth
 from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
-from ..growth.layout import LayerLayout, compact_of
+from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
 from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
@@ -145,7 +146,7 @@ class ModelDrafter:
             self._cache,
             dtype=self._model.dtype,
             device=self._model.device,
-            compact=compact_of(policy),
+            compact=policy.compact_nodes,
             seen_in=self._seen_in,
         )
         scorer = DevicePass(

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from ...planner.growth.draft import DraftBatch
-from ...planner.policies import ChainPolicy, Eagle2Policy, TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
 from ..cache import KeyValueCache
 from ..layout import Bools, Ints
 from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes
 from .host_pass import require_numbers
 
 
-def beam_of(policy: TreePolicy) -> Eagle2Policy | None:
-    """Return the beam that draws a policy's trees (a chain is a beam of one); None where there is none."""
+class Beam(NamedTuple):
+    """A tree as EAGLE-2 grows it."""
+
+    depth: int  # layers below the first
+    top_k: int  # nodes of each
+    max_verify_tokens: int  # nodes of the tree, root included
+
+
+def beam_of(policy: TreePolicy) -> Beam | None:
+    """Return the beam whose trees are those of a policy, None where there is none: a chain is a beam of one."""
     if isinstance(policy, ChainPolicy):
-        return _beam_of_one(policy.length)
-    return policy if isinstance(policy, Eagle2Policy) else None
-
-
-@lru_cache(maxsize=256)
-def _beam_of_one(length: int) -> Eagle2Policy:
-    return Eagle2Policy(verify_tokens=length + 1, depth=length - 1, top_k=1)
+        return Beam(policy.length - 1, 1, policy.length + 1)
+    return Beam(policy.depth, policy.top_k, policy.max_verify_tokens) if policy.kind == "eagle2" else None
 
 
 def nodes_behind(
@@ -41,7 +46,7 @@ def nodes_behind(
 def grown_by(
     model: FindsChildren,
     cache: KeyValueCache,
-    beam: Eagle2Policy,
+    beam: Beam,
     read: Many[int],
     behind: Many[int],
     unread: tuple[Ints, Ints],
@@ -62,9 +67,7 @@ def grown_by(
     return None if grown is None else whole_draft(beam, *grown)
 
 
-def unlaid_beam(
-    beam: Eagle2Policy, tokens: Ints, wanted: Ints, contexts: Ints, draws: Draws | None = None
-) -> UnlaidBeam:
+def unlaid_beam(beam: Beam, tokens: Ints, wanted: Ints, contexts: Ints, draws: Draws | None = None) -> UnlaidBeam:
     """Return a beam behind texts; see `UnlaidBeam`."""
     read, behind = contexts
     return UnlaidBeam(
@@ -79,7 +82,7 @@ def unlaid_beam(
     )
 
 
-def whole_draft(beam: Eagle2Policy, trees: Ints, are_numbers: bool) -> DraftBatch:
+def whole_draft(beam: Beam, trees: Ints, are_numbers: bool) -> DraftBatch:
     """Return the trees of a beam, (3, batch, nodes), as a draft; ModelError where scores are not numbers."""
     require_numbers(are_numbers)
     tokens, parents, depths = trees
@@ -88,6 +91,6 @@ def whole_draft(beam: Eagle2Policy, trees: Ints, are_numbers: bool) -> DraftBatc
 
 
 @lru_cache(maxsize=256)
-def _shape_of(beam: Eagle2Policy, batch: int) -> tuple[tuple[int, ...], Ints]:
+def _shape_of(beam: Beam, batch: int) -> tuple[tuple[int, ...], Ints]:
     """Return the nodes of each forward of a beam, and of its trees (batch,); both are shared, so read-only."""
     return (1,) + (beam.top_k,) * beam.depth, np.full(batch, beam.max_verify_tokens, dtype=np.int64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Protocol, runtime_checkable
 
-from ...planner.growth.grow import DraftBatch
-from ...planner.policies import ResumedPolicy, TreePolicy, drafting
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy, drafting
 from ..cache import KeyValueCache
 from ..growth.captured import CapturedGrowth
 from ..models.forward import LeftStates
@@ -95,4 +95,4 @@ class DraftsAhead(Protocol):
 
 def asked_of(drafter: Drafter, policy: TreePolicy) -> TreePolicy:
     """Return the policy to draft by: without the resuming part where the drafter cannot leave states."""
-    return policy if isinstance(policy, ResumedPolicy) and isinstance(drafter, LeavesStates) else drafting(policy)
+    return policy if policy.kind == "resumed" and isinstance(drafter, LeavesStates) else drafting(policy)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import Scores
-from ...planner.growth.grow import Children, DraftBatch, grow
-from ...planner.policies import TreePolicy
+from ...planner.records.draft import Children, DraftBatch, Scores
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.base import grow
 from ..cache import KeyValueCache
 from ..layout import Ints
 from ..models.block import APART

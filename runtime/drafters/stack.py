@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from ...errors import ModelError
-from ...planner.growth.draft import ROOT_TOKEN, DraftBatch
-from ...planner.policies import TreePolicy
-from ...planner.policies.stack import JOINT, LOOKUP, StackPolicy, stack_name
-from ...planner.text.state import TextState
+from ...planner.records.draft import ROOT_TOKEN, DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.stack import JOINT, LOOKUP, StackPolicy, stack_name
+from ...planner.strategies.texts import TextState
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target
 from ..requests import Sequence

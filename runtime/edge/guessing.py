@@ -8,7 +8,7 @@ from collections.abc import Sequence as Many
 import numpy as np
 
 from ...errors import ModelError
-from ...planner.growth.chain import is_sure
+from ...planner.records.draft import is_sure
 from ..drafters.model import ModelDrafter
 from ..growth.draft import children_of
 from ..models.forward import CausalModel

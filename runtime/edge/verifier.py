@@ -6,7 +6,7 @@ from collections.abc import Sequence as Many
 
 import numpy as np
 
-from ...planner.policies import PlainPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ..drafters.lookup import chains
 from ..draws import draw
 from ..faults import Fault

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...planner.policies import TreePolicy
+from ...planner.strategies import TreePolicy
 from ...profiler.snapshot import snapshot_at
 from .setting import EngineDrafter, Schedule, Setting, Value
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from ...planner.inputs import LOOKUP
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.policies import PlainPolicy, TreePolicy
 from ...planner.search.restricted import Staged
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.plain import PlainPolicy
 from ...profiler.gguf_file import is_gguf
 from .engine import Engine
 from .exported import Basis, Dropped, Exported

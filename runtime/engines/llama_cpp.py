@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .conversion import OwnForm, conversions, drafter_named
 from .converted import GGUF_DTYPES
 from .engine import Option, Written
@@ -43,7 +45,7 @@ class LlamaCpp:
         """Return how llama.cpp runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
             return self._lookup(policy, version)
-        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "confident-chain"):
             return f"llama.cpp has no {policy.kind} drafting: chains, chains that stop at doubt, and n-grams"
         kind = TYPES.get(drafter.form)
         if kind is None or (kind != "draft-simple" and not self._has_types(version)):

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ...errors import RequestError
-from ...planner.policies import ChainPolicy, LookupPolicy
-from ...planner.replay.recorded import Text
-from ...planner.text.lookup import AnyOccurrence
+from ...planner.records.recording import Text
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import AnyOccurrence, LookupPolicy
 from .converted import GGUF_DTYPES, converted
 from .gguf_file import write_gguf
 from .llama_build import llama_build, missing_server

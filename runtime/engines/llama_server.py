@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MeasurementError, RequestError
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from ...profiler.cpu import available_bytes
 from .gguf_header import shape_of_gguf
 from .llama_build import LlamaBuild, llama_build

@@ -21,7 +21,7 @@ from itertools import pairwise, zip_longest
 from typing import Protocol
 
 from ...errors import MeasurementError
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from .setting import EngineDrafter, Setting
 
 FREE_SOME = "end other programs, raise the container's limit, lower --batch, or give smaller models"

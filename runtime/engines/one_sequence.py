@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...errors import MeasurementError
-from ...planner.policies import LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Engine
 from .measured import Load
 from .setting import OF_LLAMA_CPP, EngineDrafter, Setting

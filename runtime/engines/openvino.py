@@ -11,8 +11,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .conversion import OwnForm, conversions, drafter_named
 from .converted import is_openvino
 from .engine import Option, Written
@@ -21,6 +24,9 @@ from .one_sequence import first_lookup
 from .schema import schema_of
 from .setting import PADS, EngineDrafter, Knobs, Schedule, Serving, Setting, Value
 
+if TYPE_CHECKING:
+    from ...planner.strategies.eagle2 import Eagle2Policy
+
 DTYPE = "OpenVINO's files hold float32 or float16, and INFERENCE_PRECISION_HINT says what it computes in"
 ON_CPU = "the plan was made on {gpu}, and this program computes on a CPU, where another one may be faster"
 SCRIPT, FILE = "generate.py", "generation.json"
@@ -28,7 +34,9 @@ ENDING = ".openvino"  # of what a converted folder is called
 FILLS = PADS.format(who="OpenVINO")
 FIRST = f"OpenVINO copies behind the first occurrence of the n-gram, what was priced behind the latest; {FILLS}"
 UNBOUNDED = "OpenVINO's threshold has no length beside it; its chains end at doubt alone"
-NO_LENGTH = max(policy.length for policy in CONFIDENT)  # stands for that of a chain that ends at doubt alone
+NO_LENGTH = max(
+    (one.draft_forwards for one in CONFIDENT), default=0
+)  # stands for that of a chain that ends at doubt alone
 DEAF = "OpenVINO GenAI 2026 drafts one token a round with any threshold (measured on 2026.4.1)"
 DOUBTS = ("2025",)  # recorded versions that are not known to be so
 DRAWS_NO_TREES = "OpenVINO searches trees of drafts for greedy decoding only"
@@ -64,13 +72,13 @@ class OpenVINO:
         """Return how OpenVINO GenAI runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
             return _lookup(policy)
-        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy | Eagle2Policy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "confident-chain" and policy.kind != "eagle2"):
             return f"OpenVINO has no {policy.kind} drafting: chains, trees of EAGLE-3 heads, and prompt lookup"
         if drafter.form not in ("model", "eagle3"):
             return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
         if drafter.form == "eagle3" and not self._has_trees(version):
             return f"OpenVINO GenAI {version} takes no EAGLE-3 heads"
-        if isinstance(policy, Eagle2Policy):
+        if policy.kind == "eagle2":
             return _tree(policy, drafter)
         if isinstance(policy, ChainPolicy):
             return Setting(method="draft model", drafter=drafter, knobs=(), length=policy.length)
@@ -95,7 +103,7 @@ class OpenVINO:
         """Return chains and beams of a model, and its longest confident chains; n-grams of the text."""
         if drafter is None:
             return FIRST_LOOKUPS
-        return (*CHAINS, *TREES, *(policy for policy in CONFIDENT if policy.length == NO_LENGTH))
+        return (*CHAINS, *TREES, *(one for one in CONFIDENT if one.draft_forwards == NO_LENGTH))
 
     def written(self, schedule: Schedule, target: str, version: str) -> Written:
         """Return a program and the generation configuration it reads."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import MeasurementError
-from ...planner.text.lookup import find_continuation
+from ...planner.strategies.lookup import find_continuation
 from .measured import EngineCounters, EngineText
 from .openvino import THRESHOLD
 from .round_counts import RoundCounts

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ...errors import RequestError
-from ...planner.policies import ChainPolicy
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
+from ...planner.strategies.chain import ChainPolicy
 from .converted import OPENVINO_FILE, converted, is_openvino
 from .measured import EngineFacts, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence

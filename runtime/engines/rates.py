@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from ...planner.plans.plan import Plan
 from ...planner.plans.schedule import Place
-from ...planner.policies import PlainPolicy
 from ...planner.search.restricted import Staged
+from ...planner.strategies.plain import PlainPolicy
 from .schedule import Offer
 from .setting import Setting
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...planner.plans.schedule import Place
-from ...planner.policies import TreePolicy
+from ...planner.strategies import TreePolicy
 from .setting import Schedule, Setting, Stage
 
 TIE = 0.005  # mean relative distance below which two ways are equal, and the simpler one is taken

@@ -10,7 +10,8 @@ import json
 import shlex
 from collections.abc import Sequence
 
-from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written, served
 from .grids import CHAINS, LOOKUPS, TREES
 from .schema import schema_of
@@ -39,12 +40,12 @@ class SGLang:
             if policy.occurrence == "mapped":
                 return OF_LLAMA_CPP
             return _ngram(policy)
-        if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "eagle2"):
             return f"SGLang has no {policy.kind} drafting: chains, beams reranked as EAGLE-2's, and its own n-gram trie"
         algorithm = ALGORITHMS.get(drafter.form)
         if algorithm is None:
             return f"the form of {drafter.name} is not known, because its files are not there"
-        if isinstance(policy, Eagle2Policy):
+        if policy.kind == "eagle2":
             knobs = (("topk", policy.top_k), ("tokens", policy.max_verify_tokens))
             return Setting(method=algorithm, drafter=drafter, knobs=knobs, length=policy.depth + 1)
         can_adapt = algorithm in ADAPTIVE and schema_of(self.name).knows("flags", "speculative-adaptive", version)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from ...planner.policies import ChainPolicy, Eagle2Policy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
 from .yaml import yaml_of
+
+if TYPE_CHECKING:
+    from ...planner.strategies.eagle2 import Eagle2Policy
 
 FILE = "speculative.yaml"
 DTYPE = "TensorRT-LLM computes in what the checkpoint's config.json says, unless the YAML's own dtype says otherwise"
@@ -36,15 +40,15 @@ class TensorRTLLM:
             if policy.occurrence == "mapped":
                 return OF_LLAMA_CPP
             return _lookup(policy)
-        if drafter is None or not isinstance(policy, ChainPolicy | Eagle2Policy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "eagle2"):
             return f"TensorRT-LLM has no {policy.kind} drafting: chains, dynamic trees of EAGLE-3 heads, and n-grams"
         if drafter.form == "model":
-            if isinstance(policy, Eagle2Policy):
+            if policy.kind == "eagle2":
                 return "TensorRT-LLM drafts trees with EAGLE-3 heads only"
             return _chain("Draft_Target", drafter, policy.length)
         if drafter.form != "eagle3":
             return f"{drafter.name} is no language model and no EAGLE-3 head, as far as its files tell"
-        if isinstance(policy, Eagle2Policy):
+        if policy.kind == "eagle2":
             return _tree(policy, drafter)
         return _chain("Eagle3", drafter, policy.length)
 

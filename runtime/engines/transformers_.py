@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...planner.policies import ChainPolicy, ConfidentChainPolicy, LookupPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written
 from .grids import CHAINS, CONFIDENT, FIRST_LOOKUPS
 from .one_sequence import first_lookup
@@ -78,13 +79,13 @@ class Transformers:
         """Return how transformers runs a policy, or why it cannot."""
         if isinstance(policy, LookupPolicy):
             return _lookup(policy)
-        if drafter is None or not isinstance(policy, ChainPolicy | ConfidentChainPolicy):
+        if drafter is None or (policy.kind != "chain" and policy.kind != "confident-chain"):
             return f"transformers has no {policy.kind} drafting: chains, confident chains and prompt lookup"
         if drafter.form != "model":
             return f"transformers assists with language models, which {drafter.name} is not, as far as its files tell"
         if drafter.tables:
             return PADDED.format(engine="transformers", name=drafter.name, tables=drafter.tables)
-        threshold = policy.confidence if isinstance(policy, ConfidentChainPolicy) else 0.0
+        threshold = policy.confidence if policy.kind == "confident-chain" else 0.0
         knobs: Knobs = (("num_assistant_tokens_schedule", "constant"), (THRESHOLD, threshold))
         return Setting(method="assistant", drafter=drafter, knobs=knobs, length=policy.length, off="any", most_batch=1)
 

@@ -17,8 +17,8 @@ import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from ...errors import ModelError, RequestError
-from ...planner.policies import ChainPolicy
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
+from ...planner.strategies.chain import ChainPolicy
 from ..models.loading import first_line, load_tokenizer
 from ..models.rehearsal import require_loadable
 from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version

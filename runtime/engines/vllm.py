@@ -10,13 +10,19 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ...planner.kernels.suffix import LONGEST_MATCH
-from ...planner.policies import ChainPolicy, LookupPolicy, StaticPolicy, SuffixTreePolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.automaton import LONGEST_MATCH
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written, served
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
 from .setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
+
+if TYPE_CHECKING:
+    from ...planner.strategies.suffix_tree import SuffixTreePolicy
 
 EAGLE = "LlamaForCausalLMEagle"  # the architecture that SGLang knows heads of EAGLE-1 and 2 by
 NO_SUCH_EAGLE = (
@@ -68,7 +74,7 @@ class VLLM:
             knobs: Knobs = (("prompt_lookup_max", policy.max_ngram), ("prompt_lookup_min", policy.min_ngram))
             found = self._by_batch("ngram", None, knobs, policy.length, version)
             return found if policy.occurrence == "first" else replace(found, differs=FIRST, distance=1)
-        if isinstance(policy, SuffixTreePolicy):
+        if policy.kind == "suffix-tree":
             return self._suffix(policy, version)
         if drafter is None:
             return f"vLLM has no drafting of the kind {policy.kind}; from the text it has n-grams and suffix trees"
@@ -82,7 +88,7 @@ class VLLM:
         is_padded = drafter.form == "model" and drafter.tables is not None
         if is_padded and not schema_of(self.name).knows("config", ANY_TABLE, version):
             return PADDED.format(engine=f"vLLM {version}", name=drafter.name, tables=drafter.tables)
-        if isinstance(policy, StaticPolicy):
+        if policy.kind == "static":
             return NO_TREES
         if not isinstance(policy, ChainPolicy):
             return f"vLLM has no {policy.kind} drafting; with a model it drafts chains of one length"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MeasurementError
-from ...planner.text.lookup import find_continuation
+from ...planner.strategies.lookup import find_continuation
 from ...profiler.records.architecture import Architecture
 from ...profiler.records.configuration import architecture_of
 from ..models.loading import first_line, load_config

@@ -13,8 +13,9 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from ...errors import MeasurementError, RequestError
-from ...planner.policies import ChainPolicy, LookupPolicy
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from ...profiler.cpu import available_bytes
 from ..models.loading import load_tokenizer
 from .drafter import tables_of

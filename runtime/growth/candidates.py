@@ -1,4 +1,4 @@
-"""The candidates of a tree that grows on a device: `planner.growth.beam`, in tensors of fixed shape."""
+"""The candidates of a tree that grows on a device: `planner.records.candidates`, in tensors of fixed shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
+from ...planner.records.draft import ROOT_TOKEN
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 NOTHING = -torch.inf  # score of what is no candidate

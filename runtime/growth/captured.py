@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import DraftBatch
-from ...planner.growth.on_gpu import is_captured_whole
-from ...planner.policies import ChainPolicy, Eagle2Policy, StaticPolicy, TreePolicy
+from ...planner.records.draft import DraftBatch
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of
 from ..models.forward import ForwardInput
@@ -29,11 +29,8 @@ from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
 from .grow import grow_on_device, kept_for
-from .layout import LayerLayout, columns_of, compact_of
+from .layout import LayerLayout, columns_of
 from .scorer import DevicePass
-
-RIGID = (ChainPolicy, StaticPolicy)  # whose nodes' parents do not even hang on scores
-FIXED = (ChainPolicy, StaticPolicy, Eagle2Policy)  # as many forwards, as wide, and as many nodes, whatever the scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +83,7 @@ class CapturedGrowth:
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
         """Whether drafts of a policy for such requests can be captured."""
-        is_whole = isinstance(policy, FIXED) or is_captured_whole(policy)
+        is_whole = policy.is_of_one_size or policy.is_captured_whole
         return is_whole and draws_ahead(requests)
 
     @torch.inference_mode()
@@ -149,7 +146,7 @@ class CapturedGrowth:
         """
         model = self._model.model
         widths: list[int] = []
-        known: dict[int, tuple[Tensor, Tensor]] | None = {} if isinstance(policy, RIGID) else None
+        known: dict[int, tuple[Tensor, Tensor]] | None = {} if policy.is_of_one_shape else None
 
         def feed(layer: ForwardInput) -> Tensor:
             return model.forward(layer, self._cache)
@@ -158,7 +155,7 @@ class CapturedGrowth:
             step = read()
             logits, scored = feed(step) if self._read is None else self._read(step), _Scoring(draws, step)
             kind = logits.dtype if draws is None else torch.float32
-            if isinstance(policy, Eagle2Policy) and is_supported(policy, logits.device, kind):
+            if policy.kind == "eagle2" and is_supported(policy, logits.device, kind):
                 numbers, widths[:] = grow_eagle2_by_kernels(
                     policy, step, scored(logits), lambda layer: scored(feed(layer)), seen
                 )
@@ -167,7 +164,7 @@ class CapturedGrowth:
                 catch_up=lambda: logits,
                 feed=feed,
                 scores=lambda found, _: scored(found),
-                layout=self._layout(step, longest, seen, known, compact_of(policy)),
+                layout=self._layout(step, longest, seen, known, policy.compact_nodes),
                 device=model.device,
                 is_captured=True,
                 asks_rates=not isinstance(policy, ChainPolicy),

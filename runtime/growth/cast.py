@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.cast import breadth_origin
-from ...planner.policies import CastPolicy
+from ...planner.strategies.cast_growth import breadth_origin
 from ..transfer import sent
 from .candidates import CandidateLayer, all_scores, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 from .secant import last_valid_index
 from .survival import DeviceCurve, device_curve
 
+if TYPE_CHECKING:
+    from ...planner.strategies.cast import CastPolicy
+
 IMPOSSIBLE = 1e300  # sorts behind the negative log-probability of anything possible, and before what is pruned
 
 
-def grow_cast(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return trees of one shared size and shared widths; see `planner.growth.cast`.
+def grow(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
+    """Return trees of one shared size and shared widths; see `planner.strategies.cast_growth`.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1.
     """
-    rule = device_rule(policy, scorer.device)
+    rule = memory(policy, scorer.device)
     layers = [first_layer(scorer, policy.max_width)]
     is_real = [torch.ones_like(layers[0].tokens[0], dtype=torch.bool)]  # candidates that the batch has not pruned
     is_open = torch.ones((), dtype=torch.bool, device=scorer.device)
@@ -62,14 +65,14 @@ class _Rule:
     curves: tuple[DeviceCurve, ...]
 
     def survivals(self, scores: Tensor, depth: int) -> Tensor:
-        """Return (batch, candidates) float64; see `planner.growth.cast.survivals`."""
+        """Return (batch, candidates) float64; see `planner.strategies.cast_growth.survivals`."""
         if not self.curves:
             return scores.double().exp()
         return self.curves[min(depth, len(self.curves)) - 1].at(scores)
 
 
 @lru_cache(maxsize=256)
-def device_rule(policy: CastPolicy, device: torch.device) -> _Rule:
+def memory(policy: CastPolicy, device: torch.device) -> _Rule:
     """Return a policy's costs on a device; cached, a tree is grown every round."""
     unit = policy.verify_cost_ms[1]
     draft = [cost / unit for cost in policy.draft_cost_ms]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
+from ...planner.records.draft import ROOT_TOKEN, DraftBatch, Ints, Scores
 from ..models.bits import bits_for_kernels
 from ..models.forward import Draws
 from ..models.kernels.children import best_children

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from ...planner.policies import Eagle2Policy
 from .candidates import all_scores, best_candidates, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 
+if TYPE_CHECKING:
+    from ...planner.strategies.eagle2 import Eagle2Policy
 
-def grow_eagle2(policy: Eagle2Policy, scorer: DeviceScorer) -> DeviceDraft:
+
+def grow(policy: Eagle2Policy, scorer: DeviceScorer) -> DeviceDraft:
     """Return the best `verify_tokens - 1` candidates of a beam search, and the root; see `planner.eagle2`.
 
     Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...planner.policies import Eagle2Policy
 from ..models.forward import ForwardInput, TreeMask
 from ..models.kernels import children
 from ..models.kernels.tree_growth import MOST_CANDIDATES, Frontier, Layer, Recorded, extend, finish
 from .draft import children_by_kernels
+
+if TYPE_CHECKING:
+    from ...planner.strategies.eagle2 import Eagle2Policy
 
 
 def is_supported(policy: Eagle2Policy, device: torch.device, dtype: torch.dtype) -> bool:

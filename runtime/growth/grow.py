@@ -1,4 +1,4 @@
-"""Growing the tree a policy asks for on a device: node for node what `planner.growth.grow` draws from equal scores.
+"""Growing the tree a policy asks for on a device: node for node what the planner draws from equal scores.
 
 A decision that depends on scores is a mask, so every forward is as wide as any sequence could need, and there are as
 many as any could need unless the host learns in time that all have stopped: the widths that really ran are in the
@@ -8,48 +8,33 @@ differently, which matters only where a gain and its threshold agree to 16 digit
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import cast
+
 import torch
 
 from ...errors import PlanError
-from ...planner.growth.draft import ROOT_TOKEN
-from ...planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    LossyPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from .cast import device_rule, grow_cast
-from .chain import grow_chain, grow_confident_chain
+from ...planner.records.draft import ROOT_TOKEN
+from ...planner.strategies.base import Strategy
+from ...planner.strategies.delegating import DelegatingPolicy
 from .draft import DeviceDraft, DeviceScorer
-from .eagle2 import grow_eagle2
-from .opt_tree import grow_opt_tree
-from .static import device_shape, grow_static
-from .talon import grow_talon
 
 
-def grow_on_device(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
+def grow_on_device(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
     """Return the trees that `policy` drafts for a batch of sequences; nothing is read from the device.
 
+    The file beside this one that is called as the strategy's own grows them.
+
     Args:
-        policy: any but one that drafts from the text and needs no scorer, and a StackPolicy, which needs several.
+        policy: any that a single model drafts, and plain decoding.
         scorer: a fresh scorer of this round; plain decoding never calls it.
         batch: sequences the scorer serves.
 
     Raises:
-        PlanError: the policy drafts from the text or is a StackPolicy, or the scorer serves another batch.
+        PlanError: no single model drafts, or the scorer serves another batch.
     """
     draft = _grown(policy, scorer, batch)
     if len(draft.tokens) != batch:
@@ -57,43 +42,30 @@ def grow_on_device(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> Devi
     return draft
 
 
-def _grown(policy: TreePolicy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
-    match policy:
-        case PlainPolicy():
-            return roots_on_device(batch, scorer.device)
-        case ChainPolicy():
-            return grow_chain(policy, scorer)
-        case ConfidentChainPolicy():
-            return grow_confident_chain(policy, scorer)
-        case StaticPolicy():
-            return grow_static(policy, scorer)
-        case Eagle2Policy():
-            return grow_eagle2(policy, scorer)
-        case TalonPolicy():
-            return grow_talon(policy, scorer)
-        case OptTreePolicy():
-            return grow_opt_tree(policy, scorer)
-        case CastPolicy():
-            return grow_cast(policy, scorer)
-        case LossyPolicy() | ResumedPolicy():
-            return _grown(policy.draft, scorer, batch)
-        case LookupPolicy() | SuffixPolicy() | SuffixTreePolicy() | CachebackPolicy():
-            raise PlanError(f"a {policy.label} has no drafter to grow with; ask a text_state.TextState")
-        case HybridPolicy():
-            raise PlanError(f"a {policy.label} has two sources; ask the runtime's HybridDrafter")
-        case StackPolicy():
-            raise PlanError(f"a {policy.label} is drafted by several models; ask the runtime's StackDrafter")
+def _grown(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
+    if isinstance(policy, DelegatingPolicy):
+        return _grown(policy.draft, scorer, batch)
+    if policy.source == "none":
+        return roots_on_device(batch, scorer.device)
+    if policy.source != "model":
+        raise PlanError(f"a {policy.label} is not drafted by one scorer; ask the runtime's drafter")
+    grow = cast(Callable[[Strategy, DeviceScorer], DeviceDraft], _module_of(type(policy).__module__).grow)
+    return grow(policy, scorer)
 
 
-def kept_for(policy: TreePolicy, device: torch.device) -> object:
+def kept_for(policy: Strategy, device: torch.device) -> object:
     """Return the memory on a device that a policy's trees grow by, which recorded growing goes on reading."""
-    match policy:
-        case StaticPolicy():
-            return device_shape(policy.tree, device)
-        case CastPolicy():
-            return device_rule(policy, device)
-        case _:
-            return None
+    if policy.source != "model" or isinstance(policy, DelegatingPolicy):
+        return None
+    memory = cast(
+        Callable[[Strategy, torch.device], object] | None, getattr(_module_of(type(policy).__module__), "memory", None)
+    )
+    return None if memory is None else memory(policy, device)
+
+
+@cache
+def _module_of(strategy: str) -> ModuleType:
+    return import_module(f".{strategy.rpartition('.')[2]}", __package__)
 
 
 def roots_on_device(batch: int, device: torch.device) -> DeviceDraft:

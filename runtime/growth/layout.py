@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...planner.growth.room import most_drafted
-from ...planner.policies import TalonPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
 from ..cache import KeyValueCache
 from ..models.forward import WORD, ForwardInput, TreeMask
 from ..transfer import sent
@@ -127,15 +126,10 @@ class LayerLayout:
         return bias.masked_fill_(~is_open, -torch.inf)
 
 
-def compact_of(policy: TreePolicy) -> int | None:
-    """Return how many nodes a compact layout of a policy's trees holds; None for one that is not compact."""
-    return policy.nodes - 2 if isinstance(policy, TalonPolicy) else None
-
-
 def columns_of(policy: TreePolicy) -> int:
     """Return the most cache columns that a policy's trees take behind the text, all of their layers drafted."""
-    compact = compact_of(policy)
-    return most_drafted(policy) if compact is None else min(most_drafted(policy), compact) + 1
+    compact = policy.compact_nodes
+    return policy.draft_room() if compact is None else min(policy.draft_room(), compact) + 1
 
 
 def tree_bits(visible: Tensor) -> Tensor:

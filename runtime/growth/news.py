@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...planner.growth.on_gpu import LATE
+from ...planner.strategies.base import LATE
 
 
 class News:

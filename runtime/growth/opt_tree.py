@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...planner.policies import OptTreePolicy
 from .candidates import NOTHING, CandidateLayer, best_candidates, first_layer, marked, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 
+if TYPE_CHECKING:
+    from ...planner.strategies.opt_tree import OptTreePolicy
 
-def grow_opt_tree(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.growth.opt_tree`.
+
+def grow(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
+    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.strategies.opt_tree`.
 
     Each sequence stops on its own.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import ROOT_TOKEN
+from ...planner.records.draft import ROOT_TOKEN
 from ..models.forward import ForwardInput
 from ..models.kernels.children import is_supported
 from .draft import DeviceChildren, children_by_kernels, children_of, only_children_of

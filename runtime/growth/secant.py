@@ -12,7 +12,7 @@ def last_valid_index(utilities: Tensor, costs: Tensor, threshold: float, last: T
     next[j] = the first k > j with  u[k] - u[j] >= threshold * (c[k] - c[j]),  j where there is none
     result  = next[next[... next[0]]]
 
-    The same comparisons as `planner.growth.cast.select_max_valid_index`, so the same result to the bit: all are made
+    The same comparisons as `cast_growth.select_max_valid_index`, so the same result to the bit: all are made
     at once, and the path is followed in log2 steps by squaring `next`.
 
     Args:

@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...planner.growth.draft import Ints
-from ...planner.growth.static import levels_of, require_children
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import StaticPolicy
+from ...planner.records.draft import Ints
+from ...planner.records.tree import TokenTree
+from ...planner.strategies.static import StaticPolicy, levels_of, require_children
 from ..transfer import sent
 from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 
 
-def grow_static(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.growth.static`.
+def grow(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
+    """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.strategies.static`.
 
     Raises:
         PlanError: the tree has children of ranks that the drafter's vocabulary does not have.
@@ -38,6 +37,11 @@ def grow_static(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
         torch.full_like(drafted[:, 0], policy.tree.size),
         tuple(len(level.slots) for level in shape.levels),
     )
+
+
+def memory(policy: StaticPolicy, device: torch.device) -> DeviceShape:
+    """Return what the policy's trees grow by on a device."""
+    return device_shape(policy.tree, device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

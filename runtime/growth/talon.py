@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...planner.growth.on_gpu import most_expanded
-from ...planner.policies import TalonPolicy
 from .candidates import NOTHING, best_candidates, first_layer, next_layer, tree_of
 from .draft import DeviceDraft, DeviceScorer
 
+if TYPE_CHECKING:
+    from ...planner.strategies.talon import TalonPolicy
 
-def grow_talon(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
+
+def grow(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
     """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before.
 
-    See `planner.growth.talon`.
+    See `planner.strategies.talon`.
 
-    A forward is as wide as any sequence could need; see `planner.growth.on_gpu`.
+    A forward is as wide as any sequence could need; see `planner.strategies.base`.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
     layers = [first_layer(scorer, policy.children)]
     room = torch.full_like(layers[0].tokens[:, 0], policy.nodes - 1)
     chosen: list[Tensor] = []
-    expanded = most_expanded(policy)
+    expanded = policy.most_expanded
     while True:
         scores, depth = layers[-1].scores, len(layers)
         ranked = best_candidates(scores, policy.nodes - depth)

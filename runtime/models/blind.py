@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ...planner.text.image_ids import IMAGE_IDS
+from ...planner.records.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from .forward import CausalModel, ForwardInput
 

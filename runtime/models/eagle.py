@@ -21,7 +21,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...planner.kernels.arrays import Floats32, Ints
-from ...planner.text.image_ids import IMAGE_IDS
+from ...planner.records.image_ids import IMAGE_IDS
 from ..cache import KeyValueCache
 from ..feature_cache import FeatureCache
 from .along import features_along

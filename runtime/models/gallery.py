@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import RequestError
-from ...planner.text.image_ids import IMAGE_IDS
+from ...planner.records.image_ids import IMAGE_IDS
 from ..images import Image, ImageTokens
 from ..requests import Request
 from .vision import Eyes

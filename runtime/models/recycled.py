@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ...planner.growth.draft import Children
 from ...planner.kernels.arrays import Ints
+from ...planner.records.draft import Children
 from .bits import bits, is_kernels
 from .forward import ForwardInput
 from .kernels.recycled import look_up, take_in

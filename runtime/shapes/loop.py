@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...planner.policies import Eagle2Policy
+from ...planner.strategies.base import made
 from ..drafters.model import ModelDrafter
 from ..faults import is_out_of_memory
 from ..models.forward import CausalModel
@@ -45,7 +45,7 @@ class LoopShapes:
         """
         columns = context_tokens + 1 + (self._depth - 1) * tokens
         self._room.require(batch=batch, columns=columns, place=context_tokens)
-        policy = Eagle2Policy(verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
+        policy = made("eagle2", verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
         request = Request(prompt=self._text[: context_tokens + 1], max_new_tokens=1)
         sequences = [Sequence(request, 0)] * batch  # drafting reads them only
         drafter = self._whole or self._reading(batch, columns)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from ...planner.inputs import LOOKUP
-from ...planner.policies import PlainPolicy, TextPolicy
-from ...planner.text.state import TextState
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.text import TextPolicy
+from ...planner.strategies.texts import TextState
 from ..requests import Sequence
 from ..round import Round
 from ..setup import RoundSetup

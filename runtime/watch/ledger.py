@@ -8,7 +8,7 @@ from threading import Lock
 
 from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.policies import PlainPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ..choice import Choice
 from ..requests import Sequence
 from ..setup import PLAIN, RoundSetup, plain_setup

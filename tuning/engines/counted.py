@@ -16,7 +16,7 @@ from ...errors import RequestError
 from ...planner.plans.document import plan_from_json
 from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.policies import ChainPolicy
+from ...planner.strategies.chain import ChainPolicy
 from ...profiler.records.wire import readable, to_json
 from .counters import Counted, CountedAcceptance, CounterFormat
 

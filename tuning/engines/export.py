@@ -14,8 +14,8 @@ from ...errors import PlanError
 from ...planner.engines.choice import Offer, Way
 from ...planner.plans.plan import Plan
 from ...planner.plans.schedule import Place
-from ...planner.policies import ChainPolicy
 from ...planner.search.restricted import Staged
+from ...planner.strategies.chain import ChainPolicy
 from ...profiler.records.model import ModelIdentity
 from ...runtime.engines.rates import Rates
 from .plan import EnginePlanRequest, offers_of_records, records_of

@@ -7,10 +7,11 @@ from typing import get_args
 
 from ...errors import MeasurementError
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way
-from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
-from ...planner.policies.stack import LOOKUP
-from ...planner.replay.recorded import texts_of
-from ...planner.text.lookup import AnyOccurrence
+from ...planner.records.recording import texts_of
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import AnyOccurrence, LookupPolicy
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.stack import LOOKUP
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface

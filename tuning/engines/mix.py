@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ...planner.engines.choice import EngineInputs, Way, shape_of, source_of
 from ...planner.engines.costs import RoundSample, RoundShape, fit_costs
 from ...planner.engines.walk import Walk
-from ...planner.policies import LookupPolicy
+from ...planner.strategies.lookup import LookupPolicy
 from ...runtime.engines.measured import Sample
 from .turns import Key, Turn
 

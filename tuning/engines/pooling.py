@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, is_mapped, shape_of
 from ...planner.engines.costs import RoundCosts
 from ...planner.engines.walk import Walk
-from ...planner.policies import LookupPolicy
-from ...planner.policies.stack import LOOKUP
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.stack import LOOKUP
 
 Floats = NDArray[np.float64]
 LEAST_ERROR = 1e-4  # of a timing: a simulated one may have none

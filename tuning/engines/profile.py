@@ -23,7 +23,9 @@ from itertools import combinations
 from ...db.store import Store
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, is_mapped, offers_at, source_of, sure_of
-from ...planner.policies import ChainPolicy, LookupPolicy, PlainPolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ...profiler.device import detect
 from ...profiler.prompts import Prompt
 from ...profiler.records.acceptance import AcceptanceTrace

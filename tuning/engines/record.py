@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from ...profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from ...runtime.engines.measured import Load, MeasuredEngine
 from ...runtime.requests import Request

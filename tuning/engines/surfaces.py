@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 
 from ...planner.engines.choice import EngineInputs, Way, source_of, walks_of
 from ...planner.engines.walk import Walk
-from ...planner.policies import LookupPolicy, PlainPolicy
+from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.plain import PlainPolicy
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device

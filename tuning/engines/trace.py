@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import MeasurementError
-from ...planner.replay.recorded import Text
+from ...planner.records.recording import Text
 from ...profiler.records.acceptance import MISS, PromptTrace
 
 

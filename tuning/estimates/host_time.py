@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import get_args
 
-from ...planner.policies import DraftedPolicy, HybridPolicy, PlainPolicy, StackPolicy, TextPolicy
+from ...planner.strategies import REGISTRY
+from ...planner.strategies.delegating import DelegatingPolicy
 from ...profiler.records.overhead import OverheadSample, RoundOverhead
 from ...profiler.records.surface import LatencySurface
 
-KINDS = tuple(
-    policy.__dataclass_fields__["kind"].default
-    for policy in (PlainPolicy, StackPolicy, HybridPolicy, *get_args(TextPolicy), *get_args(DraftedPolicy))
+KINDS = (
+    *("plain", "stack", "hybrid"),
+    *(kind for kind, strategy in REGISTRY.items() if strategy.source == "text"),
+    *(kind for kind, one in REGISTRY.items() if one.source == "model" and not issubclass(one, DelegatingPolicy)),
 )
 UNKNOWN = "the host time of rounds is not known and taken as 0, so that speeds are upper bounds"
 

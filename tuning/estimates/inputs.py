@@ -8,7 +8,7 @@ from pathlib import Path
 from ...db.store import Store
 from ...errors import RequestError
 from ...planner.inputs import DrafterInputs, PlanInputs, with_weights
-from ...planner.replay.recorded import Text, ends_of, texts_of
+from ...planner.records.recording import Text, ends_of, texts_of
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.match import nearest
 from ...profiler.records.model import ModelIdentity

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...planner.policies import ResumedPolicy
 from ...profiler.clock import Call, Clock, clock_for, clock_in
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.records.role import RESUME
@@ -97,7 +96,7 @@ def _fed(done: Round, is_block: bool) -> list[_Fed]:
 
     A stack's forwards are pieces of text, here all of one model. A block drafter runs one, whatever its layers.
     """
-    verify = (RESUME if isinstance(done.setup.policy, ResumedPolicy) else "verify", done.verify_tokens)
+    verify = (RESUME if done.setup.policy.kind == "resumed" else "verify", done.verify_tokens)
     if done.levels:
         return [verify, *(("read", tokens) for tokens in done.widths)]
     drafted = (done.fresh, *(() if is_block else done.widths[1:])) if done.widths else ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...errors import ModelError, NoRoomError, RequestError
-from ...planner.policies.stack import JOINT
+from ...planner.strategies.stack import JOINT
 from ...runtime.decoder import Decoder, Round
 from ...runtime.drafters.head import model_drafter
 from ...runtime.drafters.hybrid import HybridDrafter

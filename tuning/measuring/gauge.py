@@ -13,7 +13,6 @@ from __future__ import annotations
 import statistics
 
 from ...planner.plans.plan import PlanCell
-from ...planner.policies import ResumedPolicy
 from ...profiler.clock import Clock, clock_for, clock_in
 from ...profiler.records.excess import STALL
 from ...profiler.repeats import SETTLED
@@ -40,7 +39,7 @@ class Gauge:
 
         So it is where the cell knows no other forward's time (older plans), or verifies from an exit's states.
         """
-        size = nodes if cell.run_ms and not isinstance(cell.policy, ResumedPolicy) else 1
+        size = nodes if cell.run_ms and cell.policy.kind != "resumed" else 1
         fed = cell.run_tokens[size]
         shapes = ForwardShapes(
             target,

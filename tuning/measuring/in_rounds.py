@@ -11,7 +11,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ...planner.policies import PlainPolicy, StackPolicy, TextPolicy, TreePolicy
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.plain import PlainPolicy
+from ...planner.strategies.stack import StackPolicy
+from ...planner.strategies.text import TextPolicy
 from ...runtime.models.forward import CausalModel
 from .alone import Forwards
 from .loss import Form, Loss, Timed, loss_of, stall_share

@@ -23,14 +23,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
-from ...planner.policies import (
-    ChainPolicy,
-    HybridPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    TreePolicy,
-)
-from ...planner.policies.stack import JOINT
+from ...planner.strategies import TreePolicy
+from ...planner.strategies.chain import ChainPolicy
+from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.stack import JOINT, StackPolicy
 from ...profiler.records.overhead import MODEL, OverheadSample
 from ...profiler.records.pooling import LONG_MS
 from ...profiler.repeats import SETTLED
@@ -134,9 +130,7 @@ def _is_run(policy: TreePolicy, family: Family, drafter: str | None) -> bool:
     model = None if drafter is None else family.drafters[drafter]
     if isinstance(policy, StackPolicy):
         return model is not None and not is_beside_target(model)
-    return not isinstance(policy, ResumedPolicy) or (
-        isinstance(model, ExitModel) and isinstance(family.target, Resuming)
-    )
+    return policy.kind != "resumed" or (isinstance(model, ExitModel) and isinstance(family.target, Resuming))
 
 
 def _groups(found: Sequence[_Probe], order: random.Random) -> list[list[_Probe]]:

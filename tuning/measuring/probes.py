@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
-from ...planner.growth.tree import TokenTree
-from ...planner.policies import (
-    CachebackPolicy,
-    CastPolicy,
-    ChainPolicy,
-    ConfidentChainPolicy,
-    Eagle2Policy,
-    HybridPolicy,
-    LookupPolicy,
-    OptTreePolicy,
-    PlainPolicy,
-    ResumedPolicy,
-    StackPolicy,
-    StaticPolicy,
-    SuffixPolicy,
-    SuffixTreePolicy,
-    TalonPolicy,
-    TreePolicy,
-)
-from ...planner.policies.stack import stack_name
+from ...planner.strategies import REGISTRY
+from ...planner.strategies.stack import StackPolicy, stack_name
 from ...runtime.setup import RoundSetup
 from .decoding import LOOKUP
 
 MOST_PROBED = 32  # tokens of the largest rounds that are timed
 FEWEST_PROBED = 8  # that probes can be limited to
-ALWAYS = -1.0  # a least gain that every layer reaches
 
 
 def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
     """Return one or more policies per kind that show its cost per forward and per node; `most_tokens` is at least 8.
 
     All kinds share the cost of a round, a node and a drafter's presence (`profiler/records/overhead.py`): small and
-    large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward. They
-    prune nothing where possible, so that their shapes do not depend on the drafter.
+    large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward.
     """
-    large, copied = min(24, most_tokens), min(32, most_tokens - 1)
-    longest = min(8, most_tokens - 1)
-    setups: list[tuple[TreePolicy, str | None]] = [
-        (PlainPolicy(), None),
-        (LookupPolicy(length=2, max_ngram=2), LOOKUP),
-        (LookupPolicy(length=longest, max_ngram=2), LOOKUP),
-        (SuffixPolicy(length=2, factor=8), LOOKUP),
-        (SuffixPolicy(length=copied, factor=8), LOOKUP),
-        (SuffixTreePolicy(nodes=6, factor=8, least_chance=0.0), LOOKUP),
-        (SuffixTreePolicy(nodes=large, factor=24, least_chance=0.0), LOOKUP),
-        (CachebackPolicy(nodes=6), LOOKUP),
-        (CachebackPolicy(nodes=large), LOOKUP),
-    ]
+    setups = list[RoundSetup]()
+    for strategy in REGISTRY.values():
+        name = {"none": None, "text": LOOKUP}.get(strategy.source, drafter)
+        if drafter is not None or strategy.source in ("none", "text"):
+            setups += [RoundSetup(policy=policy, drafter=name) for policy in strategy.probes(most_tokens)]
     if drafter is not None:
-        policies: list[TreePolicy] = [
-            ChainPolicy(length=1),
-            ChainPolicy(length=longest),
-            ConfidentChainPolicy(length=longest, confidence=0.0),
-            StaticPolicy(tree=_bush(3, min(5, (most_tokens - 1) // 3))),
-            Eagle2Policy(verify_tokens=6, depth=1, top_k=2),
-            Eagle2Policy(verify_tokens=large, depth=4, top_k=6),
-            TalonPolicy(nodes=large, top_k=6, children=6, max_depth=5),
-            OptTreePolicy(nodes=large - 1, least_gain=ALWAYS, max_depth=5, children=6),
-            _cast(6, 5, large),
-            HybridPolicy(text=SuffixPolicy(length=2, min_match=2), model=ChainPolicy(length=1)),
-            HybridPolicy(text=SuffixPolicy(length=longest, min_match=2), model=ChainPolicy(length=4)),
-            ResumedPolicy(draft=ChainPolicy(length=4)),
-        ]
-        setups.extend((policy, drafter) for policy in policies)
         stack = StackPolicy(drafters=(drafter, LOOKUP), lengths=(4, 4))
-        setups.append((stack, stack_name(stack)))
-    return [RoundSetup(policy=policy, drafter=name) for policy, name in setups]
-
-
-def _bush(width: int, depth: int) -> TokenTree:
-    parents, ranks, trunk = [-1], [0], 0
-    for _ in range(depth):
-        first = len(parents)
-        parents.extend([trunk] * width)
-        ranks.extend(range(width))
-        trunk = first
-    return TokenTree(parents=tuple(parents), ranks=tuple(ranks))
-
-
-def _cast(width: int, depth: int, tokens: int) -> CastPolicy:
-    """Return a CAST policy that prunes nothing, so its shape is its caps."""
-    return CastPolicy(
-        breadth=0.0,
-        depth=0.0,
-        rerank=0.0,
-        max_width=width,
-        max_depth=depth,
-        max_verify_tokens=tokens,
-        ratio_window=4,
-        draft_cost_ms=(0.0, *([1.0] * width)),
-        verify_cost_ms=(0.0, *([1.0] * tokens)),
-    )
+        setups.append(RoundSetup(policy=stack, drafter=stack_name(stack)))
+    return setups

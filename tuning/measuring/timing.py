@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ...planner.inputs import BLOCK, SELF
 from ...planner.pricing.worth import DecisionWorth
-from ...planner.replay.recorded import texts_of
-from ...planner.search.candidates import CHAIN_LENGTHS
+from ...planner.records.recording import texts_of
+from ...planner.strategies.chain import LENGTHS
 from ...profiler.domain import Domain
 from ...profiler.latency import measure
 from ...profiler.protocols import MeasurementSink, ShapeRunner
@@ -32,7 +32,7 @@ from .decoding import LOOKUP, Family
 
 VERIFY_TOKENS = 64  # of the target: EAGLE-2's published tree has 60
 DRAFT_TOKENS = 24  # of a drafter: what it reads to catch up with an accepted chain of 20
-RESUMED_TOKENS = 1 + max(CHAIN_LENGTHS)  # of a verification from an exit's states: only chains are
+RESUMED_TOKENS = 1 + max(LENGTHS)  # of a verification from an exit's states: only chains are
 WIDE_DRAFT_TOKENS = 64  # a layer of TALON's or OPT-Tree's published tree is that wide
 
 
@@ -40,7 +40,7 @@ def domains_of(request: ProfileRequest, device: Device, requests: Sequence[Reque
     """Return what to measure of the target, of each drafter, and of verifying from each exit's states.
 
     Contexts default to where the texts begin and end, within the target's positions. Drafters' forwards are wide where
-    everything is recorded, and on a GPU, whose layers always have full width (`planner/growth/on_gpu.py`).
+    everything is recorded, and on a GPU, whose layers always have full width (`planner/strategies/base.py`).
     """
     shortest = min(len(r.prompt) for r in requests)
     longest = max(len(r.prompt) + r.max_new_tokens for r in requests)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ...planner.growth.draft import Children, Ints
+from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.block import recorded_block_children
 from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import Block, BlockHead

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.growth.beam import best_candidates
-from ...planner.growth.cast import select_max_valid_index, survivals
-from ...planner.growth.draft import Scores
-from ...planner.policies import CastPolicy
+from ...planner.records.candidates import best_candidates
+from ...planner.records.draft import Scores
+from ...planner.strategies.cast_growth import select_max_valid_index, survivals
 from .growth_rule import Choice, Front, Growth, taken
+
+if TYPE_CHECKING:
+    from ...planner.strategies.cast import CastPolicy
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +25,7 @@ class Cast:
 
     There the sequences share their widths, so expansion depends on who runs together.
 
-    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `planner.growth.cast` for the open points of the paper.
+    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4; see `strategies.cast_growth` for the open points of the paper.
     """
 
     policy: CastPolicy

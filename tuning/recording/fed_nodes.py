@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.growth.draft import Ints
+from ...planner.records.draft import Ints
 
 Bools = NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.growth.draft import Children, Ints, Scores
+from ...planner.records.draft import Children, Ints, Scores
 
 UNKNOWN = -1
 

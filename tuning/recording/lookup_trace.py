@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...planner.text.image_ids import said
-from ...planner.text.lookup import find_continuation
+from ...planner.records.image_ids import said
+from ...planner.strategies.lookup import find_continuation
 from ...profiler.records.acceptance import MISS, PromptTrace
 from ...runtime.requests import Request
 

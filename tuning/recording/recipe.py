@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Literal, TypeAlias, cast
 
 from ...errors import MeasurementError
-from ...planner.policies import CastPolicy
+from ...planner.strategies import TreePolicy
 from ...profiler.records.acceptance import MISS
-from .cast_rule import Cast
+from .growth_rule import GrowthRule
 from .growth_rules import Beam, BestFirst, OptTree, Talon
 
-Rule = Beam | BestFirst | Talon | OptTree | Cast
+Rule: TypeAlias = GrowthRule
 Level = Literal["chains", "quick", "standard", "full"]
 LEVELS: tuple[Level, ...] = ("standard", "quick", "chains")  # among which time decides, the richest first
 
@@ -46,7 +47,7 @@ class Recipe:
                 )
 
 
-def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
+def recipe_of(level: Level, besides: Sequence[Rule] = ()) -> Recipe:
     """Return what a level records.
 
     chains    chains of up to 8; what a static tree keeps is known from the children of each position besides
@@ -56,13 +57,30 @@ def recipe_of(level: Level, cast: Sequence[CastPolicy] = ()) -> Recipe:
     full      besides these the 60 most probable nodes, TALON's and OPT-Tree's default trees over the 60 best children,
               which is all that they can use, chains of up to 20, and the deepest of EAGLE's published trees
 
-    The trees of `cast` policies at batch 1 come on top; their cost tables are known once the device is measured.
+    The rules `besides` come on top, such as CAST's: its cost tables are known once the device is measured.
     """
-    own = tuple(Cast(policy=policy) for policy in cast)
     if level == "chains":
-        return Recipe(rules=(*CHAINS, *own))
+        return Recipe(rules=(*CHAINS, *besides))
     if level == "quick":
-        return Recipe(rules=(*NARROW, *own))
+        return Recipe(rules=(*NARROW, *besides))
     if level == "standard":
-        return Recipe(rules=(*STANDARD, *own))
-    return Recipe(children=MOST_CHILDREN, rules=(*FULL, *own))
+        return Recipe(rules=(*STANDARD, *besides))
+    return Recipe(children=MOST_CHILDREN, rules=(*FULL, *besides))
+
+
+def rule_of(policy: TreePolicy) -> Rule | None:
+    """Return what a policy of a model expands at every position; None where the root tells all."""
+    match policy.kind:
+        case "confident-chain":
+            return Beam(width=1, forwards=policy.draft_forwards)
+        case "eagle2":
+            return Beam(width=policy.top_k, forwards=policy.draft_forwards)
+        case "talon":
+            return Talon(nodes=policy.nodes, gate=policy.gate, top_k=policy.top_k, children=policy.children)
+        case "opt-tree":
+            depths = {"max_depth": policy.max_depth, "children": policy.children}
+            return OptTree(nodes=policy.nodes, least_gain=policy.least_gain, **depths)
+        case "cast":
+            return cast(Rule, import_module(".cast_rule", __package__).Cast(policy=policy))
+        case _:
+            return None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError, NoRoomError
-from ...planner.growth.draft import Children, Ints
+from ...planner.records.draft import Children, Ints
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PromptTrace
 from ...runtime.faults import memory_for

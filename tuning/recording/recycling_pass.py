@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ...planner.growth.draft import Children, Ints
+from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.recycling import recalled, recycled_children
 from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycled import greedy_children

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...planner.growth.draft import Ints, Scores
+from ...planner.records.draft import Ints, Scores
 from ...profiler.records.acceptance import MISS
 from .forest import Forest
 from .growth_rule import NOTHING, Bools, Growth, GrowthRule

@@ -5,10 +5,13 @@ They hold sums in registers; numba's loops over more than one line go through me
 
 from __future__ import annotations
 
+import hashlib
 import math
 import struct
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ....planner.kernels.compiled import Arguments, Kernel
@@ -34,6 +37,14 @@ class Emitted(Kernel[Arguments, None]):
         self._name, self._most, self._arguments, self._emit = name, most, arguments, emit
         self._writer = writer or Registers
         self._machine_code = None
+
+    @cached_property
+    def key(self) -> str:
+        """What it may be made of, hashed: all files beside this one."""
+        digest = hashlib.sha256(repr((self._name, self._most, self._arguments)).encode())
+        for source in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(source.read_bytes())
+        return digest.hexdigest()
 
     def _made(self) -> Any:  # Any: numba's intrinsic is no function
         if self._machine_code is None:

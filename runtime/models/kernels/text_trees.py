@@ -3,8 +3,8 @@
 An end of m tokens occurred where `runs` is at least m, so the values of `runs` give all ends that matter. Its places
 are followed token by token, all at once. Those with the same continuation so far are one node, named by the newest; its
 share of its parent's places is its chance. So a depth costs a few steps, however many nodes it has; tokens that follow
-at every place cost a few steps together. The result equals the host's `planner.kernels.suffix.read_and_grow`, node for
-node; of an end with more than `MOST_PLACES` places the newest count.
+at every place cost a few steps together. The result equals the host's `suffix_tree_sweep.read_and_grow`, node for node;
+of an end with more than `MOST_PLACES` places the newest count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....planner.growth.on_gpu import MOST_GROWN
+from ....planner.strategies.automaton import MOST_GROWN
 from .chain import chained, let_next_begin, take_turn
 from .jitted import on_device, power_of_two, runs_triton
 from .text_copies import FEW_NODES, model_nodes_of, write_tree
@@ -26,7 +26,7 @@ from .tree_nodes import listed, placed, ranked, write_best
 if TYPE_CHECKING:
     import triton.language as tl  # from the first launch on it is there
 
-LONGEST = 64  # tokens of an end; longer ones count as this long, see `planner.kernels.suffix.LONGEST_MATCH`
+LONGEST = 64  # tokens of an end; longer ones count as this long, see `planner.strategies.automaton.LONGEST_MATCH`
 MOST_PLACES = 256  # of one end
 LISTED = 512  # nodes that are weighed for one tree: with one more a whole depth is left out
 PROGRAMS = 16  # of one text, which share its ends
@@ -37,7 +37,7 @@ TOLD = 3  # of a program's best tree: score, match, size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing:
-    """How trees grow after ends of m tokens; see `planner.policies.SuffixTreePolicy`."""
+    """How trees grow after ends of m tokens; see `planner.strategies.suffix_tree`."""
 
     nodes: int  # most nodes with the root; besides it at most factor * m + offset
     factor: int

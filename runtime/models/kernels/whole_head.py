@@ -134,7 +134,7 @@ def draft_by_head(
     parents and depths with the root; (3, 0, any) for none. `logits` (rows of the largest forward, draft vocabulary) is
     overwritten.
 
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.growth.eagle2` does the same layer by layer.
+    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4; `planner.strategies.eagle2` does the same layer by layer.
     """
     batch, top_k, is_beam = len(tokens), below.shape[2], trees.shape[1] > 0
     seen_scores, seen_tokens, starts = beam_room(batch, top_k, layers if is_beam else -1)

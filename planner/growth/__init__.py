@@ -1,1 +1,0 @@
-"""Trees, and the code that grows them: one for replay and runtime."""

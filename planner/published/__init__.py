@@ -1,1 +1,0 @@
-"""What published planners would choose, to compare with."""

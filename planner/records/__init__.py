@@ -1,0 +1,1 @@
+"""What passes between planner and drafters: trees, drafts, recordings and their results."""

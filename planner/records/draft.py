@@ -1,0 +1,150 @@
+"""What a drafter answers and what a grown tree is: the records that pass between them.
+
+A *layer* is what one drafter forward sees: `width` nodes per sequence. Its answer holds, for
+every one of them, the `children` most likely next tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ..kernels.arrays import ROOT_TOKEN as ROOT_TOKEN
+
+Ints = NDArray[np.int64]
+Scores = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Children:
+    """The most likely next tokens of every node of one layer.
+
+    Attributes:
+        tokens: (batch, width, children).
+        log_probs: (batch, width, children), conditional on the node, descending, at most 0.
+    """
+
+    tokens: Ints
+    log_probs: Scores
+
+    def __post_init__(self) -> None:
+        if self.tokens.ndim != 3 or self.tokens.shape != self.log_probs.shape:
+            raise PlanError(
+                f"children need tokens and log_probs of one shape (batch, width, children), got "
+                f"{self.tokens.shape} and {self.log_probs.shape}; reshape the scorer's answer"
+            )
+
+
+class LayerScorer(Protocol):
+    """A drafter of one round: asked for the root's children first, then layer by layer."""
+
+    def root(self, children: int) -> Children:
+        """Return the best children of the committed text, width 1."""
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        """Return the best children of the next layer's nodes.
+
+        Args:
+            parents: (batch, width), slot in the previous layer of each node's parent; -1 where a row has fewer nodes
+                than the layer is wide: such a slot is fed like any other, and its answer means nothing.
+            ranks: (batch, width), which child of that slot the node is; 0 where there is none.
+            children: how many to return for each node; rows and slots keep their order.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class DraftBatch:
+    """One drafted tree per sequence.
+
+    Invariant: node 0 is the root, parents stand before their children. Rows are padded to the
+    largest tree; padding has token -1, parent 0 and depth 1.
+
+    Nobody writes to it; it is not frozen, since that takes the host of every round longer to set its fields.
+
+    Attributes:
+        tokens: (batch, nodes), drafted token of each node; -1 for the root.
+        parents: (batch, nodes), index of the parent; -1 for the root.
+        depths: (batch, nodes), edges to the root, so position = context + depth.
+        sizes: (batch,), nodes of each row that are no padding, root included.
+        widths: nodes per sequence of every drafter forward that ran, in order; empty if none did. Of a stack: tokens
+            fed, those among them that are read again. Of a block drafter: of every layer asked for, all but the first
+            of which cost no forward.
+        levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
+            empty.
+        is_sound: whether it was made by kernels that know no other tokens than the texts' own: nobody has to look.
+    """
+
+    tokens: Ints
+    parents: Ints
+    depths: Ints
+    sizes: Ints
+    widths: tuple[int, ...]
+    levels: tuple[int, ...] = ()
+    is_sound: bool = False
+
+    def __post_init__(self) -> None:
+        shape = self.tokens.shape
+        if self.parents.shape != shape or self.depths.shape != shape or self.sizes.shape != shape[:1]:
+            raise PlanError(
+                f"a draft needs tokens, parents and depths of one shape (batch, nodes), got {shape}, "
+                f"{self.parents.shape}, {self.depths.shape} with sizes {self.sizes.shape}; pad the rows"
+            )
+
+
+def draft_of_one_shape(
+    tokens: Ints, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range, widths: tuple[int, ...]
+) -> DraftBatch:
+    """Return the draft in which every sequence has the same tree.
+
+    Args:
+        tokens: (batch, nodes), the root's column included; kept, not copied.
+        parents, depths: (nodes,), shared by all rows.
+        widths: nodes per sequence of every drafter forward.
+    """
+    shape = _shape_of(len(tokens), parents, depths)
+    return DraftBatch(tokens=tokens, parents=shape[0], depths=shape[1], sizes=shape[2], widths=widths)
+
+
+@lru_cache(maxsize=256)
+def _shape_of(batch: int, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range) -> tuple[Ints, Ints, Ints]:
+    """Return parents, depths and sizes of a tree for so many sequences; cached, a tree is grown every round."""
+    return shared_rows(parents, batch), shared_rows(depths, batch), np.full(batch, len(parents), dtype=np.int64)
+
+
+def chains_of(tokens: Ints, lengths: Ints, widths: tuple[int, ...]) -> DraftBatch:
+    """Return chains of different lengths as one batch of trees.
+
+    Args:
+        tokens: (batch, longest + 1), the root's column included; what lies behind a chain's end must be -1.
+        lengths: (batch,), drafted tokens of each.
+        widths: nodes per sequence of every drafter forward.
+    """
+    places = np.arange(tokens.shape[1])
+    is_real = places <= lengths[:, None]
+    return DraftBatch(
+        tokens=tokens,
+        parents=np.where(is_real, places - 1, 0),
+        depths=np.where(is_real, places, 1),
+        sizes=lengths + 1,
+        widths=widths,
+    )
+
+
+def shared_rows(row: Sequence[int] | Ints, batch: int) -> Ints:
+    """Return (batch, len(row)): the same row for every sequence."""
+    rows = np.empty((batch, len(row)), dtype=np.int64)
+    rows[:] = row
+    return rows
+
+
+def is_sure(log_probs: Scores, confidence: float) -> Bools:
+    """Return whether tokens are not doubted: conditional log-probabilities in float32, compared in float64."""
+    return log_probs.astype(np.float64) >= (math.log(confidence) if confidence else -math.inf)

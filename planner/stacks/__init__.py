@@ -1,1 +1,0 @@
-"""Drafters above drafters: replayed, searched, foretold."""

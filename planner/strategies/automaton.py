@@ -1,0 +1,299 @@
+"""The suffix automaton of a text, kept up token by token.
+
+A state stands for all strings that end at the same places of the text; state 0 for the empty one. `link` leads to the
+longest end of a state's strings that ends at more places, so the chain of links from the newest state goes through
+every end of the text that occurred before, the longest first. Reading a token takes O(1) amortised; keeping counts and
+newest places takes a step for each state on that chain.
+
+Source: Blumer et al. 1985, The smallest automaton recognizing the subwords of a text.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ..kernels.arrays import Ints
+from ..kernels.compiled import ZERO, compiled
+from .text import BatchMemory, TextMemory, TextPolicy, TextTree
+
+FIRST_ROOM = 256  # tokens
+LONGEST_MATCH = 64  # ends of the text that propose a tree; longer ones count as this long. The published code's depth
+MOST_GROWN = 64  # nodes of a tree that a GPU grows by itself; larger ones are the host's
+ENTRIES = 7  # of `head`
+STATES, EDGES, LAST, READ, MATCHED, FIRST, NEWEST = range(ENTRIES)
+NONE = -1
+
+
+class Automaton(NamedTuple):
+    """Arrays of one automaton, with room for `len(text)` tokens.
+
+    Attributes:
+        head: states, edges, the newest state and tokens read; then the state of the longest end that occurred before,
+            and the places of its last token there: the first one, and the newest one before the text's end.
+        text: (tokens,).
+        longest: (states,), tokens of a state's longest string.
+        links: (states,), NONE at state 0.
+        firsts, newest: (states,), first and last place where its strings end.
+        counts: (states,), places where they do.
+        edges: (states,), the newest edge of each, NONE where it has none.
+        sources, labels, targets, others: (edges,), where an edge comes from, its token, where it leads, and the
+            source's edge before it.
+        buckets, chained: edges by a hash of source and token, and the next one in the same bucket.
+    """
+
+    head: Ints
+    text: Ints
+    longest: Ints
+    links: Ints
+    firsts: Ints
+    newest: Ints
+    counts: Ints
+    edges: Ints
+    sources: Ints
+    labels: Ints
+    targets: Ints
+    others: Ints
+    buckets: Ints
+    chained: Ints
+
+
+def memory_of(tokens: int) -> Ints:
+    """Return what the empty text's automaton lies in, with room for so many tokens: one array, `head` first.
+
+    A decoder hands it to a kernel behind a forward that has emptied the core's caches. One array is handed over several
+    times faster there than fourteen in a tuple with names, whose type numba finds out in Python.
+    """
+    states, edges = states_of(tokens), edges_of(tokens)
+    buckets = 1 << (2 * edges).bit_length()
+    memory = np.empty(ENTRIES + 1 + tokens + 6 * states + 5 * edges + buckets, dtype=np.int64)
+    memory[ENTRIES] = tokens
+    forget(memory)
+    return memory
+
+
+@compiled
+def states_of(tokens: int) -> int:
+    """Return the most states of a text of so many tokens."""
+    return 2 * tokens + 2
+
+
+@compiled
+def edges_of(tokens: int) -> int:
+    """Return the most edges of a text of so many tokens."""
+    return 3 * tokens + 4
+
+
+@compiled
+def automaton_in(memory: Ints) -> Automaton:
+    """Return the automaton that lies there."""
+    tokens = memory[ENTRIES]
+    states, edges, text = states_of(tokens), edges_of(tokens), ENTRIES + 1
+    first, second = text + tokens, text + tokens + 6 * states
+    return Automaton(
+        memory[:ENTRIES],
+        memory[text:first],
+        memory[first : first + states],
+        memory[first + states : first + 2 * states],
+        memory[first + 2 * states : first + 3 * states],
+        memory[first + 3 * states : first + 4 * states],
+        memory[first + 4 * states : first + 5 * states],
+        memory[first + 5 * states : second],
+        memory[second : second + edges],
+        memory[second + edges : second + 2 * edges],
+        memory[second + 2 * edges : second + 3 * edges],
+        memory[second + 3 * edges : second + 4 * edges],
+        memory[second + 5 * edges :],
+        memory[second + 4 * edges : second + 5 * edges],
+    )
+
+
+@compiled
+def forget(memory: Ints) -> None:
+    """Go back to the empty text."""
+    clear(automaton_in(memory))
+
+
+@compiled
+def clear(a: Automaton) -> None:
+    """Go back to the empty text."""
+    a.head[:] = 0
+    a.head[FIRST] = a.head[NEWEST] = NONE
+    a.buckets[:] = NONE
+    _new_state(a, ZERO, NONE)
+
+
+@compiled
+def read(a: Automaton, tokens: Ints) -> None:
+    """Append tokens to the text, for which there must be room."""
+    for token in tokens:
+        _read_one(a, token)
+
+
+@compiled
+def edge_of(a: Automaton, state: int, token: int) -> int:
+    """Return the edge of a state for a token, NONE where it has none."""
+    edge = a.buckets[_bucket(a, state, token)]
+    while edge != NONE and not (a.sources[edge] == state and a.labels[edge] == token):
+        edge = a.chained[edge]
+    return int(edge)
+
+
+@compiled
+def followed(a: Automaton, state: int) -> int:
+    """Return how often a state's strings were followed by a token: always but at the text's end."""
+    is_end = a.newest[state] == a.head[READ] - 1
+    return int(a.counts[state]) - (1 if is_end else 0)
+
+
+@compiled
+def _read_one(a: Automaton, token: int) -> None:
+    place = a.head[READ]
+    a.text[place] = token
+    a.head[READ] += 1
+    state, before = _new_state(a, a.longest[a.head[LAST]] + 1, place), a.head[LAST]
+    a.counts[state] = 1
+    edge = edge_of(a, before, token)
+    while edge == NONE:
+        _new_edge(a, before, token, state)
+        before = a.links[before]
+        if before == NONE:
+            break
+        edge = edge_of(a, before, token)
+    a.links[state] = 0 if before == NONE else _shortened(a, before, edge)
+    a.head[LAST] = state
+    _note_places(a, a.links[state], place)
+
+
+@compiled
+def _shortened(a: Automaton, before: int, edge: int) -> int:
+    """Return the state of the strings of `before` and the edge's token alone, parted from longer ones that share it."""
+    target, token = a.targets[edge], a.labels[edge]
+    if a.longest[target] == a.longest[before] + 1:
+        return int(target)
+    clone = _new_state(a, a.longest[before] + 1, a.firsts[target])
+    a.newest[clone], a.counts[clone], a.links[clone] = a.newest[target], a.counts[target], a.links[target]
+    other = a.edges[target]
+    while other != NONE:
+        _new_edge(a, clone, a.labels[other], a.targets[other])
+        other = a.others[other]
+    while edge != NONE and a.targets[edge] == target:
+        a.targets[edge] = clone
+        before = a.links[before]
+        edge = NONE if before == NONE else edge_of(a, before, token)
+    a.links[target] = clone
+    return int(clone)
+
+
+@compiled
+def _note_places(a: Automaton, state: int, place: int) -> None:
+    """Note the longest end of the text that occurred before, and that it and all its ends end here, too."""
+    a.head[MATCHED] = state
+    a.head[FIRST] = a.firsts[state] if state else NONE
+    a.head[NEWEST] = a.newest[state] if state else NONE
+    while state:
+        a.counts[state] += 1
+        a.newest[state] = place
+        state = a.links[state]
+
+
+@compiled
+def _new_state(a: Automaton, longest: int, place: int) -> int:
+    state = a.head[STATES]
+    a.head[STATES] += 1
+    a.longest[state], a.links[state], a.edges[state] = longest, NONE, NONE
+    a.firsts[state] = a.newest[state] = place
+    a.counts[state] = 0
+    return int(state)
+
+
+@compiled
+def _new_edge(a: Automaton, source: int, token: int, target: int) -> None:
+    edge, bucket = a.head[EDGES], _bucket(a, source, token)
+    a.head[EDGES] += 1
+    a.sources[edge], a.labels[edge], a.targets[edge] = source, token, target
+    a.others[edge], a.edges[source] = a.edges[source], edge
+    a.chained[edge], a.buckets[bucket] = a.buckets[bucket], edge
+
+
+@compiled
+def _bucket(a: Automaton, source: int, token: int) -> int:
+    return (source * 1000003 + token * 8191) & (len(a.buckets) - 1)
+
+
+@compiled
+def most_behind(match: int, nodes: int, factor: int, offset: int) -> int:
+    """Return the most nodes that a tree behind a match of so many tokens may have; see `Bound`."""
+    return int(min(nodes, factor * match + offset))
+
+
+class AutomatonMemory(BatchMemory):
+    """Texts with their suffix automata."""
+
+    @staticmethod
+    def empty(tokens: int) -> Ints:
+        """Return the empty text's automaton, with room for so many tokens."""
+        return memory_of(tokens)
+
+    @staticmethod
+    def clear(memory: Ints) -> None:
+        """Go back to the empty text."""
+        forget(memory)
+
+
+class AutomatonPolicy(TextPolicy):
+    """A strategy that copies behind earlier occurrences of the text's end."""
+
+    __slots__ = ()
+    batch_memory: ClassVar[type[BatchMemory]] = AutomatonMemory
+
+    @property
+    def memory_key(self) -> str:
+        """All of them share one automaton."""
+        return "automaton"
+
+    def memory(self) -> SuffixText:
+        """Return what holds a text, with no token yet."""
+        return SuffixText()
+
+    @abstractmethod
+    def copying(self) -> Callable[[Ints, Ints], TextTree]:
+        """Return what appends tokens to an automaton's memory and drafts behind it; it holds what is settled once."""
+
+
+class SuffixText(TextMemory):
+    """A growing text; what it proposes is a function of its tokens, however they came.
+
+    Source: Hu et al. 2024, arXiv:2411.10666; Oliaro et al. 2024, arXiv:2411.04975.
+    """
+
+    def __init__(self) -> None:
+        """Start with no token."""
+        self._memory, self._room = memory_of(FIRST_ROOM), FIRST_ROOM
+        self._asked: TextPolicy | None = None  # last; policies seldom change, and take long to be looked up
+        self._copying: Callable[[Ints, Ints], TextTree]  # of that one
+        self.length = 0  # tokens read
+
+    def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
+        """Append tokens; return what the policy drafts behind the text.
+
+        A token costs O(1) amortised for the automaton, and a step for each set of places its end occurs at.
+        """
+        assert isinstance(policy, AutomatonPolicy) and not held, "an automaton is asked about committed text"
+        if policy is not self._asked:
+            self._asked, self._copying = policy, policy.copying()
+        placed = self._placed(fresh)
+        return self._copying(self._memory, placed)
+
+    def _placed(self, tokens: Sequence[int]) -> Ints:
+        """Have room for more tokens; return what is to be read: the whole text where the automaton is a new one."""
+        needed = self.length + len(tokens)
+        fresh = np.array(tokens, dtype=np.int64)
+        if needed > self._room:
+            fresh = np.concatenate([automaton_in(self._memory).text[: self.length], fresh])
+            self._memory, self._room = memory_of(2 * needed), 2 * needed
+        self.length = needed
+        return fresh

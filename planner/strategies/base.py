@@ -1,0 +1,524 @@
+"""What every strategy says of itself, and how people read the code that documents keep of it.
+
+A strategy's `code` says every setting in one line; documents keep it, so it never changes. A label is read off the
+code, so that documents without the strategy itself, and of older versions, have one too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, Union
+
+import numpy as np
+
+from ...errors import PlanError
+from ..lockstep import Replay, replay_results
+from ..records.costs import PlannedCosts
+from ..records.crossfit import EVERYWHERE
+from ..records.draft import DraftBatch, Ints, LayerScorer
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults
+from ..records.tree import TokenTree
+
+if TYPE_CHECKING:
+    from ...profiler.records.calibration import SurvivalCurve
+    from ..records.frozen_table import FrozenTable
+    from . import TreePolicy
+
+LOOKUP = "lookup"  # the drafter that is the text itself
+DEEPEST = 10  # layers of nodes of what is searched
+MOST_CHILDREN = 10  # best next tokens looked at per node
+LATE = 1  # forwards that draft for nobody on a GPU, since word of the end is still on its way
+MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
+
+Source: TypeAlias = Literal["none", "text", "model", "models", "both"]
+Namer: TypeAlias = Callable[[re.Match[str], str | None], str]  # a code's parts, and who drafts -> what people read
+
+_NAMERS: dict[str, Namer] = {}  # by the pattern of codes, of every strategy that is imported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How deep, wide and large the trees of a strategy can become.
+
+    Attributes:
+        depth: most drafted tokens on one path, so most that one round can accept.
+        width: most nodes of one drafter forward; 1 where the text drafts, which runs none.
+        tokens: most tokens one verify feeds per sequence, root included.
+    """
+
+    depth: int
+    width: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the grids of a plan.
+
+    Attributes:
+        most_tokens: that one verify can feed.
+        tables: frozen tables of n-grams that stand behind the texts' own.
+        resumes: whether verifications can go on from the states that the drafter, an exit, left.
+    """
+
+    most_tokens: int
+    tables: tuple[FrozenTable, ...] = ()
+    resumes: bool = False
+
+
+class Graded(NamedTuple):
+    """A strategy, what it does at every position, and the half of the texts it was made from, or EVERYWHERE."""
+
+    policy: TreePolicy
+    results: PositionResults
+    searched_on: int = EVERYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What is searched of one kind of strategy.
+
+    Attributes:
+        kind: of the strategies.
+        ranges: of the knobs, by name.
+        policy: makes one from knobs.
+        knobs: of a strategy of this kind.
+    """
+
+    kind: str
+    ranges: Mapping[str, Range]
+    policy: Callable[[Knobs], TreePolicy]
+    knobs: Callable[[Any], dict[str, float]]  # Any: a strategy of the kind, whichever it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What others publish as their default.
+
+    Attributes:
+        name: for people, different for each.
+        source: where it is published.
+        make: makes it for a cell; raises PlanError where the cell's tables cannot.
+        place: in which order defaults are priced.
+    """
+
+    name: str
+    source: str
+    make: Callable[[], TreePolicy]
+    place: int
+
+
+class Hunt(Protocol):
+    """One cell and drafter, searched on one half of the texts."""
+
+    @property
+    def costs(self) -> PlannedCosts:
+        """Of the cell."""
+
+    @property
+    def drafter(self) -> str:
+        """Whose strategies are searched."""
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that strategies look at."""
+
+    @property
+    def best_rate(self) -> float:
+        """Most tokens per second in the cell so far."""
+
+    @property
+    def survival(self) -> tuple[SurvivalCurve, ...]:
+        """The drafter's survival curves on the half."""
+
+    def is_near(self, kind: str) -> bool:
+        """Return whether the best of a kind comes near the cell's best."""
+
+    def enter(self, policy: TreePolicy) -> None:
+        """Price a strategy that saw no half more than the other."""
+
+    def price(self, policy: TreePolicy) -> float:
+        """Price a strategy; return its tokens per second on the half, 0 where it has no price or breaks the bound."""
+
+    def fastest(self, kind: str) -> list[Any]:  # Any: strategies of the kind, whichever it is
+        """Return the fastest of a kind on the half, of those that saw no other one."""
+
+    def study(self, space: Space, starts: list[dict[str, float]]) -> None:
+        """Search a space from some knobs on."""
+
+
+class Strategy:
+    """What to draft each round: a frozen record, and all that holds for it alone. Its fields are its JSON.
+
+    Attributes:
+        source: what drafts: nothing, the text, a model, several, or the text and a model.
+        complexity: of equally many models and nodes the lower goes first: shapes known before the round, then others.
+        is_lossy: whether its output is not the target's own.
+        hangs_on_scores: whether the widths of its forwards depend on what the drafter answers.
+        is_recorded: whether it replays from the recording of its drafter.
+        is_of_one_cell: whether it holds costs of one cell, so that its replay is of no use elsewhere.
+        has_shape: whether its trees are counted by depth along the texts.
+        sweeps_together: whether a sweep of several takes little more than that of one.
+        in_hybrids: whether hybrids copy so, or draft so where the text has no copy.
+        grid_place, search_place: in which order grids are priced, and spaces searched; None of what has none.
+        names: what people read for a code, by the pattern of codes.
+    """
+
+    __slots__ = ()
+    source: ClassVar[Source] = "model"
+    complexity: ClassVar[int]
+    is_lossy: ClassVar[bool] = False
+    hangs_on_scores: ClassVar[bool] = False
+    is_recorded: ClassVar[bool] = True
+    is_of_one_cell: ClassVar[bool] = False
+    has_shape: ClassVar[bool] = True
+    sweeps_together: ClassVar[bool] = False
+    in_hybrids: ClassVar[bool] = False
+    grid_place: ClassVar[int | None] = None
+    search_place: ClassVar[int | None] = None
+    names: ClassVar[Mapping[str, Namer]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Read the strategy's codes, too."""
+        _NAMERS.update(cls.names)
+
+    @property
+    def kind(self) -> str:
+        """What names it in JSON."""
+        raise NotImplementedError
+
+    @classmethod
+    def own_kind(cls) -> str:
+        """Return what names all strategies of this class in JSON."""
+        kind: str = cls.__dataclass_fields__["kind"].default  # type: ignore[attr-defined]  # of a dataclass
+        return kind
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line, as documents keep it."""
+        raise NotImplementedError
+
+    @property
+    def written(self) -> str:
+        """What hybrids are ordered by, of what they draft; it never changes, however records and fields are called."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """Name for people, without who drafts."""
+        return name_of(self.code)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Most nodes per sequence of every drafter forward, the root's 1 first; none where no single model drafts."""
+        return ()
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round."""
+        return len(self.widths)
+
+    if TYPE_CHECKING:  # a field of CAST's, to which a property here would be a default
+
+        @property
+        def max_verify_tokens(self) -> int:
+            """Most tokens one verify feeds per sequence, root included."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become; O(nodes) for a static one."""
+        tokens = self.max_verify_tokens
+        return Bounds(depth=min(self.draft_forwards, tokens - 1), width=max(self.widths, default=0), tokens=tokens)
+
+    def draft_room(self, batch: int | None = None) -> int:
+        """Return the most nodes per sequence that a drafter is fed in one round, and so the cache positions it needs.
+
+        Trees that are verified may be smaller: EAGLE-2 and OPT-Tree draft more than they keep.
+
+        Args:
+            batch: sequences; None for any number.
+        """
+        del batch
+        return sum(self.widths[1:])
+
+    @property
+    def widest_layer(self) -> int:
+        """Most tokens per sequence that one forward of a drafter has logits for; 0 where no model drafts."""
+        return max(self.widths, default=0)
+
+    @property
+    def most_unread(self) -> int:
+        """Most committed tokens per sequence that a drafter reads in one forward before it drafts."""
+        return 1 + self.bounds.depth
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at; 0 where no model drafts."""
+        raise NotImplementedError
+
+    @property
+    def sure_width(self) -> int:
+        """A width that one of its forwards has for sure; 0 where no model drafts."""
+        return 1
+
+    @property
+    def score_widths(self) -> tuple[int, ...]:
+        """Most nodes per sequence of all forwards that can run; none where these do not hang on scores."""
+        return self.widths if self.hangs_on_scores else ()
+
+    @property
+    def is_captured_whole(self) -> bool:
+        """Whether a draft whose forwards hang on scores is captured work where forwards are."""
+        return 0 < len(self.score_widths) <= MOST_CAPTURED
+
+    @property
+    def is_of_one_size(self) -> bool:
+        """Whether as many forwards run, as wide, for as many nodes, whatever a model says: what hybrids draft."""
+        return self.in_hybrids and self.source == "model"
+
+    @property
+    def is_of_one_shape(self) -> bool:
+        """Whether the parents of its nodes do not hang on scores either."""
+        return self.is_of_one_size and self.fixed_tree is not None
+
+    @property
+    def copied_on_gpu(self) -> TreePolicy | None:
+        """What of it a GPU copies out of the text by itself where rounds are captured; None where it does not.
+
+        Such rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
+        """
+        return None
+
+    @property
+    def compact_nodes(self) -> int | None:
+        """Most nodes that are expanded, where a drafter's cache holds these alone; None where it holds all layers."""
+        return None
+
+    @property
+    def fixed_tree(self) -> TokenTree | None:
+        """The tree, where it is the same in every round; None where trees differ."""
+        return None
+
+    def is_coupled(self, batch: int) -> bool:
+        """Return whether sequences of such a batch influence each other's trees."""
+        del batch
+        return False
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return the trees that it drafts for a batch of sequences.
+
+        Path scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node,
+        then to the one recorded first.
+
+        Args:
+            scorer: a fresh scorer of this round; plain decoding never calls it.
+            batch: sequences the scorer serves.
+
+        Raises:
+            PlanError: no single model drafts.
+        """
+        raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return what it would have kept at every position of the recorded texts.
+
+        Raises:
+            PlanError: its trees depend on more than the committed text, or too few children were recorded.
+        """
+        raise PlanError(f"{self.label} has no results of single positions; replay it")
+
+    def replay(self, recorded: Recorded, batch: int) -> Replay:
+        """Return the rounds of so many slots over the recorded texts.
+
+        Raises:
+            PlanError: fewer texts than slots, or too little was recorded.
+        """
+        return replay_results(self.results(recorded), recorded.rows, batch)
+
+    @classmethod
+    def sweep(cls, recorded: Recorded, variants: Sequence[Any]) -> Iterator[Graded]:  # Any: of this very class
+        """Yield the results of variants in as few passes as may be, in any order.
+
+        Of those that are swept together, one that needs more children than were recorded is left out.
+        """
+        for one in variants:
+            yield Graded(one, one.results(recorded))
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield what competes in every cell."""
+        del recorded, limits
+        return iter(())
+
+    @classmethod
+    def unrecorded(cls, children: int) -> Iterable[TreePolicy]:
+        """Return those of the grid that need more children than were recorded, one of each width."""
+        del children
+        return ()
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched, by the children recorded per node and the tokens one verify can feed."""
+        del children, most_tokens
+        return None
+
+    @classmethod
+    def search(cls, hunts: Sequence[Hunt]) -> None:
+        """Search a cell on each half of the texts."""
+        space = cls.space(hunts[0].children, hunts[0].costs.verify.most_tokens)
+        if space is not None and hunts[0].is_near(space.kind):
+            for hunt in hunts:
+                hunt.study(space, [space.knobs(policy) for policy in hunt.fastest(space.kind)])
+
+    @classmethod
+    def engine_grid(cls) -> Sequence[TreePolicy]:
+        """Return those worth a look in engines that know the kind."""
+        return ()
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> Sequence[TreePolicy]:
+        """Return those whose short rounds tell what rounds of the kind take beyond their forwards.
+
+        They prune nothing where they can be told not to, so that their shapes do not hang on what the drafter thinks.
+
+        Args:
+            most_tokens: of a sequence that are verified at once, at least 8.
+        """
+        del most_tokens
+        return ()
+
+    @classmethod
+    def smallest(cls) -> Sequence[TreePolicy]:
+        """Return those to grow once, so that no round waits for a kernel that grows them on the host."""
+        return ()
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return what others publish as their default.
+
+        Args:
+            costs: of the cell.
+            drafter: who drafts; None asks for those that need no model.
+            children: best next tokens recorded per node.
+        """
+        del costs, drafter, children
+        return ()
+
+
+def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
+    """Return the trees that `policy` drafts for a batch of sequences, as `Strategy.grow` says.
+
+    Raises:
+        PlanError: no single model drafts, or the scorer serves another batch.
+    """
+    draft = policy.grow(scorer, batch)
+    if len(draft.tokens) != batch:
+        raise PlanError(f"the scorer serves {len(draft.tokens)} sequences, expected {batch}; pass the scorer's batch")
+    return draft
+
+
+def results_of(policy: Strategy, recording: Recording) -> PositionResults:
+    """Return what a drafted strategy would have kept at every position, as `Strategy.results` says."""
+    return policy.results(Recorded.by(recording))
+
+
+def known() -> Mapping[str, type[TreePolicy]]:
+    """Return the registered strategies by kind."""
+    from . import REGISTRY  # it imports the files of all strategies, and these this one
+
+    return REGISTRY
+
+
+def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whichever strategy it is
+    """Return the strategy of a kind, for whoever stands without that one's file.
+
+    Raises:
+        PlanError: no such kind is registered, or the strategy refuses the settings.
+    """
+    strategies = known()
+    if kind not in strategies:
+        raise PlanError(f"no strategy of kind {kind!r} is registered; use one of {', '.join(strategies)}")
+    return strategies[kind](**settings)
+
+
+class Registered:
+    """In JSON, a field that holds any of the registered strategies that a test picks."""
+
+    def __init__(self, picks: Callable[[type[TreePolicy]], bool]) -> None:
+        """Take the test."""
+        self._picks = picks
+
+    def __get_pydantic_core_schema__(self, kind: object, handler: Callable[[Any], Any]) -> Any:  # Any: pydantic's
+        """Return the schema of any of them."""
+        picked = tuple(filter(self._picks, known().values()))
+        return handler(Union[picked])  # noqa: UP007  # of as many as there are
+
+
+def widths_on_gpu(policy: Strategy, widths: Ints, *, is_captured: bool = False) -> Ints:
+    """Return (rounds, forwards): nodes per sequence of each drafter forward as it runs, 0 = does not.
+
+    Args:
+        policy: that drafts.
+        widths: (rounds, forwards), what sequences need; what is drafted without looking at scores runs as it is.
+        is_captured: whether whole drafts are, of strategies that say `is_captured_whole`.
+    """
+    most = np.array(policy.score_widths, dtype=np.int64)
+    if not len(most):
+        return widths
+    needed = (widths > 0).sum(axis=1)
+    is_whole = is_captured and policy.is_captured_whole
+    run = np.where(needed > 0, len(most) if is_whole else needed + LATE, 0)
+    return np.where(np.arange(len(most)) < run[:, None], most, 0)
+
+
+def layer_widths(max_depth: int, children: int, most: list[int]) -> tuple[int, ...]:
+    """Return the widths of the root and of layers that have so many candidates per node above, and are bounded."""
+    widths = [1]
+    for bound in most[: max_depth - 1]:
+        widths.append(min(bound, widths[-1] * children))
+    return tuple(widths)
+
+
+def require_at_least(name: str, value: int, least: int) -> None:
+    """Raise PlanError where a number of a strategy is too small."""
+    if value < least:
+        raise PlanError(f"{name} must be at least {least}, got {value}; raise it")
+
+
+def require_chance(name: str, value: float) -> None:
+    """Raise PlanError where a number of a strategy is no probability."""
+    if not 0.0 <= value <= 1.0:
+        raise PlanError(f"{name} is a probability, got {value}; take one of 0 to 1")
+
+
+def name_of(code: str, drafter: str | None = None) -> str:
+    """Return a way of drafting as people say it, and who drafts.
+
+    Args:
+        code: a strategy's code; other text, such as what a published default is called, is left as it is.
+        drafter: the cell's; None leaves it out.
+    """
+    for pattern, namer in _NAMERS.items():
+        found = re.fullmatch(pattern, code)
+        if found is not None:
+            return namer(found, drafter)
+    return name_by(code, drafter)
+
+
+def name_by(name: str, drafter: str | None) -> str:
+    """Return a name that is no code, such as a published default's, and who drafts."""
+    return name if drafter in (None, LOOKUP) else f"{name} by {drafter}"
+
+
+def named_tree(of: str) -> Namer:
+    """Return what names trees of a model whose code tells their nodes."""
+    return lambda found, drafter: name_by(f"tree of {found['nodes']} nodes", drafter) + f" ({of})"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return "1 token", "2 tokens"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,159 @@
+"""A chain: the drafter's most likely token, `length` times. Source: Leviathan et al. 2023, arXiv:2211.17192."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..records.costs import PlannedCosts
+from ..records.draft import ROOT_TOKEN, DraftBatch, Ints, LayerScorer, draft_of_one_shape
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults, of_one_size
+from ..records.tree import TokenTree
+from .base import Graded, Limits, Published, Strategy, name_by, require_at_least
+from .grown import grown_results
+
+LENGTHS = (*range(1, 9), 10, 12, 16, 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPolicy(Strategy):
+    """Draft the drafter's most likely token `length` times."""
+
+    length: int
+    kind: Literal["chain"] = "chain"
+
+    complexity: ClassVar = 0
+    in_hybrids: ClassVar = True
+    grid_place: ClassVar = 5
+    names: ClassVar = {
+        r"chain of (?P<length>\d+)": lambda found, drafter: name_by(f"chain of {found['length']}", drafter)
+    }
+
+    def __post_init__(self) -> None:
+        require_at_least("chain length", self.length, 1)
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"chain of {self.length}"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes of every drafter forward: one per drafted token."""
+        return (1,) * self.length
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included."""
+        return self.length + 1
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return 1
+
+    @property
+    def fixed_tree(self) -> TokenTree:
+        """The chain as a tree."""
+        return TokenTree(parents=tuple(range(-1, self.length)), ranks=(0,) * (self.length + 1))
+
+    @property
+    def written(self) -> str:
+        """What hybrids are ordered by: it never changes, however records and their fields are called."""
+        return f"ChainPolicy(length={self.length!r}, kind='chain')"
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return one chain of `length` drafted tokens per sequence."""
+        children = scorer.root(1)
+        nodes = self.length + 1
+        tokens = np.full((len(children.tokens), nodes), ROOT_TOKEN, dtype=np.int64)
+        tokens[:, 1] = children.tokens[:, 0, 0]
+        for depth in range(2, nodes):
+            first = first_of(len(tokens))
+            tokens[:, depth] = scorer.expand(first, first, 1).tokens[:, 0, 0]
+        return draft_of_one_shape(tokens, range(-1, self.length), range(nodes), (1,) * self.length)
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; with a prefix-exact trace next_rank alone decides."""
+        return chain_results(self, recorded.drafted)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield chains of many lengths."""
+        for chain in chains(limits.most_tokens):
+            yield Graded(chain, chain_results(chain, recorded.drafted))
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return the published chains."""
+        del costs, children
+        return [] if drafter is None else PUBLISHED
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[ChainPolicy]:
+        """Return a short chain and a long one."""
+        return [cls(length=length) for length in (1, min(8, most_tokens - 1))]
+
+
+def chains(most_tokens: int) -> list[ChainPolicy]:
+    """Return the chains that compete where one verify can feed so many tokens."""
+    return [ChainPolicy(length=length) for length in LENGTHS if length < most_tokens]
+
+
+@lru_cache(maxsize=256)
+def first_of(batch: int) -> Ints:
+    """Return (batch, 1): the first slot, or child, of every row; nobody writes to it."""
+    return np.zeros((batch, 1), dtype=np.int64)
+
+
+def chain_results(policy: ChainPolicy, recording: Recording) -> PositionResults:
+    """Return the results of a chain: min(length, tokens from here on that the drafter ranks first), at every position.
+
+    Without a prefix-exact trace chains are grown, and a position is censored where an expansion was not recorded.
+    """
+    if not recording.is_prefix_exact:
+        return grown_results(policy, recording)
+    accepted = np.minimum(right_run(recording.next_rank), policy.length)
+    return of_one_size(accepted, policy.length + 1, policy.widths)
+
+
+def right_run(next_rank: Ints) -> Ints:
+    """Return (rows,): how many tokens from each row on the drafter ranks first; an end stops the run."""
+    wrong = np.where(next_rank != 0, np.arange(len(next_rank)), len(next_rank))
+    return np.minimum.accumulate(wrong[::-1])[::-1] - np.arange(len(next_rank))
+
+
+TRANSFORMERS_BEFORE = ChainPolicy(length=5)
+VLLM_DRAFT_MODEL, VLLM_EAGLE = ChainPolicy(length=5), ChainPolicy(length=3)
+SGLANG_STANDALONE = ChainPolicy(length=3)  # 3 steps, top 1, 4 tokens: 3 forwards, one of them behind the prompt
+PUBLISHED = (
+    Published(
+        name="transformers' earlier chain of 5",
+        source="transformers before 4.45, num_assistant_tokens 5; its heuristic schedule of +2 and -1 is left out",
+        make=lambda: TRANSFORMERS_BEFORE,
+        place=2,
+    ),
+    Published(
+        name="vLLM's chain of 5",
+        source="vLLM documentation, speculating with a draft model",
+        make=lambda: VLLM_DRAFT_MODEL,
+        place=2,
+    ),
+    Published(
+        name="vLLM's chain of 3",
+        source="speculators documentation, serving an EAGLE-3 head in vLLM",
+        make=lambda: VLLM_EAGLE,
+        place=2,
+    ),
+    Published(
+        name="SGLang 3/1/4",
+        source="SGLang, _auto_choose_speculative_params: a drafter of its own",
+        make=lambda: SGLANG_STANDALONE,
+        place=2,
+    ),
+)

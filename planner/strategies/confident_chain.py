@@ -1,0 +1,212 @@
+"""A chain that ends where the drafter doubts. Source: Mamou et al. 2024, arXiv:2405.04304."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ...errors import PlanError
+from ..records.costs import PlannedCosts
+from ..records.draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Scores, chains_of, is_sure
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults
+from .base import Graded, Limits, Published, Space, Strategy, name_by, require_at_least
+
+LENGTHS = (4, 6, 8, 12, 20)
+CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidentChainPolicy(Strategy):
+    """Draft a chain of up to `length` tokens, and stop behind the first one the drafter doubts.
+
+    A token is doubted where its conditional probability is below `confidence`; it is still verified.
+
+    Defaults are those of transformers 5.23 (since 4.45), whose assisted generation drafts for one sequence:
+    num_assistant_tokens = 20, num_assistant_tokens_schedule = "constant", assistant_confidence_threshold = 0.4. Its
+    ConfidenceCriteria asks the probability of the token just drafted, as here. Where scikit-learn is installed,
+    transformers moves the threshold while it decodes: after each round it takes the one that would have been best
+    for the tokens drafted so far, a missed acceptance counting three times a needless draft. That is not done here,
+    because a tree has to be a function of the committed text. Schedules "heuristic" and "heuristic_transient", which
+    draft 2 tokens more after a round that was taken whole and else 1 less, are left out for the same reason.
+
+    Source: Mamou et al. 2024, arXiv:2405.04304; transformers' AssistedCandidateGenerator, ConfidenceCriteria.
+    """
+
+    length: int = 20
+    confidence: float = 0.4
+    kind: Literal["confident-chain"] = "confident-chain"
+
+    complexity: ClassVar = 2
+    hangs_on_scores: ClassVar = True
+    sweeps_together: ClassVar = True
+    grid_place: ClassVar = 7
+    search_place: ClassVar = 3
+    names: ClassVar = {
+        r"chain of up to (?P<length>\d+) while surer than \S+": lambda found, drafter: name_by(
+            f"chain of up to {found['length']}", drafter
+        )
+    }
+
+    def __post_init__(self) -> None:
+        require_at_least("chain length", self.length, 1)
+        if not 0.0 <= self.confidence <= 1.0:
+            raise PlanError(f"a chain's confidence is a probability, got {self.confidence}; pass 0 never to stop early")
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"chain of up to {self.length} while surer than {self.confidence:.3g}"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes of every drafter forward that can run: one per drafted token."""
+        return (1,) * self.length
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.length + 1
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return 1
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return one chain per sequence; drafting goes on while any sequence's last token is not doubted."""
+        children = scorer.root(1)
+        batch = len(children.tokens)
+        tokens = np.full((batch, self.length + 1), ROOT_TOKEN, dtype=np.int64)
+        lengths = np.zeros(batch, dtype=np.int64)
+        is_open = np.ones(batch, dtype=np.bool_)
+        depth = 0
+        while True:
+            depth += 1
+            tokens[is_open, depth] = children.tokens[is_open, 0, 0]
+            lengths[is_open] = depth
+            is_open = is_open & is_sure(children.log_probs[:, 0, 0], self.confidence)
+            if depth == self.length or not is_open.any():
+                break
+            children = scorer.expand(np.where(is_open, 0, -1)[:, None], np.zeros((batch, 1), dtype=np.int64), 1)
+        return chains_of(tokens[:, : depth + 1], lengths, (1,) * depth)
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; see `confident_chain_results`."""
+        ((_, results),) = confident_chain_results(recorded.drafted, [self.length], [self.confidence])
+        return results
+
+    @classmethod
+    def sweep(cls, recorded: Recorded, variants: Sequence[ConfidentChainPolicy]) -> Iterator[Graded]:
+        """Yield the results of variants, all from one walk."""
+        lengths, confidences = sorted({one.length for one in variants}), sorted({one.confidence for one in variants})
+        for policy, results in confident_chain_results(recorded.drafted, lengths, confidences):
+            if policy in variants:
+                yield Graded(policy, results)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield chains of every length and confidence."""
+        lengths = [length for length in LENGTHS if length < limits.most_tokens]
+        if lengths:
+            for policy, results in confident_chain_results(recorded.drafted, lengths, CONFIDENCES):
+                yield Graded(policy, results)
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched: the length and the confidence."""
+        if most_tokens < 3:
+            return None
+
+        def policy(knobs: Knobs) -> ConfidentChainPolicy:
+            return cls(length=int(knobs["length"]), confidence=knobs["confidence"])
+
+        def knobs(policy: ConfidentChainPolicy) -> dict[str, float]:
+            return {"length": policy.length, "confidence": policy.confidence}
+
+        ranges = {
+            "length": Range(low=1, high=min(20, most_tokens - 1), is_whole=True),
+            "confidence": Range(low=0.01, high=0.99),
+        }
+        return Space(kind="confident-chain", ranges=ranges, policy=policy, knobs=knobs)
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return transformers' default."""
+        del costs, children
+        return [] if drafter is None else [PUBLISHED]
+
+    @classmethod
+    def engine_grid(cls) -> list[ConfidentChainPolicy]:
+        """Return the grid."""
+        return [cls(length=length, confidence=confidence) for length in LENGTHS for confidence in CONFIDENCES]
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[ConfidentChainPolicy]:
+        """Return a chain that no doubt ends."""
+        return [cls(length=min(8, most_tokens - 1), confidence=0.0)]
+
+
+def confident_chain_results(
+    recording: Recording, lengths: Sequence[int], confidences: Sequence[float]
+) -> Iterator[tuple[ConfidentChainPolicy, PositionResults]]:
+    """Yield the results of chains of every length and confidence, all from one walk along the drafter's own choices.
+
+    A position is censored where a chain goes on behind an expansion that was not recorded. With a prefix-exact trace,
+    one on the target's own path is found again as the root of a later position.
+    """
+    chains = _chains(recording, max(lengths))
+    for length in lengths:
+        for confidence in confidences:
+            policy = ConfidentChainPolicy(length=length, confidence=confidence)
+            yield policy, chains.results(policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Chains:
+    """The drafter's first choices below every row: (rows, length) each."""
+
+    log_probs: Scores
+    right: Ints  # how many of the first so many are the target's own
+    is_recorded: Bools  # the expansion that chose this token
+
+    def results(self, policy: ConfidentChainPolicy) -> PositionResults:
+        """Return what a policy takes of these chains."""
+        goes_on = np.logical_and.accumulate(is_sure(self.log_probs[:, : policy.length - 1], policy.confidence), axis=1)
+        drafted = 1 + goes_on.sum(axis=1)
+        is_drafted = np.arange(policy.length) < drafted[:, None]
+        return PositionResults(
+            accepted=np.minimum(self.right, drafted),
+            sizes=1 + drafted,
+            censored=(is_drafted & ~self.is_recorded[:, : policy.length]).any(axis=1),
+            widths=is_drafted.astype(np.int64),
+        )
+
+
+def _chains(recording: Recording, length: int) -> _Chains:
+    rows = np.arange(len(recording.roots))
+    shape = (len(rows), length)
+    log_probs, is_recorded = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.bool_)
+    nodes, right = recording.roots, np.zeros(len(rows), dtype=np.int64)
+    for depth in range(length):
+        if recording.is_prefix_exact:
+            later = np.minimum(rows + depth, len(rows) - 1)
+            is_found = (nodes == recording.missing) & (right == depth) & (depth < recording.rows.left)
+            nodes = np.where(is_found, recording.roots[later], nodes)
+        log_probs[:, depth], is_recorded[:, depth] = recording.log_probs[nodes, 0], nodes != recording.missing
+        right += (right == depth) & (recording.hit_rank[nodes] == 0)
+        nodes = recording.child[nodes, 0].astype(np.int64)
+    return _Chains(log_probs=log_probs, right=right, is_recorded=is_recorded)
+
+
+TRANSFORMERS = ConfidentChainPolicy(length=20, confidence=0.4)
+PUBLISHED = Published(
+    name="transformers' assisted generation",
+    source="transformers 4.45 to 5.23, GenerationConfig: 20 tokens, constant, threshold 0.4",
+    make=lambda: TRANSFORMERS,
+    place=1,
+)

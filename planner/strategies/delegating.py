@@ -1,0 +1,45 @@
+"""What strategies share that draft as another one does, and are verified or accepted in their own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import Bounds, Strategy
+from .chain import ChainPolicy
+from .stack import StackPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegatingPolicy(Strategy):
+    """A strategy that drafts what `draft` drafts: a model's own chain, or that of a stack."""
+
+    draft: ChainPolicy | StackPolicy
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round."""
+        return self.draft.draft_forwards
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.draft.max_verify_tokens
+
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become."""
+        return self.draft.bounds
+
+    def draft_room(self, batch: int | None = None) -> int:
+        """Return the cache positions that a drafter needs."""
+        return self.draft.draft_room(batch)
+
+    @property
+    def widest_layer(self) -> int:
+        """Most tokens per sequence that one forward of a drafter has logits for."""
+        return self.draft.widest_layer
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return self.draft.children

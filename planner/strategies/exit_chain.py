@@ -1,0 +1,70 @@
+"""A chain of an exit that is verified from the states that the exit left. Source: LayerSkip, arXiv:2404.16710."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from ..records.draft import DraftBatch, LayerScorer
+from ..records.recording import Recorded
+from ..records.results import PositionResults
+from ..records.tree import TokenTree
+from .base import Graded, Limits, name_of
+from .chain import ChainPolicy, chains
+from .delegating import DelegatingPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumedPolicy(DelegatingPolicy):
+    """Draft a chain by an exit; the verification goes on where the exit stopped.
+
+    The exit has run the target's first layers over the newest token and all drafted ones but the last. The verification
+    runs them over that one, and the other layers over all. What is drafted and accepted is what `draft` alone drafts.
+
+    Attributes:
+        draft: the chain. A tree's nodes are verified in another order than the exit reads them, and are read again.
+
+    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710 (self-speculative decoding that reuses the exit's states).
+    """
+
+    draft: ChainPolicy
+    kind: Literal["resumed"] = "resumed"
+
+    complexity: ClassVar = 1
+    grid_place: ClassVar = 11
+    names: ClassVar = {
+        r"(?P<draft>(?!LOSSY ).*) verified from the exit": lambda found, drafter: (
+            f"{name_of(found['draft'], drafter)}, verified from the exit"
+        )
+    }
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"{self.draft.code} verified from the exit"
+
+    @property
+    def fixed_tree(self) -> TokenTree:
+        """The chain as a tree."""
+        return self.draft.fixed_tree
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return what `draft` grows."""
+        return self.draft.grow(scorer, batch)
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results of the chain."""
+        return self.draft.results(recorded)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield the chains of an exit whose states verifications can go on from."""
+        for chain in chains(limits.most_tokens) if limits.resumes else ():
+            yield Graded(cls(draft=chain), chain.results(recorded))
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[ResumedPolicy]:
+        """Return one chain."""
+        del most_tokens
+        return [cls(draft=ChainPolicy(length=4))]

@@ -1,0 +1,30 @@
+"""A chain accepted by FLy's rule: LOSSY. Source: Li et al. 2025, arXiv:2511.22972."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..lossy.fly import FlyRule
+from .lossy import LossyPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlyPolicy(LossyPolicy):
+    """Draft a chain, and let the rule decide which of its tokens stay: the output is not the target's own.
+
+    A stack of one model over "lookup" is FLy's drafter that the text accelerates.
+
+    Attributes:
+        rule: of acceptance.
+
+    Source: Li et al. 2025, arXiv:2511.22972.
+    """
+
+    rule: FlyRule
+    kind: Literal["lossy-fly"] = "lossy-fly"
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line; says that it is lossy."""
+        return f"LOSSY {self.draft.code} by {self.rule.label}"

@@ -1,0 +1,296 @@
+"""OPT-Tree: layers as wide as the tree, drafted while the best tree gains enough. Source: arXiv:2406.17276."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ..records.candidates import (
+    NOTHING,
+    CandidateLayer,
+    best_candidates,
+    first_layer,
+    next_layer,
+    ragged_tree_of,
+)
+from ..records.costs import PlannedCosts
+from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults
+from .base import (
+    DEEPEST,
+    MOST_CHILDREN,
+    Bounds,
+    Graded,
+    Limits,
+    Published,
+    Space,
+    Strategy,
+    layer_widths,
+    name_by,
+    require_at_least,
+)
+from .grown import grown_results
+from .opt_tree_sweep import BestTrees, opt_tree_sweep
+
+Floats = NDArray[np.float64]
+
+PAPER = "Wang et al. 2024, arXiv:2406.17276, published code"
+ALL_CHILDREN = 60  # as many as nodes
+NODES = (4, 8, 12, 16, 24, 32)
+GAINS = (0.1, 0.2, 0.35, 0.5)
+DEPTHS = (3, 5, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptTreePolicy(Strategy):
+    """Grow layers of the `nodes` best candidates while the best tree gains enough, verify that tree.
+
+    E_d = sum of the `nodes` largest path probabilities among all candidates of layers 1 .. d
+    layer d + 1 is drafted iff  E_d - E_(d-1) > least_gain  and  d < max_depth
+
+    The published code looks at E one layer late; its last forward never reaches the tree and is left out here.
+
+    Attributes:
+        nodes: drafted nodes that are verified, the root not among them; also the most a layer expands.
+        children: best next tokens looked at per node; the published code takes `nodes`.
+
+    Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
+    """
+
+    nodes: int = 60
+    least_gain: float = 0.5
+    max_depth: int = 10
+    children: int = 10
+    kind: Literal["opt-tree"] = "opt-tree"
+
+    complexity: ClassVar = 3
+    hangs_on_scores: ClassVar = True
+    grid_place: ClassVar = 10
+    search_place: ClassVar = 2
+    names: ClassVar = {
+        r"OPT-Tree (?P<drafted>\d+)/\S+/\d+": lambda found, drafter: (
+            name_by(f"tree of {int(found['drafted']) + 1} nodes", drafter) + " (OPT-Tree)"
+        )
+    }
+
+    def __post_init__(self) -> None:
+        require_at_least("OPT-Tree nodes", self.nodes, 1)
+        require_at_least("OPT-Tree max_depth", self.max_depth, 1)
+        require_at_least("OPT-Tree children", self.children, 1)
+        if not math.isfinite(self.least_gain):
+            raise PlanError(f"OPT-Tree's least gain must be finite, got {self.least_gain}; the published one is 0.5")
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line: nodes / least gain / depth."""
+        return f"OPT-Tree {self.nodes}/{self.least_gain:.3g}/{self.max_depth}"
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.nodes + 1
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Most nodes of every drafter forward that can run: one per layer."""
+        return layer_widths(self.max_depth, self.children, [self.nodes] * self.max_depth)
+
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become."""
+        return Bounds(depth=min(self.max_depth, self.nodes), width=self.nodes, tokens=self.nodes + 1)
+
+    @property
+    def sure_width(self) -> int:
+        """A width that one of its forwards has for sure."""
+        return min(self.nodes, self.children)
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return the best `self.nodes` candidates of all layers drafted, and the root.
+
+        Each sequence stops on its own; a forward serves those that go on.
+
+        Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
+        """
+        layers = [first_layer(scorer, self.children)]
+        is_open = np.ones(len(layers[0].scores), dtype=np.bool_)
+        best, gained = _Best.none(len(is_open)), np.zeros(len(is_open))
+        while True:
+            ranked = best_candidates(layers[-1].scores, self.nodes)
+            best = best.with_layer(layers[-1], ranked, self.nodes)
+            before, gained = gained, best.expected()
+            is_open &= gained - before > self.least_gain
+            frontier = _frontier(layers[-1], ranked, is_open)
+            if len(layers) == self.max_depth or frontier.shape[1] == 0:
+                return ragged_tree_of(layers, best.chosen(layers))
+            layers.append(next_layer(scorer, layers[-1], frontier, self.children))
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; see `opt_tree_results`."""
+        ((_, results),) = opt_tree_results(recorded.drafted, [self])
+        return results
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield trees of every size, least gain and depth."""
+        children = min(MOST_CHILDREN, recorded.drafted.children)
+        trees = [
+            cls(nodes=nodes, least_gain=gain, max_depth=depth, children=min(nodes, children))
+            for nodes in NODES
+            if nodes < limits.most_tokens
+            for gain in GAINS
+            for depth in DEPTHS
+        ]
+        for policy, results in opt_tree_results(recorded.drafted, trees):
+            yield Graded(policy, results)
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched: the size, the least gain and the depth."""
+        if most_tokens < 3:
+            return None
+        looked_at = min(MOST_CHILDREN, children)
+
+        def policy(knobs: Knobs) -> OptTreePolicy:
+            return cls(
+                nodes=int(knobs["nodes"]),
+                least_gain=knobs["least_gain"],
+                max_depth=int(knobs["max_depth"]),
+                children=min(looked_at, int(knobs["nodes"])),
+            )
+
+        def knobs(policy: OptTreePolicy) -> dict[str, float]:
+            return {"nodes": policy.nodes, "least_gain": policy.least_gain, "max_depth": policy.max_depth}
+
+        ranges = {
+            "nodes": Range(low=2, high=most_tokens - 1, is_whole=True),
+            "least_gain": Range(low=0.02, high=1.0),
+            "max_depth": Range(low=1, high=DEEPEST, is_whole=True),
+        }
+        return Space(kind="opt-tree", ranges=ranges, policy=policy, knobs=knobs)
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return the published code's default, and the same over the recorded children where these are fewer."""
+        del costs
+        if drafter is None:
+            return []
+        found = [Published(name="OPT-Tree 60/0.5/10", source=PAPER, make=opt_tree, place=5)]
+        if children < ALL_CHILDREN:
+            name = f"OPT-Tree over {children} children"
+            found.append(Published(name=name, source=PAPER, make=lambda: opt_tree(children), place=8))
+        return found
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[OptTreePolicy]:
+        """Return a tree all of whose layers gain enough."""
+        return [cls(nodes=min(24, most_tokens) - 1, least_gain=-1.0, max_depth=5, children=6)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Best:
+    """The best candidates of all layers so far, best first, ties in recorded order; (batch, up to nodes) each."""
+
+    scores: Scores
+    candidates: Ints  # index among all candidates of all layers
+
+    @classmethod
+    def none(cls, batch: int) -> _Best:
+        """Return the best of no layer."""
+        return cls(scores=np.zeros((batch, 0), dtype=np.float32), candidates=np.zeros((batch, 0), dtype=np.int64))
+
+    def with_layer(self, layer: CandidateLayer, ranked: Ints, nodes: int) -> _Best:
+        """Return the best `nodes` after one more layer, whose own best are `ranked`."""
+        scores = np.concatenate([self.scores, np.take_along_axis(layer.scores, ranked, axis=1)], axis=1)
+        candidates = np.concatenate([self.candidates, ranked + layer.start], axis=1)
+        order = best_candidates(scores, nodes)
+        return _Best(
+            scores=np.take_along_axis(scores, order, axis=1), candidates=np.take_along_axis(candidates, order, axis=1)
+        )
+
+    def expected(self) -> Floats:
+        """Return (batch,): E, the sum of the path probabilities.
+
+        Added up one by one, best first: candidates that are none change nothing, so no sequence sees its neighbours.
+        """
+        total: Floats = np.exp(self.scores, dtype=np.float64).cumsum(axis=1)[:, -1]
+        return total
+
+    def chosen(self, layers: list[CandidateLayer]) -> Bools:
+        """Return (batch, candidates of all layers): which are among the best."""
+        every = layers[-1].start + layers[-1].tokens.shape[1]
+        is_chosen = np.zeros((len(self.scores), every), dtype=np.bool_)
+        np.put_along_axis(is_chosen, self.candidates, self.scores > NOTHING, axis=1)
+        return is_chosen
+
+
+def _frontier(layer: CandidateLayer, ranked: Ints, is_open: Bools) -> Ints:
+    """Return (batch, width): the layer's best candidates to expand, -1 behind the last of a row."""
+    wanted = (np.take_along_axis(layer.scores, ranked, axis=1) > NOTHING) & is_open[:, None]
+    width = int(wanted.sum(axis=1).max())
+    return np.where(wanted, ranked, -1)[:, :width]
+
+
+def opt_tree_results(
+    recording: Recording, policies: Sequence[OptTreePolicy]
+) -> Iterator[tuple[OptTreePolicy, PositionResults]]:
+    """Yield the results of OPT-Trees; those of one number of nodes and children come from one pass.
+
+    A position is censored where a child of an expansion that was not recorded could be among the best candidates. The
+    widths are those of layers that have all their candidates.
+
+    Raises:
+        PlanError: the trace records too few children.
+    """
+    if not recording.is_ordered:
+        yield from ((policy, grown_results(policy, recording)) for policy in policies)
+        return
+    alike: dict[tuple[int, int], list[OptTreePolicy]] = {}
+    for policy in policies:
+        alike.setdefault((policy.nodes, policy.children), []).append(policy)
+    for group in alike.values():
+        yield from _opt_trees(recording, group)
+
+
+def _opt_trees(recording: Recording, policies: list[OptTreePolicy]) -> Iterator[tuple[OptTreePolicy, PositionResults]]:
+    nodes, children = policies[0].nodes, policies[0].children
+    recording.require_children(children)
+    shape = (len(recording.roots), max(policy.max_depth for policy in policies))
+    trees = BestTrees(
+        expected=np.zeros(shape),
+        accepted=np.zeros(shape, dtype=np.uint8),
+        drafted=np.zeros(shape, dtype=np.int32),
+        is_untold=np.zeros(shape, dtype=np.bool_),
+    )
+    opt_tree_sweep(recording.expansions, recording.survivals(), nodes, children, trees)
+    gains = np.diff(trees.expected, axis=1, prepend=0.0)
+    widths = list(accumulate(range(1, shape[1]), lambda width, _: min(nodes, width * children), initial=1))
+    for policy in policies:
+        pays = np.logical_and.accumulate(gains[:, : policy.max_depth - 1] > policy.least_gain, axis=1)
+        last = (np.arange(shape[0]), pays.sum(axis=1))  # the layer each tree ends with
+        yield (
+            policy,
+            PositionResults(
+                accepted=trees.accepted[last].astype(np.int64),
+                sizes=1 + trees.drafted[last].astype(np.int64),
+                censored=trees.is_untold[last],
+                widths=np.where(np.arange(policy.max_depth) <= last[1][:, None], widths[: policy.max_depth], 0),
+            ),
+        )
+
+
+def opt_tree(children: int = ALL_CHILDREN) -> OptTreePolicy:
+    """Return OPT-Tree 60/0.5/10 over so many children of a node.
+
+    Its published code drafts a 10th layer that never reaches the tree: the tree is 9 deep.
+    """
+    return OptTreePolicy(nodes=ALL_CHILDREN, least_gain=0.5, max_depth=9, children=children)

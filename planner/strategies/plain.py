@@ -1,0 +1,75 @@
+"""Plain decoding: nothing is drafted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..records.draft import ROOT_TOKEN, DraftBatch, LayerScorer, draft_of_one_shape
+from ..records.recording import Recorded, Rows
+from ..records.results import PositionResults, of_one_size
+from .base import Graded, Limits, Source, Strategy
+
+PLAIN = "plain decoding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainPolicy(Strategy):
+    """Decode one token at a time; nothing is drafted."""
+
+    kind: Literal["plain"] = "plain"
+
+    source: ClassVar[Source] = "none"
+    complexity: ClassVar = 0
+    is_recorded: ClassVar = False
+    grid_place: ClassVar = 0
+    names: ClassVar = {"plain": lambda found, drafter: PLAIN}
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line."""
+        return "plain"
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence: the last committed one."""
+        return 1
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return 0
+
+    @property
+    def sure_width(self) -> int:
+        """A width that one of its forwards has for sure."""
+        return 0
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return roots alone."""
+        del scorer
+        return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results of drafting nothing."""
+        return plain_results(recorded.rows)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield plain decoding."""
+        del limits
+        yield Graded(cls(), plain_results(recorded.rows))
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[PlainPolicy]:
+        """Return plain decoding."""
+        del most_tokens
+        return [cls()]
+
+
+def plain_results(rows: Rows) -> PositionResults:
+    """Return the results of drafting nothing."""
+    return of_one_size(np.zeros(len(rows.left), dtype=np.int64), 1, ())

@@ -1,0 +1,268 @@
+"""A tree of one shape: the same ranks at every position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+from ..kernels.compiled import compiled
+from ..records.best_trees import DEPTHS, static_trees
+from ..records.crossfit import EVERYWHERE, HALVES, folds_of, half_of
+from ..records.draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, LayerScorer, shared_rows
+from ..records.recording import UNKNOWN, Recorded, Recording, path_ranks
+from ..records.results import PositionResults, of_one_size
+from ..records.tree import TokenTree
+from .base import Graded, Limits, Strategy, named_tree, require_at_least
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticPolicy(Strategy):
+    """Draft the same tree of ranks at every position."""
+
+    tree: TokenTree
+    kind: Literal["static"] = "static"
+
+    complexity: ClassVar = 1
+    in_hybrids: ClassVar = True
+    grid_place: ClassVar = 6
+    names: ClassVar = {r"static tree of (?P<nodes>\d+), depth \d+": named_tree("fixed")}
+
+    def __post_init__(self) -> None:
+        require_at_least("static tree size", self.tree.size, 2)
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line."""
+        return f"static tree of {self.tree.size}, depth {self.tree.depth}"
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Tokens one verify feeds per sequence, root included."""
+        return self.tree.size
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Nodes of every drafter forward: one per level of the tree."""
+        return self.tree.widths
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that it looks at."""
+        return max(self.tree.ranks) + 1
+
+    @property
+    def fixed_tree(self) -> TokenTree:
+        """The tree."""
+        return self.tree
+
+    @property
+    def written(self) -> str:
+        """What hybrids are ordered by: it never changes, however records and their fields are called."""
+        tree = f"TokenTree(parents={self.tree.parents!r}, ranks={self.tree.ranks!r})"
+        return f"StaticPolicy(tree={tree}, kind='static')"
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return the self's tree for every sequence, nodes in the tree's own order.
+
+        Only nodes that have children are expanded; each forward asks for as many children as the
+        highest rank below it needs.
+        """
+        levels = levels_of(self.tree)
+        children = scorer.root(levels[0].children)
+        shape = shape_of(self.tree, len(children.tokens))
+        tokens = np.empty(shape.parents.shape, dtype=np.int64)
+        tokens[:, 0] = ROOT_TOKEN
+        _fill(children, levels[0], tokens)
+        for level, slots, ranks in zip(levels[1:], shape.slots, shape.ranks, strict=True):
+            _fill(scorer.expand(slots, ranks, level.children), level, tokens)
+        return DraftBatch(
+            tokens=tokens, parents=shape.parents, depths=shape.depths, sizes=shape.sizes, widths=shape.widths
+        )
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; see `static_results`."""
+        return static_results(self.tree, recorded.drafted)
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield the best trees of each half of the texts."""
+        for tree, half in trees_by_half(recorded.drafted, limits.most_tokens):
+            yield Graded(cls(tree=tree), static_results(tree, recorded.drafted), half)
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[StaticPolicy]:
+        """Return a bush: its first node at every depth has 3 children."""
+        parents, ranks, trunk = [-1], [0], 0
+        for _ in range(min(5, (most_tokens - 1) // 3)):
+            first = len(parents)
+            parents.extend([trunk] * 3)
+            ranks.extend(range(3))
+            trunk = first
+        return [cls(tree=TokenTree(parents=tuple(parents), ranks=tuple(ranks)))]
+
+    @classmethod
+    def smallest(cls) -> list[StaticPolicy]:
+        """Return a tree of one drafted node."""
+        return [cls(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))]
+
+
+def _fill(children: Children, level: Level, tokens: Ints) -> None:
+    """Write the tokens of the nodes below a level's inner ones."""
+    require_children(level.children, children.tokens.shape[2])
+    fill(np.ascontiguousarray(children.tokens), level.picks, tokens)
+
+
+def require_children(asked: int, known: int) -> None:
+    """Raise PlanError where a static tree asks for more children of a node than the drafter has tokens."""
+    if known < asked:
+        raise PlanError(
+            f"the static tree needs {asked} children of a node and the drafter has {known} tokens; "
+            "take a tree of lower ranks"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
+
+    The expanded nodes are children `expanded_ranks` of the previous level's slots `expanded_slots`. `picks` (3, nodes)
+    tells of the nodes below them the slot of each one's parent, its rank, and its place in the tree.
+    """
+
+    expanded_slots: Ints
+    expanded_ranks: Ints
+    picks: Ints
+    children: int
+
+
+@lru_cache(maxsize=256)
+def levels_of(tree: TokenTree) -> tuple[Level, ...]:
+    """Return the forwards that grow the tree, top down; cached, a tree is grown every round."""
+    levels: list[Level] = []
+    above: tuple[int, ...] = (-1,)
+    for inner in tree.inner_by_depth():
+        nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
+        slots, ranks = [inner.index(tree.parents[node]) for node in nodes], [tree.ranks[node] for node in nodes]
+        levels.append(
+            Level(
+                expanded_slots=np.array([above.index(tree.parents[node]) for node in inner], dtype=np.int64),
+                expanded_ranks=np.array([tree.ranks[node] for node in inner], dtype=np.int64),
+                picks=np.array([slots, ranks, nodes], dtype=np.int64),
+                children=max(ranks) + 1,
+            )
+        )
+        above = inner
+    return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What is the same in every draft of a tree for so many sequences; nobody writes to it.
+
+    `slots` and `ranks` hold, of every level but the first, what is expanded, (batch, width) each; the others are a
+    draft's.
+    """
+
+    slots: tuple[Ints, ...]
+    ranks: tuple[Ints, ...]
+    parents: Ints
+    depths: Ints
+    sizes: Ints
+    widths: tuple[int, ...]
+
+
+@lru_cache(maxsize=256)
+def shape_of(tree: TokenTree, batch: int) -> Shape:
+    """Return the shape of a tree's drafts; cached, as its levels are."""
+    levels = levels_of(tree)
+    return Shape(
+        slots=tuple(shared_rows(level.expanded_slots, batch) for level in levels[1:]),
+        ranks=tuple(shared_rows(level.expanded_ranks, batch) for level in levels[1:]),
+        parents=shared_rows(tree.parents, batch),
+        depths=shared_rows(tree.depths, batch),
+        sizes=np.full(batch, tree.size, dtype=np.int64),
+        widths=tuple(len(level.expanded_slots) for level in levels),
+    )
+
+
+@compiled
+def fill(children: Ints, picks: Ints, tokens: Ints) -> None:
+    """Write the tokens of a level's nodes into their trees.
+
+    Args:
+        children: (batch, slots, children), tokens proposed behind the level's inner nodes.
+        picks: (3, nodes), the slot and the rank of each node below them, and its place in the tree.
+        tokens: (batch, nodes of the tree), written.
+    """
+    for row in range(len(tokens)):
+        for node in range(picks.shape[1]):
+            tokens[row, picks[2, node]] = children[row, picks[0, node], picks[1, node]]
+
+
+def static_results(tree: TokenTree, recording: Recording) -> PositionResults:
+    """Return how far the target's own path goes in the same tree of ranks at every row.
+
+    With a prefix-exact trace the node on it at depth d below position t is the root at t + d, so next_rank alone
+    decides; otherwise the path is followed on the recorded expansions, and a position is censored where one that the
+    tree goes on from was not recorded.
+    """
+    ranks = max(tree.ranks) + 1
+    below = np.full((tree.size + 1, ranks + 1), tree.size)  # the last node is "left the tree", the last rank a miss
+    below[list(tree.parents[1:]), list(tree.ranks[1:])] = np.arange(1, tree.size)
+    is_inner = np.append(np.isin(np.arange(tree.size), tree.parents[1:]), False)
+    found = path_ranks(recording, tree.depth)
+    node, accepted = np.zeros(len(found), dtype=np.int64), np.zeros(len(found), dtype=np.int64)
+    is_censored = np.zeros(len(found), dtype=np.bool_)
+    for depth in range(tree.depth):
+        is_untold = (found[:, depth] == UNKNOWN) & (recording.rows.left > depth)
+        is_censored |= is_inner[node] & is_untold
+        node = below[node, np.where(found[:, depth] == UNKNOWN, ranks, np.minimum(found[:, depth], ranks))]
+        accepted += node < tree.size
+    return of_one_size(accepted, tree.size, tree.widths, is_censored)
+
+
+def trees_by_half(recording: Recording, most_tokens: int) -> list[tuple[TokenTree, int]]:
+    """Return the best trees of each half of the texts, and which half that is; EVERYWHERE for those of both."""
+    halves: dict[TokenTree, set[int]] = {}
+    for half in range(HALVES):
+        is_of_half = half_of(folds_of(len(recording.texts)))[recording.rows.text_of] == half
+        for acceptance in (acceptance_by_rank(recording, is_of_half), acceptance_by_depth(recording, is_of_half)):
+            for tree in static_trees(acceptance, most_tokens):
+                halves.setdefault(tree, set()).add(half)
+    return [(tree, EVERYWHERE if len(seen) == HALVES else seen.pop()) for tree, seen in halves.items()]
+
+
+def acceptance_by_rank(recording: Recording, chosen: Bools) -> Floats:
+    """Return (children,): how often the target's token has each rank, over the chosen rows."""
+    at = np.flatnonzero(chosen & (recording.rows.left > 0))
+    counts = np.bincount(recording.next_rank[at], minlength=recording.children)[: recording.children]
+    shares: Floats = counts / max(len(at), 1)
+    return shares
+
+
+def acceptance_by_depth(recording: Recording, chosen: Bools) -> Floats:
+    """Return (depths, children): how often the target's path goes on with each rank, given that it came so far.
+
+    Paths start at the chosen rows, and count as far as they were recorded. The last depth is the deepest one that a
+    tenth of them reach.
+    """
+    found, left = path_ranks(recording, max(DEPTHS)), recording.rows.left
+    at = np.flatnonzero(chosen & (left > 0))
+    least = max(len(at) // 10, 1)
+    rows: list[Floats] = []
+    for depth in range(found.shape[1]):
+        at = at[found[at, depth] != UNKNOWN]
+        if len(at) < least:
+            break
+        counts = np.bincount(found[at, depth], minlength=recording.children)[: recording.children]
+        rows.append(counts / len(at))
+        at = at[(found[at, depth] < recording.children) & (left[at] > depth + 1)]
+    return np.array(rows)

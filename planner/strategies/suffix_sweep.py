@@ -1,0 +1,95 @@
+"""Chains copied at a text's end and at every position of recorded texts."""
+
+from __future__ import annotations
+
+from ..kernels.arrays import Ints
+from ..kernels.compiled import compiled
+from ..kernels.ranking import write_root
+from ..kernels.several import ENTRIES, packed
+from .automaton import FIRST, MATCHED, NONE, READ, automaton_in, clear, most_behind, read
+from .text import RecordedTexts
+
+
+@compiled
+def suffix_sweep(texts: RecordedTexts, memory: Ints, most: int, matches: Ints, right: Ints) -> None:
+    """Find, at every position, the longest end that occurred before, and how far the text goes on alike.
+
+    Args:
+        texts: recorded.
+        memory: room for the longest of them.
+        most: tokens to compare.
+        matches: (rows,), written: tokens of the longest end that occurred before, 0 where none did.
+        right: (2, rows), written: how many of the tokens behind its first and behind its newest earlier occurrence the
+            target takes, at most `most`.
+    """
+    a, row = automaton_in(memory), 0
+    for text in range(len(texts.prompts)):
+        own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
+        clear(a)
+        read(a, own[: texts.prompts[text] - 1])
+        for now in range(texts.prompts[text], len(own)):
+            read(a, own[now - 1 : now])
+            matches[row] = a.longest[a.head[MATCHED]]
+            for which in range(2):
+                place = a.head[FIRST + which]
+                right[which, row] = 0 if place == NONE else _right(own, place + 1, now, most)
+            row += 1
+        matches[row], right[:, row] = 0, 0  # the text's end
+        row += 1
+
+
+@compiled
+def _right(own: Ints, start: int, now: int, most: int) -> int:
+    """Return how many tokens from a place on stand behind own[:now], too; a copy that reaches `now` goes on."""
+    right = 0
+    while right < most and now + right < len(own) and own[start + right % (now - start)] == own[now + right]:
+        right += 1
+    return right
+
+
+@compiled
+def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
+    """Append tokens to the text, for which there is room, and write the chain that is copied behind its end.
+
+    Args:
+        memory: of the text.
+        fresh: what is new of it.
+        copying: most tokens, the factor and the offset of the bound by the match, the shortest match, and FIRST or
+            NEWEST.
+        tree: (3, most tokens + 1), tokens, parents and depths, the root first; written.
+
+    Returns:
+        The chain's nodes, root included; a copy that reaches the text's end goes on with itself.
+    """
+    a = automaton_in(memory)
+    read(a, fresh)
+    write_root(tree)
+    most, factor, offset, least, occurrence = copying
+    match, start = a.longest[a.head[MATCHED]], a.head[occurrence] + 1
+    if match < least:
+        return 1
+    most = most_behind(match, most, factor, offset)
+    for place in range(most):
+        tree[0, place + 1] = a.text[start + place % (a.head[READ] - start)]
+        tree[1, place + 1], tree[2, place + 1] = place, place + 1
+    return int(most) + 1
+
+
+@compiled
+def copy_from_all(memories: Ints, told: Ints, copying: Ints, room: Ints, drafted: Ints) -> int:
+    """Append tokens to texts, and write the chain that is copied behind the end of each: `read_and_copy`.
+
+    Args:
+        memories: (any, words), automata, a row each.
+        told, room, drafted: as in `look_up_in_all`.
+        copying: as `read_and_copy` takes it.
+
+    Returns:
+        The largest chain's nodes.
+    """
+    start = 1 + ENTRIES * told[0]
+    for place in range(told[0]):
+        row, _, end = told[1 + ENTRIES * place : 1 + ENTRIES * (place + 1)]
+        drafted[place] = read_and_copy(memories[row], told[start:end], copying, room[place])
+        start = end
+    return packed(room, told[0], drafted)

@@ -1,0 +1,278 @@
+"""TALON: a budget of nodes, filled layer by layer with what is near the best of its layer. Source: arXiv:2601.07353."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ...errors import PlanError
+from ..records.candidates import NOTHING, best_candidates, first_layer, next_layer, ragged_tree_of
+from ..records.costs import PlannedCosts
+from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..records.knobs import Knobs, Range
+from ..records.recording import Recorded, Recording
+from ..records.results import PositionResults, empty_results
+from .base import (
+    DEEPEST,
+    MOST_CHILDREN,
+    Bounds,
+    Graded,
+    Limits,
+    Published,
+    Space,
+    Strategy,
+    layer_widths,
+    named_tree,
+    require_at_least,
+)
+from .grown import grown_results
+from .talon_sweep import NOT_THERE, Gate, Layers, talon_budget, talon_sweep
+
+PAPER = "Liu et al. 2026, arXiv:2601.07353, defaults of Sec. 4"
+ROOT_CHILDREN = 10
+ALL_CHILDREN = 49  # the paper looks at the whole vocabulary; behind 1 + 10 nodes 49 more fit into 60
+GATES = (0.01, 0.03, 0.08, 0.2, 0.5)
+WIDTHS = (2, 4, 6, 10)
+NODES = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60, 80, 100, 128)
+DEPTHS = (1, 2, 3, 4, 5, 6, 8, 50)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TalonPolicy(Strategy):
+    """Fill a budget of nodes layer by layer with all candidates not far below their layer's best.
+
+    The paper has no `max_depth` and looks at a node's whole vocabulary, of which a tree of `nodes` has room for
+    nodes - 1 - top_k children at most; `children` says how many are really looked at.
+
+    Attributes:
+        nodes: the budget N, root included; all of them are verified.
+        gate: the threshold mu on path probability, relative to the layer's best, in (0, 1].
+        top_k: the root's children K, taken without the gate.
+        children: best next tokens looked at per node.
+        max_depth: most layers of nodes, so most drafter forwards.
+
+    Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+    """
+
+    nodes: int = 60
+    gate: float = 0.03
+    top_k: int = 10
+    children: int = 10
+    max_depth: int = 50
+    kind: Literal["talon"] = "talon"
+
+    complexity: ClassVar = 3
+    hangs_on_scores: ClassVar = True
+    grid_place: ClassVar = 9
+    search_place: ClassVar = 1
+    names: ClassVar = {r"TALON (?P<nodes>\d+)/.*": named_tree("TALON")}
+
+    def __post_init__(self) -> None:
+        require_at_least("TALON nodes", self.nodes, 2)
+        require_at_least("TALON top_k", self.top_k, 1)
+        require_at_least("TALON children", self.children, self.top_k)
+        require_at_least("TALON max_depth", self.max_depth, 1)
+        if not 0.0 < self.gate <= 1.0:
+            raise PlanError(f"TALON's gate must be in (0, 1], got {self.gate}; 1 keeps only a layer's best")
+
+    @property
+    def code(self) -> str:
+        """Every setting in one line: budget / gate / top k, and the depth cap where it bites."""
+        depth = f", at most {self.max_depth} deep" if self.max_depth < self._deepest else ""
+        return f"TALON {self.nodes}/{self.gate:.3g}/{self.top_k}{depth}"
+
+    @property
+    def draft_forwards(self) -> int:
+        """Most drafter forwards per round: every layer adds a node at least."""
+        return min(self.max_depth, self._deepest)
+
+    @property
+    def max_verify_tokens(self) -> int:
+        """Most tokens one verify feeds per sequence, root included."""
+        return self.nodes
+
+    @property
+    def _deepest(self) -> int:
+        return max(self.nodes - self.top_k, 1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Most nodes of every drafter forward that can run."""
+        return layer_widths(self.max_depth, self.children, self.most_expanded)
+
+    @property
+    def most_expanded(self) -> list[int]:
+        """Most nodes that any tree expands of its layers 1, 2 and so on.
+
+        Every layer before one has a node at least, and one place stays free.
+        """
+        most = list(range(self.nodes - 2, 0, -1))
+        return [min(most[0], self.top_k), *most[1:]] if most else []
+
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become."""
+        width, depth = max(self.nodes - 1 - self.top_k, self.top_k), min(self.draft_forwards, self.nodes - 1)
+        return Bounds(depth=depth, width=width, tokens=self.nodes)
+
+    def draft_room(self, batch: int | None = None) -> int:
+        """Return the smaller of two bounds: what every sequence may draft, and what the widest may in each layer.
+
+        The layer that fills a tree is not expanded, so a tree of N expands N - 2 nodes at most, and its layer d + 1 at
+        most what the root, top_k nodes and d - 1 layers of one node each leave of them. A layer is as wide as the
+        widest sequence needs, so sequences together may draft more than one alone.
+        """
+        alone = self.nodes - 2
+        layers = sum(max(alone - self.top_k - depth, 0) for depth in range(self.draft_forwards - 2))
+        widest = min(self.top_k, alone) + layers if self.draft_forwards > 1 else 0
+        return widest if batch is None else min(widest, batch * alone)
+
+    @property
+    def sure_width(self) -> int:
+        """A width that one of its forwards has for sure."""
+        return min(self.top_k, self.nodes - 1)
+
+    @property
+    def compact_nodes(self) -> int:
+        """Most nodes that are expanded."""
+        return self.nodes - 2
+
+    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+        """Return trees of `self.nodes` nodes, fewer where depth or recorded candidates end before.
+
+        layer 1     = the root's top_k children
+        layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
+        the layer that would exceed the budget keeps only its best; then the tree is full
+
+        Every node of the tree is expanded but those of the layer that fills it. A forward is as wide as the widest
+        sequence of the batch needs; there are as many as the deepest one needs.
+
+        Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+        """
+        layers = [first_layer(scorer, self.children)]
+        room = np.full(len(layers[0].scores), self.nodes - 1, dtype=np.int64)
+        chosen: list[Bools] = []
+        while True:
+            ranked = best_candidates(layers[-1].scores, int(room.max()))
+            fits = _fitting(self, layers[-1].scores, ranked, room, is_first=len(layers) == 1)
+            is_chosen = np.zeros(layers[-1].scores.shape, dtype=np.bool_)
+            np.put_along_axis(is_chosen, ranked, fits, axis=1)
+            chosen.append(is_chosen)
+            room = room - fits.sum(axis=1)
+            frontier = np.where(fits & (room > 0)[:, None], ranked, -1)
+            width = int((frontier >= 0).sum(axis=1).max())
+            if width == 0 or len(layers) == self.max_depth:
+                return ragged_tree_of(layers, np.concatenate(chosen, axis=1))
+            layers.append(next_layer(scorer, layers[-1], frontier[:, :width], self.children))
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return the results; see `talon_results`."""
+        tree = (self.gate, self.top_k, self.children)
+        ((_, results),) = talon_results(recorded.drafted, *tree, [self.nodes], [self.max_depth])
+        return results
+
+    @classmethod
+    def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+        """Yield trees of every gate, root's width, budget and depth."""
+        children = min(MOST_CHILDREN, recorded.drafted.children)
+        nodes = [count for count in NODES if count <= limits.most_tokens]
+        for top_k in WIDTHS if nodes else ():
+            for gate in GATES if top_k <= children else ():
+                for policy, results in talon_results(recorded.drafted, gate, top_k, children, nodes, DEPTHS):
+                    yield Graded(policy, results)
+
+    @classmethod
+    def space(cls, children: int, most_tokens: int) -> Space | None:
+        """Return what is searched: the budget, the gate, the root's width and the depth."""
+        if most_tokens < 3:
+            return None
+        looked_at = min(MOST_CHILDREN, children)
+
+        def policy(knobs: Knobs) -> TalonPolicy:
+            return cls(
+                nodes=int(knobs["nodes"]),
+                gate=knobs["gate"],
+                top_k=int(knobs["top_k"]),
+                children=looked_at,
+                max_depth=int(knobs["max_depth"]),
+            )
+
+        def knobs(policy: TalonPolicy) -> dict[str, float]:
+            return {"nodes": policy.nodes, "gate": policy.gate, "top_k": policy.top_k, "max_depth": policy.max_depth}
+
+        ranges = {
+            "nodes": Range(low=3, high=most_tokens, is_whole=True),
+            "gate": Range(low=0.003, high=1.0),
+            "top_k": Range(low=1, high=looked_at, is_whole=True),
+            "max_depth": Range(low=1, high=DEEPEST, is_whole=True),
+        }
+        return Space(kind="talon", ranges=ranges, policy=policy, knobs=knobs)
+
+    @classmethod
+    def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
+        """Return the paper's default, and the same over the recorded children where these are fewer."""
+        del costs
+        if drafter is None:
+            return []
+        found = [Published(name="TALON 60/0.03/10", source=PAPER, make=talon, place=4)]
+        if ROOT_CHILDREN <= children < ALL_CHILDREN:
+            name = f"TALON over {children} children"
+            found.append(Published(name=name, source=PAPER, make=lambda: talon(children), place=7))
+        return found
+
+    @classmethod
+    def probes(cls, most_tokens: int) -> list[TalonPolicy]:
+        """Return one tree."""
+        return [cls(nodes=min(24, most_tokens), top_k=6, children=6, max_depth=5)]
+
+
+def _fitting(policy: TalonPolicy, scores: Scores, ranked: Ints, room: Ints, *, is_first: bool) -> Bools:
+    """Return (batch, ranked): which of the ranked candidates join the tree, always the first so many of them."""
+    places = np.arange(ranked.shape[1])
+    best = np.take_along_axis(scores, ranked, axis=1)
+    if is_first:
+        passes = np.broadcast_to(places < policy.top_k, best.shape)
+    else:
+        passes = best >= best[:, :1].astype(np.float64) + math.log(policy.gate)
+    return passes & (best > NOTHING) & (places < room[:, None])
+
+
+def talon_results(
+    recording: Recording, gate: float, top_k: int, children: int, nodes: Sequence[int], max_depths: Sequence[int]
+) -> Iterator[tuple[TalonPolicy, PositionResults]]:
+    """Yield the results of every budget and depth of one gate, all from one tree of the largest budget.
+
+    A position is censored where a child of an expansion that was not recorded could pass the gate and find room.
+
+    Raises:
+        PlanError: the trace records too few children.
+    """
+    policies = [
+        TalonPolicy(nodes=budget, gate=gate, top_k=top_k, children=children, max_depth=depth)
+        for depth in max_depths
+        for budget in nodes
+    ]
+    if not recording.is_ordered:
+        yield from ((policy, grown_results(policy, recording)) for policy in policies)
+        return
+    recording.require_children(children)
+    shape = (len(recording.roots), max(policy.draft_forwards for policy in policies))
+    layers = Layers(
+        added=np.zeros(shape, dtype=np.int32),
+        own_places=np.full(shape, NOT_THERE, dtype=np.int32),
+        told=np.empty(shape, dtype=np.int32),
+    )
+    deepest = talon_sweep(recording.expansions, Gate(math.log(gate), top_k, children), max(nodes) - 1, layers)
+    for policy in policies:
+        results = empty_results(recording, min(deepest, policy.max_depth))
+        talon_budget(layers, policy.nodes - 1, results.arrays)
+        yield policy, results
+
+
+def talon(children: int = ALL_CHILDREN) -> TalonPolicy:
+    """Return TALON 60/0.03/10 over so many children of a node."""
+    return TalonPolicy(nodes=60, gate=0.03, top_k=ROOT_CHILDREN, children=children, max_depth=50)

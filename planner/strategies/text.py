@@ -1,0 +1,195 @@
+"""What strategies share that draft from the text itself, without a model.
+
+What they draft is a function of the committed text alone, so they replay from the recorded texts and need no recording
+of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..kernels.arrays import ROOT_TOKEN, Small
+from ..records.draft import DraftBatch, Ints
+from ..records.image_ids import said
+from ..records.recording import Recorded, Text
+from ..records.results import PositionResults, same_everywhere
+from .base import Bounds, Namer, Source, Strategy, counted
+
+TextTree: TypeAlias = Ints  # (3, nodes) tokens, parents and depths, the root first
+Search = Callable[[Ints, Ints, Ints, Ints], int]  # of memory and what is told; writes to work in and what is drafted
+
+PADDING = np.array([-1, 0, 1]).reshape(3, 1, 1)  # token, parent and depth, as a DraftBatch has them
+
+
+class TextMemory(ABC):
+    """A growing text, and what strategies look it up in."""
+
+    length: int  # tokens read
+
+    @abstractmethod
+    def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
+        """Append tokens; return what the policy drafts behind the text.
+
+        Args:
+            policy: of the memory's own kind.
+            fresh: tokens to append.
+            held: tokens that stand behind them in this search alone; a lookup alone takes any.
+        """
+
+
+class BatchMemory(ABC):
+    """How one kind of search holds texts: a row of one array each, with room for as many tokens."""
+
+    @staticmethod
+    @abstractmethod
+    def empty(tokens: int) -> Ints:
+        """Return what the empty text lies in, with room for so many tokens."""
+
+    @staticmethod
+    @abstractmethod
+    def clear(memory: Ints) -> None:
+        """Go back to the empty text."""
+
+
+class RecordedTexts(NamedTuple):
+    """Recorded texts for kernels, one after the other.
+
+    Attributes:
+        tokens: of all.
+        firsts: (texts + 1,), where each begins.
+        prompts: (texts,), tokens of the prompt and the one after it, so where the first position's text ends.
+    """
+
+    tokens: Ints
+    firsts: Ints
+    prompts: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaidOut:
+    """Recorded texts, how many positions they have, and the tokens of the longest."""
+
+    texts: RecordedTexts
+    rows: int
+    longest: int
+
+
+class TextPolicy(Strategy):
+    """A strategy that drafts from the text itself."""
+
+    __slots__ = ()
+    source: ClassVar[Source] = "text"
+    is_recorded: ClassVar[bool] = False
+    batch_memory: ClassVar[type[BatchMemory] | None] = None  # what holds several texts; None: each by itself
+
+    @property
+    def memory_key(self) -> Hashable:
+        """What strategies have in common that can share what is held of a text."""
+        raise NotImplementedError
+
+    def memory(self) -> TextMemory:
+        """Return what holds a text, with no token yet."""
+        raise NotImplementedError
+
+    def searcher(self) -> Search:
+        """Return what drafts behind several texts in a `batch_memory`; it holds what is settled once.
+
+        Raises:
+            PlanError: it searches in an engine's memory.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def beside_models(cls, most_tokens: int) -> Sequence[TextPolicy]:
+        """Return what hybrids copy, where one verify can feed so many tokens."""
+        del most_tokens
+        return ()
+
+    def results_in(self, texts: Sequence[Text]) -> PositionResults:
+        """Return what it would have kept at every position of recorded texts."""
+        raise NotImplementedError
+
+    def results(self, recorded: Recorded) -> PositionResults:
+        """Return what it would have kept at every position of the recorded texts."""
+        return self.results_in(recorded.texts)
+
+    @property
+    def longest(self) -> int:
+        """Most drafted tokens on one path."""
+        return self.max_verify_tokens - 1
+
+    @property
+    def bounds(self) -> Bounds:
+        """How deep, wide and large its trees can become."""
+        return Bounds(depth=self.longest, width=1, tokens=self.max_verify_tokens)
+
+    @property
+    def children(self) -> int:
+        """Best next tokens of a node that a model looks at: none drafts."""
+        return 0
+
+    @property
+    def sure_width(self) -> int:
+        """A width that one of its forwards has for sure: none runs."""
+        return 0
+
+
+def named_copy(of: str = "") -> Namer:
+    """Return what names chains copied from the text, whose code tells their length."""
+    return lambda found, drafter: f"copy from the text, up to {counted(int(found['length']), 'token')}{of}"
+
+
+def named_text_tree(of: str) -> Namer:
+    """Return what names trees drafted from the text, whose code tells their nodes."""
+    return lambda found, drafter: f"tree of {found['nodes']} nodes from the text ({of})"
+
+
+def room_for_tree(nodes: int) -> TextTree:
+    """Return a tree with its root alone and room for so many nodes behind it."""
+    tree = np.zeros((3, nodes + 1), dtype=np.int64)
+    tree[:2, 0] = ROOT_TOKEN, -1
+    return tree
+
+
+def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
+    """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
+    counts = [tree.shape[1] for tree in trees]
+    sizes = np.array(counts, dtype=np.int64)
+    if len(trees) == 1:
+        tree = trees[0]
+        return DraftBatch(tokens=tree[:1], parents=tree[1:2], depths=tree[2:], sizes=sizes, widths=())
+    padded = np.empty((3, len(trees), max(counts)), dtype=np.int64)
+    padded[:] = PADDING
+    for row, (tree, count) in enumerate(zip(trees, counts, strict=True)):
+        padded[:, row, :count] = tree
+    return DraftBatch(tokens=padded[0], parents=padded[1], depths=padded[2], sizes=sizes, widths=())
+
+
+def laid_out(texts: Sequence[Text]) -> LaidOut:
+    """Return recorded texts for kernels, parts of images left out."""
+    begun = [tuple(said(text.prompt)) for text in texts]
+    lengths = [len(own) + len(text.continuation) for own, text in zip(begun, texts, strict=True)]
+    whole = chain.from_iterable(own + text.continuation for own, text in zip(begun, texts, strict=True))
+    tokens = np.fromiter(whole, np.int64, sum(lengths))
+    prompts = np.array([len(own) + 1 for own in begun])
+    return LaidOut(
+        texts=RecordedTexts(tokens, np.cumsum([0, *lengths]), prompts),
+        rows=sum(len(text.continuation) for text in texts),
+        longest=max(lengths),
+    )
+
+
+def results_of_trees(accepted: Ints | Small, sizes: Ints | Small) -> PositionResults:
+    """Return the results of trees that a text drafted at every position."""
+    return PositionResults(
+        accepted=accepted.astype(np.int64, copy=False),
+        sizes=sizes.astype(np.int64, copy=False),
+        censored=np.zeros(len(accepted), dtype=np.bool_),
+        widths=same_everywhere(()),
+    )

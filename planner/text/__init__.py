@@ -1,1 +1,0 @@
-"""Drafting from the text itself, without a model."""
