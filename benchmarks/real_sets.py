@@ -194,8 +194,8 @@ def judged_again(which: ModelSet, options: Options, runs: Sequence[Json]) -> lis
         target = identify(request.models.target)
         drafters = {name: identify(place) for name, place in request.models.drafters.items()}
         with open_store(str(which.store(options, number))) as store:
-            roles = {"verify": target.key} | {"draft": drafter.key for drafter in drafters.values()}
-            surfaces = [store.surfaces(model=model, role=role)[0] for role, model in roles.items()]
+            surfaces = store.surfaces(model=target.key, role="verify")[:1]
+            surfaces += [store.surfaces(model=each.key, role="draft")[0] for each in drafters.values()]
         rows = _judged(surfaces, Identities(target=target, drafters=drafters), request)
         found.append({**run, "surfaces": rows})
     return found
