@@ -58,7 +58,7 @@ from real_cells import (  # isort: skip
     transformers_cell,
 )
 from real_engine import engine_cell  # isort: skip
-from real_sets import SETS, Json, Options, profiled  # isort: skip
+from real_sets import SETS, Json, Options, judged_again, profiled  # isort: skip
 from result import commit, print_result  # isort: skip
 
 FULL = {"prompts": 32, "tokens": 128, "rule_prompts": 8, "rule_tokens": 96, "long_prompts": 8, "long_tokens": 2048}
@@ -104,6 +104,7 @@ def main() -> int:
     parser.add_argument("--stores", type=Path, default=cache_folder() / "real", help="of the profiles")
     parser.add_argument("--only", default="", help="cells, `pair` for pair-1, -4 and -8; commas between")
     parser.add_argument("--again", action="store_true", help="measure cells that are there, too")
+    parser.add_argument("--judge-again", action="store_true", help="judge the stored surfaces of profile cells anew")
     parser.add_argument("--list", action="store_true", help="print the cells and end")
     parser.add_argument("--quick", action="store_true", help="few prompts and tokens, to try it; labelled so")
     parser.add_argument("--pair", default="qwen-1.5b,qwen-0.5b", help="target and drafter, or a target alone")
@@ -125,6 +126,9 @@ def main() -> int:
     if asked.list:
         for name in wanted:
             print(f"{name:22} {'measured' if kept.read(name) else 'not yet'}")
+        return 0
+    if asked.judge_again:
+        judge_again(kept, [name for name in wanted if name.startswith("profile-")], options)
         return 0
     failed = [name for name in wanted if not measure(cells[name], kept, options, again=asked.again and name in meant)]
     summarise({name: record for name in cells if (record := kept.read(name))}, list(cells), failed, quick=asked.quick)
@@ -239,6 +243,16 @@ def measure(cell: Measured, kept: Kept, options: Options, *, again: bool) -> boo
     }
     kept.write(cell.name, facts | result)
     return True
+
+
+def judge_again(kept: Kept, names: Sequence[str], options: Options) -> None:
+    """Judge the surfaces of profile cells that are there once more, and write down when that was."""
+    for name in names:
+        if (record := kept.read(name)) is not None:
+            runs = judged_again(SETS[name.removeprefix("profile-")], options, record["runs"])
+            stamp = {"judged_at": datetime.now(UTC).isoformat(timespec="seconds"), "judged_commit": commit()}
+            kept.write(name, {**record, **stamp, "runs": runs})
+            summarise({name: kept.read(name) or record}, [name], [], quick=options.quick)
 
 
 def summarise(records: Records, names: Sequence[str], failed: Sequence[str], *, quick: bool) -> None:

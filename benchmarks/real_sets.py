@@ -20,6 +20,7 @@ from spectune.profiler.gguf_file import read_gguf
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import Prompt, read_prompts
 from spectune.profiler.records.device import AUTO_DTYPE
+from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.tuning.family import load_family
@@ -27,9 +28,9 @@ from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.timing import runners_of
 from spectune.tuning.plan import solve_and_store
-from spectune.tuning.profile import Profile, profile
+from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.request import Models, PlanRequest, ProfileRequest
+from spectune.tuning.request import Identities, Models, PlanRequest, ProfileRequest
 
 from real_judge import domain_of, judged  # isort: skip
 
@@ -171,16 +172,7 @@ def requests_for(which: ModelSet, options: Options, *, count: int, tokens: int, 
 
 def profiled(which: ModelSet, options: Options) -> Json:
     """Profile a set anew, the pair several times, with the defaults of `spectune profile`; return what came of it."""
-    request = ProfileRequest(
-        models=which.models(options),
-        prompts=prompts_of(which, options, raced=False),
-        temperature=which.temperature,
-        dtype=_dtype(which, options),
-        batches=which.batches,
-        max_new_tokens=options.tokens,
-        seed=SEED,
-        **(QUICKLY if options.quick else {}),
-    )
+    request = _request(which, options)
     options.stores.mkdir(parents=True, exist_ok=True)
     runs = []
     for number in range(options.profiles if which.is_repeated else 1):
@@ -188,9 +180,25 @@ def profiled(which: ModelSet, options: Options) -> Json:
         place.unlink(missing_ok=True)
         with open_store(str(place)) as store:
             done = profile(request, store, fresh=True, progress=telling())
-        rows = _judged(done, request) if which.is_repeated or which.is_packed else []
+        surfaces = [done.verify, *done.drafts.values()]
+        rows = _judged(surfaces, done.identities, request) if which.is_repeated or which.is_packed else []
         runs.append({"seconds": done.seconds, "disturbances": list(done.disturbances), "surfaces": rows})
     return {"prompts": len(request.prompts), "batches": list(which.batches), "dtype": done.verify.dtype, "runs": runs}
+
+
+def judged_again(which: ModelSet, options: Options, runs: Sequence[Json]) -> list[Json]:
+    """Return the runs of a profile cell with their stored surfaces judged anew."""
+    request = _request(which, options)
+    found = []
+    for number, run in enumerate(runs):
+        target = identify(request.models.target)
+        drafters = {name: identify(place) for name, place in request.models.drafters.items()}
+        with open_store(str(which.store(options, number))) as store:
+            surfaces = store.surfaces(model=target.key, role="verify")[:1]
+            surfaces += [store.surfaces(model=each.key, role="draft")[0] for each in drafters.values()]
+        rows = _judged(surfaces, Identities(target=target, drafters=drafters), request)
+        found.append({**run, "surfaces": rows})
+    return found
 
 
 def planned(which: ModelSet, options: Options, batch: int) -> Planned:
@@ -230,15 +238,28 @@ def _dtype(which: ModelSet, options: Options) -> str:
     return read_gguf(which.models(options).target).format.lower() if which.is_packed else AUTO_DTYPE
 
 
-def _judged(done: Profile, request: ProfileRequest) -> list[Json]:
-    """Return how far a profile's surfaces are off at shapes that are no part of them."""
-    request = replace(request, dtype=done.verify.dtype, regime=done.verify.regime)
+def _request(which: ModelSet, options: Options) -> ProfileRequest:
+    return ProfileRequest(
+        models=which.models(options),
+        prompts=prompts_of(which, options, raced=False),
+        temperature=which.temperature,
+        dtype=_dtype(which, options),
+        batches=which.batches,
+        max_new_tokens=options.tokens,
+        seed=SEED,
+        **(QUICKLY if options.quick else {}),
+    )
+
+
+def _judged(surfaces: Sequence[LatencySurface], identities: Identities, request: ProfileRequest) -> list[Json]:
+    """Return how far surfaces of a target and its drafters are off at shapes that are no part of them."""
+    verify = surfaces[0]
+    request = replace(request, dtype=verify.dtype, regime=verify.regime)
     family = load_family(request.models, dtype=request.dtype, device="cpu")
-    surfaces = [done.verify, *done.drafts.values()]
-    domain = domain_of(done.verify)
-    runners = runners_of(request, family, done.identities, [domain] * len(surfaces))
-    rows = judged(runners, surfaces, done.device)
-    return [{"model": name, **row} for name, row in zip(("target", *done.drafts), rows, strict=True)]
+    domain = domain_of(verify)
+    runners = runners_of(request, family, identities, [domain] * len(surfaces))
+    rows = judged(runners, surfaces, detect("cpu"))
+    return [{"model": name, **row} for name, row in zip(("target", *identities.drafters), rows, strict=True)]
 
 
 def _long_prompts(target: Path, options: Options) -> list[Prompt]:
