@@ -185,7 +185,7 @@ def test_positions_that_are_said_twice_alike_are_computed(tmp_path: Path) -> Non
     rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
     said = {"rope_theta": 10000, "rope_parameters": rope, "rope_scaling": rope}
     config = head_shape(head(tmp_path / "head", said)).config
-    assert dict(config.rope_parameters or {})["factor"] == 4.0
+    assert "'factor': 4.0" in str(config.rope_parameters)
 
 
 @pytest.mark.parametrize("layers", [2, 7, 40])
