@@ -1,8 +1,9 @@
 """Devices one does not have: their published speeds, each with its source.
 
 `devices.json` holds the figures as their makers publish them: memory in GiB, bandwidth in GB/s, dense (not sparse)
-matrix products in TFLOP/s, caches in MiB, microseconds between kernels. What no public source tells is null there and
-absent here. Vendors round, and state speeds at a boost clock that some boards exceed by a few percent.
+matrix products in TFLOP/s, caches in MiB, microseconds between kernels; of GPUs that multiply no bfloat16 the compute
+capability. What no public source tells is null there and absent here. Vendors round, and state speeds at a boost clock
+that some boards exceed by a few percent.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ def _device(entry: Entry) -> Device:
         cores=cores,
         threads=cores,
         libraries=SOFTWARE,
+        compute_capability=entry["compute_capability"]["value"] if "compute_capability" in entry else None,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
+from spectune.cli.measured import print_profile
 from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import PublishedPrice
@@ -97,6 +98,24 @@ def test_a_trace_is_drawn_with_the_names_of_its_models(folder: Path) -> None:
     assert shown(folder, "trace", "--plot", str(folder / "trace.html")).exit_code == 0
     page = parsed((folder / "trace.html").read_text())
     assert page.all("h1")[0].text == "small: how often its choices hold large's token"
+
+
+def test_ranks_count_from_1_wherever_they_are_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = f"{TRACE.rank_acceptance()[0]:.3g}"
+    table = shown(folder, "trace").stdout.partition("rank")[2]
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    assert rows[0][0] == "1" and rows[0][1].startswith(first[:4])
+    of_profile = {
+        "workload": "chat",
+        "temperature": 0.0,
+        "positions": 9,
+        "drafter": "small",
+        "acceptance_by_rank": [0.5],
+    }
+    facts = {"device": {"label": "Abacus"}, "surfaces": [], "traces": [of_profile]}
+    print_profile(facts | {"disturbances": [], "is_resumed": False, "seconds": 1.0})
+    shown_ranks = capsys.readouterr().out
+    assert "rank 1" in shown_ranks and "rank 0" not in shown_ranks
 
 
 def test_the_picture_is_named_and_the_facts_are_printed_too(folder: Path) -> None:

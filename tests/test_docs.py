@@ -54,6 +54,13 @@ def options_for(words: list[str]) -> set[str]:
     return {"--help", *(option for one in called for p in one.params for option in (*p.opts, *p.secondary_opts))}
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/runtime.md"])
+def test_bf16_is_promised_with_its_conditions(name: str) -> None:
+    paragraphs = [" ".join(one.split()) for one in (ROOT / name).read_text().split("\n\n")]
+    told = next(one for one in paragraphs if "bf16" in one and "CPU" in one)
+    assert "multiple of 16" in told and "Qwen3" in told and "GPU" in told
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_documented_with_an_example(name: str) -> None:
     assert [words for words in documented() if words[0] == name]

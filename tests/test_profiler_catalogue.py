@@ -123,6 +123,7 @@ def test_devices_have_their_own_memory_bandwidth_and_dense_products(name, memory
 
 def test_a_format_that_a_device_does_not_multiply_is_missing():
     turing = catalogued("T4")
+    assert turing.device.native_dtype == catalogued("V100").device.native_dtype == "float16"
     assert "tflops.bfloat16" in turing.missing and turing.limits.compute_ms(65e12, "float16") == pytest.approx(1000.0)
 
 

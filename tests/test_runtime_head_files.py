@@ -158,6 +158,36 @@ def test_a_head_counts_its_one_layer_or_those_of_its_target(tmp_path: Path, laye
     torch.testing.assert_close(drafted[0], drafted[1], rtol=0, atol=0)
 
 
+def test_kinds_of_the_target_s_layers_may_be_copied_with_their_count(tmp_path: Path) -> None:
+    said = {"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8, "max_window_layers": 8}
+    require_computable(head(tmp_path / "head", said), str(TARGET))
+    said["layer_types"] = ["full_attention", "sliding_attention"] * 4
+    assert "only full_attention is computed" in refusal(head(tmp_path / "other", said))
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"rope_theta": 5e5}, "rope_parameters.rope_theta: 10000.0 and rope_theta: 500000.0"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "and rope_scaling: {'rope_type': 'linear'"),
+        ({"rope_scaling": {"type": "default", "rope_theta": 2e4}}, "and rope_scaling.rope_theta: 20000.0"),
+        ({"rope_theta": [1]}, "and rope_theta: [1] in its config.json"),
+        ({"eagle_config": [1]}, "eagle_config: [1] in its config.json, where a dictionary belongs"),
+    ],
+)
+def test_what_is_said_twice_or_in_another_form_is_refused(
+    tmp_path: Path, said: Mapping[str, object], named: str
+) -> None:
+    assert named in refusal(head(tmp_path / "head", said))
+
+
+def test_positions_that_are_said_twice_alike_are_computed(tmp_path: Path) -> None:
+    rope = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
+    said = {"rope_theta": 10000, "rope_parameters": rope, "rope_scaling": rope}
+    config = head_shape(head(tmp_path / "head", said)).config
+    assert "'factor': 4.0" in str(config.rope_parameters)
+
+
 @pytest.mark.parametrize("layers", [2, 7, 40])
 def test_another_count_of_layers_is_refused_with_the_rule(tmp_path: Path, layers: int) -> None:
     folder = head(tmp_path / "head", {"num_hidden_layers": layers})

@@ -174,6 +174,37 @@ def test_nothing_is_kept_of_a_request_that_cannot_be_done(store, tmp_path, chang
     assert store.surfaces() == [] and store.devices() == []
 
 
+SPECULATORS = {"speculators_config": {"algorithm": "eagle3"}, "transformer_layer_config": {"hidden_size": 384}}
+MODEL = json.loads((FAMILY / "target" / "config.json").read_text())
+HEAD = json.loads((FAMILY / "eagle3" / "config.json").read_text())
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"config.json": SPECULATORS}, r"is in the format speculators \(eagle3\)"),
+        ({"config.json": MODEL, "adapter_config.json": {}}, "holds a LoRA adapter"),
+        ({"head.json": HEAD}, "holds a head, which drafts beside a target"),
+        ({"head.json": {**HEAD, "spectune": {"kind": "medusa"}}}, "holds a head, which drafts beside"),
+        ({"other.json": SPECULATORS}, r"holds a drafter in the format speculators \(eagle3\)"),
+    ],
+)
+def test_what_is_no_language_model_is_not_priced_as_one(store, tmp_path, files, told, role):
+    for name, written in files.items():
+        (tmp_path / name).write_text(json.dumps(written))
+    place = tmp_path if "config.json" in files else next(tmp_path / name for name in files)
+    asked = Models(target=place) if role == "target" else Models(target=FAMILY / "target", drafters={"x": place})
+    with pytest.raises(ModelError, match=told):
+        estimate(request(models=asked), store)
+    assert store.surfaces() == []
+
+
+def test_a_head_s_folder_is_not_priced_as_a_target(store):
+    with pytest.raises(ModelError, match="holds a head, which drafts beside a target and is no language model"):
+        estimate(request(models=Models(target=FAMILY / "eagle3")), store)
+
+
 @pytest.mark.parametrize("change", [{"batches": ()}, {"tokens": (0,)}, {"contexts": (-1,)}, {"batches": (1, 1)}])
 def test_shapes_that_are_none_are_refused(change):
     with pytest.raises(RequestError, match="must be distinct"):

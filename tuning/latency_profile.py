@@ -22,7 +22,7 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..profiler.session import Session
-from ..runtime.models.draft_role import draft_role
+from ..runtime.models.draft_role import draft_role, require_no_drafter
 from ..runtime.models.drafter import load_drafter, require_computable
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
@@ -237,7 +237,9 @@ def _require_fit(request: LatencyRequest, device: Device) -> None:
     """Raise SpectuneError where a model cannot be loaded, or no token fits behind a context; no weight is read."""
     target, drafters = request.models.target, request.models.drafters.values()
     for path in (target, *(path for path in drafters if draft_role(path) == "draft")):
-        if not _is_config(path):
+        if _is_config(path):
+            require_no_drafter(path)
+        else:
             require_loadable(str(path))
     require_formats(request.models, request.dtype, device)
     if any(role.partition(":")[0] != "prefill" for role in request.roles):

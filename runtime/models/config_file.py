@@ -13,8 +13,13 @@ OWN = "spectune"  # the key under which drafters trained here say more than publ
 
 def written_config(folder: Path) -> dict[str, Any]:
     """Return what a folder's config.json holds; empty where it is missing or cannot be read."""
+    return written_in(folder / "config.json")
+
+
+def written_in(config: Path) -> dict[str, Any]:
+    """Return what a configuration file holds; empty where it is missing or cannot be read."""
     try:
-        written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        written = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return written if isinstance(written, dict) else {}

@@ -115,8 +115,14 @@ def require_computed(what: str, written: Keys, form: str) -> None:
             )
     _require_architecture(what, written.get("architectures"), form)
     _require_window(what, written)
+    for key in NESTED:
+        if written.get(key) and not isinstance(written[key], Mapping):
+            raise ModelError(
+                f"{what} says {key}: {_shown(written[key])} in its config.json, where a dictionary belongs"
+            )
     for key in ROPES:
         _require_rope(what, key, written.get(key))
+    _require_one_rope(what, written)
 
 
 def require_nothing_else(what: str, written: Keys, architecture: str, ours: str) -> None:
@@ -223,6 +229,18 @@ def _require_rope(what: str, key: str, rope: Any) -> None:
         if name in ROPE_KEYS or value is None or (name == "partial_rotary_factor" and value == 1):
             continue
         raise ModelError(f"{what} says {key}.{name}: {_shown(value)} in its config.json, which is not computed")
+
+
+def _require_one_rope(what: str, written: Keys) -> None:
+    """Raise ModelError where the positions of a head are described twice, and differently."""
+    ropes = {key: written[key] for key in ROPES if written.get(key)}
+    told = [(f"{key}.rope_theta", rope["rope_theta"]) for key, rope in ropes.items() if rope.get("rope_theta")]
+    told += [("rope_theta", written["rope_theta"])] if written.get("rope_theta") else []
+    differ = any(theta != told[0][1] for _, theta in told)
+    if differ or any(rope != next(iter(ropes.values())) for rope in ropes.values()):
+        both = told if differ else list(ropes.items())
+        shown = " and ".join(f"{key}: {_shown(value)}" for key, value in both)
+        raise ModelError(f"{what} says {shown} in its config.json; leave the wrong one out")
 
 
 def _hint(name: str, allowed: Allowed) -> str:

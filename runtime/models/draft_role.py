@@ -8,9 +8,10 @@ from typing import Literal
 
 from ...errors import ModelError
 from .block_shape import is_block
+from .config_file import written_in
 from .eagle_shape import is_head
 from .exit_shape import is_exit
-from .formats import require_known_format
+from .formats import drafter_described, require_known_format
 from .recycling_shape import is_recycling
 
 Role = Literal["draft", "head", "block", "self"]
@@ -27,11 +28,18 @@ def draft_role(folder: Path) -> Role:
     return "head" if is_head(folder) else "draft"
 
 
-def require_no_drafter(folder: Path) -> None:
-    """Raise ModelError where a folder holds what drafts beside a target, and a language model belongs there."""
-    role = draft_role(folder)
-    if role != "draft":
+def require_no_drafter(place: Path) -> None:
+    """Raise ModelError where that lies at a place which drafts beside a target, and a language model belongs there.
+
+    Args:
+        place: a folder, or a config.json by itself; of a GGUF file nothing is said.
+    """
+    if place.is_dir():
+        found = CALLED.get(draft_role(place))
+    else:
+        found = drafter_described(written_in(place)) if place.suffix == ".json" else None
+    if found is not None:
         raise ModelError(
-            f"{folder} holds {CALLED[role]}, which drafts beside a target and is no language model; give a language "
-            f"model there, and this as --drafter NAME={folder}"
+            f"{place} holds {found}, which drafts beside a target and is no language model; give a language "
+            f"model there, and this as --drafter NAME={place}"
         )

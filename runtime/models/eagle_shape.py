@@ -71,7 +71,7 @@ def head_shape(folder: Path) -> HeadShape:
     public = _public(written_config(folder))
     return HeadShape(
         form=found.form,
-        config=_layer_config(f"the head {folder}", {**public, COUNT: 1}),
+        config=_layer_config(f"the head {folder}", {**public, COUNT: 1, "layer_types": ["full_attention"]}),
         reads=found.reads,
         target=found.target,
         layer=found.layer,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from .config_file import own_kind, written_config
+from .config_file import OWN, own_kind, written_config
 from .eagle_shape import JOINS, has_layer_of_head, is_head
 
 SUPPORTED = (
@@ -55,6 +55,15 @@ def require_known_format(folder: Path) -> None:
             "tensors as model.safetensors, by safetensors.torch.save_file"
         )
     raise ModelError(f"the head {folder} lacks the tensor {JOINS}, which joins the target's states; {SUPPORTED}")
+
+
+def drafter_described(written: Mapping[str, Any]) -> str | None:
+    """Return what a configuration by itself describes where that drafts beside a target; None of a language model."""
+    if (named := format_of(written)) is not None:
+        return f"a drafter in the format {named}"
+    if OWN in written or written.get("draft_vocab_size") or any("eagle" in n.lower() for n in _architectures(written)):
+        return "a head"
+    return None
 
 
 def format_of(written: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from ...profiler.configuration import read_architecture
 from ...profiler.domain import Shape
 from ...profiler.efficiency import estimate_surface
 from ...profiler.gguf_file import is_gguf
-from ...profiler.identity import identify, identify_config
+from ...profiler.identity import identify, identify_config, require_no_adapter
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.architecture import Architecture
 from ...profiler.records.device import AUTO_DTYPE, GIB
@@ -26,7 +26,7 @@ from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ...profiler.roofline import bound_surface
-from ...runtime.models.draft_role import draft_role
+from ...runtime.models.draft_role import draft_role, require_no_drafter
 from ..request import Identities, Models
 from .evidence import Evidence, evidence_of
 
@@ -82,6 +82,10 @@ def estimate(request: EstimateRequest, store: Store, identities: Identities | No
     for path in request.models.drafters.values():
         if draft_role(path) != "draft":
             raise ModelError(f"the forwards of a head are measured, not estimated; leave out {path}, or profile it")
+    for path in (request.models.target, *request.models.drafters.values()):
+        require_no_drafter(path)
+        if path.is_dir():
+            require_no_adapter(path)
     wanted = catalogued(request.device)
     request = replace(request, dtype=wanted.device.dtype_for(request.dtype))
     architectures = {
