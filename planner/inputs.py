@@ -15,7 +15,8 @@ from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
 from .memory.footprint import Footprint
 from .records.recording import Text, texts_of
-from .strategies.stack import JOINT, LOOKUP
+from .strategies.naming import LOOKUP
+from .strategies.stack import JOINT
 
 __all__ = [
     "BLOCK",

@@ -37,7 +37,8 @@ IMPORTS = """
 import importlib, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
     parts = path.relative_to(sys.argv[1]).with_suffix("").parts
-    if parts[0] not in ("tests", "benchmarks", ".types") and parts[:2] != ("db", "migrations"):
+    is_elsewhere = parts[0] in ("tests", "benchmarks") or parts[:2] == ("db", "migrations") or parts[0].startswith(".")
+    if not is_elsewhere and parts[-1] != "__main__":
         importlib.import_module(".".join(("spectune", *(part for part in parts if part != "__init__"))))
 """
 

@@ -19,11 +19,11 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.objective import LatencyBound
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy

@@ -18,8 +18,9 @@ from ..records.shape import ShapeFacts
 from ..search.objective import LatencyBound
 from ..strategies import TreePolicy, drafting
 from ..strategies.lossy import LossyPolicy, classifiers_of
+from ..strategies.naming import LOOKUP
 from ..strategies.plain import PlainPolicy
-from ..strategies.stack import LOOKUP, StackPolicy, stack_name
+from ..strategies.stack import StackPolicy, stack_name
 from .prediction import Prediction
 from .provenance import Provenance
 from .reading import PromptReading

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..plans.plan import PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
 from ..search.objective import LatencyBound
-from ..strategies.base import name_by, name_of
+from ..strategies.naming import name_by, name_of
 from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
 from .outlook import Neighbour, Outlook, Scenario, Step
