@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.cacheback import CachebackPolicy
