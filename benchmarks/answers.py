@@ -37,8 +37,8 @@ from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.search import solve
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.hybrid import HybridPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.profiler.records.excess import mean_over_median

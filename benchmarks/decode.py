@@ -36,7 +36,7 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.engines.llama_running import missing

@@ -46,8 +46,8 @@ from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.stack_search import StackSearch
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.cacheback import CachebackPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.text import TextPolicy
 from spectune.runtime.models.loading import load_tokenizer

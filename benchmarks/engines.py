@@ -44,9 +44,9 @@ from spectune.errors import RequestError
 from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt

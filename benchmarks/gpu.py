@@ -45,10 +45,10 @@ from spectune.demo.story import WORKLOAD, family_folder, family_models
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.records.tree import TokenTree
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.profiler.bandwidth import memory_bandwidth
 from spectune.profiler.configuration import read_architecture

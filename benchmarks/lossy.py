@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import accuracy_loss, ends_with, share_interval
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.fly import FlyPolicy

@@ -20,12 +20,12 @@ from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy, stack_name
 from spectune.planner.strategies.static import StaticPolicy

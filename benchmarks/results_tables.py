@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 
 Json = dict[str, Any]
 Rows = Callable[[Json], Iterable[tuple[object, ...]]]

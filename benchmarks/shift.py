@@ -29,7 +29,7 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan, PlanCell
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 from spectune.runtime.generator import Generator
 from spectune.runtime.setup import RoundSetup, plain_setup
 from spectune.runtime.watch.options import WatchOptions

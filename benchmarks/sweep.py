@@ -17,7 +17,7 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.records.frozen_table import FrozenTable
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.models.loading import load_tokenizer

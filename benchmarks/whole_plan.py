@@ -21,7 +21,7 @@ from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.profiler.records.device import Device

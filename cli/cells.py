@@ -18,7 +18,7 @@ NOT_SLOWER = 0.98  # of plain decoding's speed: what is measured below is no noi
 def plan_table(plan: Plan) -> Table:
     """Return what a plan chose for each cell and what that promises."""
     from ..planner.reasons.facts import heading
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     rows = []
     for cell in plan.cells:
@@ -69,7 +69,7 @@ def published_table(plan: Plan) -> Table:
 
 def validation_table(done: Validation) -> Table:
     """Return predicted and measured tokens/s of each cell, and by how much what made it faster or slower."""
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     columns = (
         *("batch", "context", "how to decode"),
@@ -119,7 +119,7 @@ def validation_facts(row: ValidationRow) -> dict[str, Any]:
 
 def slower_than_plain(done: Validation) -> str:
     """Return where a plan was slower than plain decoding by more than noise, and by how much; "" if nowhere."""
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     return "; ".join(
         f"batch {row.batch}, context {row.context} ({name_of(row.policy, row.drafter)}: {row.speedup:.2f} x plain)"

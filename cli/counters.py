@@ -33,7 +33,7 @@ def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool
 
 def counted_table(observations: Sequence[Observation]) -> Table:
     """Return what was imported of a plan: its acceptance, and where that is from."""
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     rows = [
         (

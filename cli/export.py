@@ -183,7 +183,7 @@ def print_exported(found: Exported, *, are_files_shown: bool) -> None:
 
 
 def _dropped_table(found: Exported) -> Table:
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     return Table(
         title=f"what {found.engine} {found.version} cannot carry",
@@ -200,7 +200,7 @@ def _dropped_table(found: Exported) -> Table:
 
 def _gets(one: Dropped) -> str:
     """Return what a cell gets instead; what an engine does in a way of its own has the price of the nearest."""
-    from ..planner.strategies.base import name_of
+    from ..planner.strategies.naming import name_of
 
     own, like, code = one.gets.rpartition(", priced as ")
     return own + like + name_of(code, one.gets_drafter)

@@ -132,8 +132,8 @@ def lossy(
         spectune plan --target path/to/target --allow-lossy --lossy lossy.json --max-quality-loss 0.02
     """
     from ..errors import RequestError
-    from ..planner.lossy.pad import FLOOR
     from ..planner.lossy.run import write_runs
+    from ..planner.records.pad_rule import FLOOR
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..profiler.prompts import answers_of
@@ -197,7 +197,7 @@ def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itsel
 
 def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
     """Return the way by FLy that a setting's text names."""
-    from ..planner.lossy.fly import FlyRule
+    from ..planner.records.fly_rule import FlyRule
     from ..planner.strategies.fly import FlyPolicy
 
     read = FLY.fullmatch(text)
@@ -221,7 +221,7 @@ def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, flo
         RequestError: no classifier was given.
     """
     from ..errors import RequestError
-    from ..planner.lossy.pad import PadRule
+    from ..planner.records.pad_rule import PadRule
     from ..planner.strategies.pad import PadPolicy
 
     if classifier is None:

@@ -15,7 +15,7 @@ from . import draft_models
 from .number_format import NumberFormat
 
 if TYPE_CHECKING:
-    from ..planner.search.objective import LatencyBound
+    from ..planner.plans.objective import LatencyBound
 
 DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -94,7 +94,7 @@ def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None
     if text is None:
         return None
     from ..errors import PlanError
-    from ..planner.search.objective import parse_bound
+    from ..planner.plans.objective import parse_bound
 
     try:
         return parse_bound(text)

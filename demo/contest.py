@@ -14,9 +14,10 @@ from ..planner.pricing.cells import Cell
 from ..planner.records.recording import Text
 from ..planner.search.price import price
 from ..planner.strategies import REGISTRY, TreePolicy
-from ..planner.strategies.base import made, name_of
+from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import TRANSFORMERS_LOOKUP
+from ..planner.strategies.naming import name_of
 from ..planner.strategies.plain import PlainPolicy
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..planner.plans.plan import Plan
-from ..planner.strategies.base import name_of
+from ..planner.strategies.naming import name_of
 from ..profiler.records.surface import LatencySurface
 from ..tuning.profile import Profile
 from .contest import PLAN

@@ -13,9 +13,10 @@ from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, RESUME, SELF, run_alike, run_beside
 from ..profiler.records.surface import LatencySurface
 from .lossy.run import LossyRun
-from .memory.footprint import Footprint
+from .records.footprint import Footprint
 from .records.recording import Text, texts_of
-from .strategies.stack import JOINT, LOOKUP
+from .strategies.naming import LOOKUP
+from .strategies.stack import JOINT
 
 __all__ = [
     "BLOCK",

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.reasons.facts import heading
-from ..planner.strategies.base import name_by, name_of
+from ..planner.strategies.naming import name_by, name_of
 from .axis import Axis, axis_of_doublings, axis_of_times, number
 from .figure import Figure, Grid, Line, Mark, Panel, Stroke, Symbol
 from .tree import DrawnTrees, drawn_trees, tree_panel, tree_rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.records.tree import TokenTree
-from ..planner.strategies.base import name_of
+from ..planner.strategies.naming import name_of
 from .axis import Axis, axis_of_steps
 from .figure import Dot, Line, Mark, Note, Panel, Side
 

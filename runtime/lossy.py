@@ -1,6 +1,6 @@
 """FLy's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/lossy/fly.py`; here are the target's entropies, and a round's statistics. Only gates within
+The rule itself is `planner/records/fly_rule.py`; here are the target's entropies, and a round's statistics. Only gates within
 a window are evaluated, so a round without such a mismatch costs nothing.
 
 Source: Li et al. 2025, FLy, arXiv:2511.22972.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches
+from ..planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches
 from .transfer import fetched_together, sent
 from .walk import Acceptance, accept
 

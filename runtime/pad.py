@@ -1,6 +1,6 @@
 """PAD's acceptance in the decoder: LOSSY, and only run where the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/lossy/pad.py`; here is the classifier's input. It reads hidden states that the verify
+The rule itself is `planner/records/pad_rule.py`; here is the classifier's input. It reads hidden states that the verify
 forward leaves in the target's cache, so it costs no forward of the target.
 
 Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.
@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from ..planner.lossy.fly import accepted_length
-from ..planner.lossy.pad import PadRule
+from ..planner.records.fly_rule import accepted_length
+from ..planner.records.pad_rule import PadRule
 from .feature_cache import FeatureCache
 from .lossy import Gates, gates_along
 from .models.pivots import BESIDE, features_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..planner.plans.plan import Alternative, Plan, PlanCell
 from ..planner.plans.schedule import Place
 from ..planner.strategies import TreePolicy, drafting
-from ..planner.strategies.base import name_of
+from ..planner.strategies.naming import name_of
 from ..planner.strategies.plain import PlainPolicy
 from ..planner.strategies.stack import StackPolicy
 from ..planner.strategies.text import TextPolicy

@@ -7,8 +7,8 @@ from collections.abc import Sequence as Many
 
 from ..planner.lossy.run import LossyWay
 from ..planner.records.draft import DraftBatch
-from ..planner.strategies.base import name_of
 from ..planner.strategies.lossy import LossyPolicy
+from ..planner.strategies.naming import name_of
 from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from ..db.jobs import ENDED, JobRow
 from ..db.receipts import Receipt
 from ..db.wire import Page
+from ..planner.plans.objective import LatencyBound
 from ..planner.records.frozen_table import FrozenTable
-from ..planner.search.objective import LatencyBound
 from ..planner.search.options import SearchOptions
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity

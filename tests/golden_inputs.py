@@ -21,11 +21,11 @@ from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import Quality
 from spectune.planner.lossy.run import LossyRun, LossyWay
+from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.records.frozen_table import FrozenTable
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.pad import PadPolicy

@@ -10,12 +10,12 @@ from typing import Any
 import optuna
 
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.lossy.search import with_lossy_runs
 from spectune.planner.plans.document import plan_to_json
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell, cells_at
 from spectune.planner.records.crossfit import HALVES
-from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.lossy_search import with_lossy_runs
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import Solve, solve
 from spectune.planner.search.solved import SolvedCell

@@ -26,7 +26,7 @@ from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.candidates import drafted, textual
 from spectune.planner.search.stack_search import StackSearch
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import Limits, grow
+from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
@@ -35,6 +35,7 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.hybrid import ElsePolicy, HybridPolicy, hybrids
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.offers import Limits
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches
-from spectune.planner.lossy.pad import PadRule
+from spectune.planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches
+from spectune.planner.records.pad_rule import PadRule
 
 
 def fly_accept(matches: Sequence[bool], entropies: Sequence[float], rule: FlyRule) -> int:

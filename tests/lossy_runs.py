@@ -9,10 +9,10 @@ import numpy as np
 
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
 from spectune.planner.lossy.quality import Quality
 from spectune.planner.lossy.run import LossyRun
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.pad import PadPolicy

@@ -12,9 +12,9 @@ from spectune.planner.plans.provenance import Provenance
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
-from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.sensitivity import outlook_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.host_line import HostLine

@@ -15,7 +15,7 @@ from spectune.cli import main, options
 from spectune.cli.command import Command
 from spectune.cli.commands import COMMANDS, GROUPS
 from spectune.cli.other_names import ANSWERS
-from spectune.planner.search.objective import LatencyBound, parse_bound
+from spectune.planner.plans.objective import LatencyBound, parse_bound
 
 MANY = 12  # options: from so many on the help shows basic ones first
 GIB = 2**30

@@ -21,7 +21,7 @@ from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import BATCHES, WORKLOAD, Chapter, DemoSize, compare, family_models, learn
 from spectune.planner.plans.document import plan_from_json
-from spectune.planner.strategies.base import name_of
+from spectune.planner.strategies.naming import name_of
 from spectune.tuning.inputs import inputs_from_store, inputs_of
 from spectune.tuning.request import PlanRequest
 

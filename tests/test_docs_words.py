@@ -7,11 +7,10 @@ from typing import get_args
 
 import pytest
 
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.cacheback import CachebackPolicy
 from spectune.planner.strategies.cast import CastPolicy
 from spectune.planner.strategies.chain import ChainPolicy
@@ -21,6 +20,7 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.pad import PadPolicy
 from spectune.planner.strategies.plain import PlainPolicy

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from spectune.planner.lossy.fly import FlyRule
+from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.fly import FlyPolicy

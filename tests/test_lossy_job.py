@@ -15,11 +15,11 @@ from transformers import LlamaForCausalLM
 from spectune.cli import main
 from spectune.db import open_store
 from spectune.errors import RequestError
-from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.lossy.quality import ends_with
 from spectune.planner.lossy.run import LossyRun
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
+from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.stack import StackPolicy

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.lossy.fly import FlyRule, accepted_length, confirmed_mismatches, expected_accepted
+from spectune.planner.records.fly_rule import FlyRule, accepted_length, confirmed_mismatches, expected_accepted
 from spectune.runtime.lossy import entropies_of
 
 from .lossy_rules import fly_accept

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.planner.lossy.pad import PadRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lossy import LossyDraft
 from spectune.planner.strategies.pad import PadPolicy

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spectune.errors import PlanError
-from spectune.planner.lossy.pad import PadRule, expected_accepted
+from spectune.planner.records.pad_rule import PadRule, expected_accepted
 from spectune.planner.strategies import drafting, policy_from_json, policy_to_json
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.lossy import classifiers_of

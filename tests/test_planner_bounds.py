@@ -11,6 +11,7 @@ import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.lockstep import replay_results
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.bounds import bound_of, most_tokens_per_round
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs
@@ -18,7 +19,6 @@ from spectune.planner.records.recording import Recording, Rows, Text, recording_
 from spectune.planner.records.results import PositionResults
 from spectune.planner.search.candidate import candidate_of, times_of
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.prediction import ErrorParts
-from spectune.planner.pricing.estimate import of_few, relative_error, resampled_rates, resampling_weights
 from spectune.planner.records.crossfit import EVERYWHERE
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.choice import Field, ballot_of
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.objective import LatencyBound
+from spectune.planner.search.estimate import of_few, relative_error, resampled_rates, resampling_weights
 from spectune.planner.search.planned import alternatives
 from spectune.planner.search.promise import Promise, SurfaceErrors
 from spectune.planner.strategies import TreePolicy

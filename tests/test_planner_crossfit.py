@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.records.crossfit import EVERYWHERE, FOLDS, cross_fitted_rate, folds_of, half_of
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 

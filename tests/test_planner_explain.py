@@ -9,21 +9,21 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.crossing import crossings
+from spectune.planner.plans.objective import LatencyBound
+from spectune.planner.plans.outlook import Outlook
 from spectune.planner.plans.plan import PlanCell, PublishedPrice, StackForecast
 from spectune.planner.plans.prediction import ErrorParts
 from spectune.planner.plans.reading import PromptReading
 from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan, out_of_reach
 from spectune.planner.reasons.facts import published_shares
-from spectune.planner.reasons.outlook import Outlook
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.strategies import TreePolicy
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.opt_tree import OptTreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.talon import TalonPolicy

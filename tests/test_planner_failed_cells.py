@@ -10,11 +10,11 @@ import pytest
 
 from spectune.errors import MeasurementError, PlanError
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell, cells_of, cells_that_run
 from spectune.planner.pricing.cost import CellCosts, cell_costs
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price, price_all
 from spectune.planner.search.published import published_defaults, unpriceable_defaults

@@ -18,8 +18,8 @@ from spectune.planner.records.frozen_table import MOST_NUMBERS, FrozenTable, fro
 from spectune.planner.records.recording import Recorded, Text, rows_of
 from spectune.planner.search.candidates import textual
 from spectune.planner.strategies import policy_from_json, policy_to_json
-from spectune.planner.strategies.base import Limits
 from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy, calibrated, chances_of
+from spectune.planner.strategies.offers import Limits
 from spectune.planner.strategies.texts import TextState
 
 from .test_planner_cacheback import drafted

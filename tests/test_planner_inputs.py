@@ -9,7 +9,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory.footprint import Footprint
+from spectune.planner.records.footprint import Footprint
 from spectune.profiler.records.acceptance import PairwiseAcceptance
 
 from .synthetic import TARGET, Language, SkilledDrafter, every_node, inputs, record, texts

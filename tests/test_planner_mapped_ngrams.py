@@ -12,7 +12,7 @@ from spectune.planner.engines.choice import source_of
 from spectune.planner.engines.mapped_ngrams import NgramMap, mapped_walk
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy, find_continuation
-from spectune.planner.strategies.stack import LOOKUP
+from spectune.planner.strategies.naming import LOOKUP
 from spectune.planner.strategies.texts import TextState
 
 

@@ -12,9 +12,12 @@ from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.memory.drafting import PIECE
-from spectune.planner.memory.footprint import (
+from spectune.planner.memory.load import Load, load_of
+from spectune.planner.memory.peak import memory_bytes, peak_bytes, plan_bytes, workspace_bytes
+from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.footprint import (
     BEYOND,
     LEAN_FAMILIES,
     LEAST_HALVED,
@@ -23,9 +26,6 @@ from spectune.planner.memory.footprint import (
     Footprint,
     footprint_of,
 )
-from spectune.planner.memory.load import Load, load_of
-from spectune.planner.memory.peak import memory_bytes, peak_bytes, plan_bytes, workspace_bytes
-from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.origin import _note_of_memory

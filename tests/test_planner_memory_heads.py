@@ -15,13 +15,13 @@ import torch
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory.beside import Said
-from spectune.planner.memory.footprint import Footprint, footprint_of
 from spectune.planner.memory.heads import FRAME_GROUPS, DrafterParts, footprint_beside
 from spectune.planner.memory.load import load_of
 from spectune.planner.memory.peak import memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
 from spectune.planner.pricing.cells import Cell
+from spectune.planner.records.beside import Said
+from spectune.planner.records.footprint import Footprint, footprint_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

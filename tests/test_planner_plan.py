@@ -16,8 +16,8 @@ from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.reasons.explain import cell_facts, chain_acceptance, explain_cell, explain_plan
 from spectune.planner.search.search import solve
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.planner.strategies.plain import PlainPolicy
 
 from .synthetic import Language, SkilledDrafter, every_node, inputs, record, texts

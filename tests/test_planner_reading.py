@@ -12,6 +12,7 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import Plan, PlanCell
 from spectune.planner.plans.reading import PromptReading, pays_from
 from spectune.planner.pricing.cells import Cell
@@ -19,7 +20,6 @@ from spectune.planner.pricing.reading import ReadingCosts, decoded_tokens, readi
 from spectune.planner.reasons.explain import explain_cell, explain_plan
 from spectune.planner.records.recording import Text
 from spectune.planner.replay.shortened import shortened
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import prices

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 from spectune.planner.inputs import LOOKUP, PlanInputs
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.cells import Cell, cells_of
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.price import price
 from spectune.planner.search.restricted import Staged, prices
 from spectune.planner.strategies import TreePolicy

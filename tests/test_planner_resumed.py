@@ -24,9 +24,9 @@ from spectune.planner.search.promise import SurfaceErrors
 from spectune.planner.search.restricted import prices
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import drafting, policy_from_json, policy_to_json
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
+from spectune.planner.strategies.naming import name_of
 from spectune.profiler.records.overhead import OverheadSample
 from spectune.profiler.records.surface import LatencySurface
 

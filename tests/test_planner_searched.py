@@ -9,11 +9,11 @@ import optuna
 import pytest
 
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.contest import Contest
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
+from spectune.planner.plans.outlook import Outlook, Scenario
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import Verification
-from spectune.planner.reasons.outlook import Outlook, Scenario
-from spectune.planner.reasons.sensitivity import outlook_of
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.search.candidate import Candidate
+from spectune.planner.search.sensitivity import outlook_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

@@ -16,9 +16,9 @@ from spectune.planner.search.candidates import textual
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import policy_from_json, policy_to_json
-from spectune.planner.strategies.base import Limits
 from spectune.planner.strategies.cacheback import CachebackPolicy, calibrated
 from spectune.planner.strategies.lookup import LookupPolicy
+from spectune.planner.strategies.offers import Limits
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy

@@ -6,8 +6,8 @@ import pytest
 
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.reasons.verdict import verdict_lines
-from spectune.planner.strategies.base import name_of
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.naming import name_of
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spectune.planner.inputs import PlanInputs
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
 from spectune.planner.search.searched import Searcher

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import PlanCell, PublishedPrice
 from spectune.planner.records.shape import ShapeFacts
-from spectune.planner.search.objective import LatencyBound
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.report.figure import Figure, Line, Panel

@@ -18,8 +18,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError
-from spectune.planner.lossy.fly import FlyRule
-from spectune.planner.lossy.pad import PadRule
+from spectune.planner.records.fly_rule import FlyRule
+from spectune.planner.records.pad_rule import PadRule
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.exit_chain import ResumedPolicy

@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import binom
 
 from spectune.errors import RequestError
-from spectune.planner.lossy.fly import FlyRule
 from spectune.planner.plans.observation import Observation
 from spectune.planner.plans.plan import Alternative, Plan
+from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.fly import FlyPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy

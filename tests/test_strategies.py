@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import fields
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +14,18 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.records.recording import Recorded, RecordedScorer, recording_of
 from spectune.planner.records.results import PositionResults
 from spectune.planner.strategies import REGISTRY, TreePolicy, policy_from_json, policy_to_json
-from spectune.planner.strategies.base import Limits, Strategy, grow, name_of
+from spectune.planner.strategies.base import Strategy, grow
 from spectune.planner.strategies.delegating import DelegatingPolicy
 from spectune.planner.strategies.grown import grown_results, replay_grown
+from spectune.planner.strategies.naming import name_of
+from spectune.planner.strategies.offers import Limits
 from spectune.planner.strategies.text import TextPolicy, batch_of
 from spectune.planner.strategies.texts import TextState
 
+from .drawn_bounds import DRAWN
 from .synthetic import Language, SkilledDrafter, every_node, record, texts
 
-KEPT = Path(__file__).parent / "data" / "bounds.json.gz"
-CHILDREN, DEPTH, DRAWN = 6, 3, 8
+CHILDREN, DEPTH, MOST_DRAWN = 6, 3, 8
 KINDS = sorted(REGISTRY)
 GROWN = [kind for kind, one in REGISTRY.items() if one.source == "model" and not issubclass(one, DelegatingPolicy)]
 TEXTUAL = [kind for kind, one in REGISTRY.items() if issubclass(one, TextPolicy)]
@@ -44,8 +43,8 @@ def recorded() -> Recorded:
 @cache
 def policies_of(kind: str) -> list[TreePolicy]:
     """Return the kind's probes, and some that were drawn at random."""
-    drawn: dict[str, Any] = json.loads(gzip.decompress(KEPT.read_bytes()))
-    found = [*REGISTRY[kind].probes(24), *(policy_from_json(json.dumps(one)) for one, _ in drawn.get(kind, ())[:DRAWN])]
+    drawn = (policy_from_json(json.dumps(fields)) for fields, _ in DRAWN.get(kind, [])[:MOST_DRAWN])
+    found = [*REGISTRY[kind].probes(24), *drawn]
     return [policy for policy in found if policy.children <= CHILDREN]
 
 

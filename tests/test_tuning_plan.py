@@ -15,8 +15,8 @@ from spectune.db import Store, open_store
 from spectune.db.sources import record_hash, sources_of_inputs
 from spectune.errors import MeasurementError, PlanError, RequestError, StoreError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory.footprint import Footprint
 from spectune.planner.plans.document import plan_from_json
+from spectune.planner.records.footprint import Footprint
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
-from ..planner.lossy.pad import PadRule
+from ..planner.records.pad_rule import PadRule
 from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
 from ..profiler.records.model import ModelIdentity

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import TrainingError
-from ..planner.lossy.pad import FLOOR
+from ..planner.records.pad_rule import FLOOR
 from .pad_labels import RolloutSettings
 from .settings import TrainingSettings
 

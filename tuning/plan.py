@@ -16,12 +16,12 @@ from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import RequestError, StoreError
 from ..planner.inputs import PlanInputs
-from ..planner.lossy.search import with_lossy_runs
 from ..planner.memory.peak import memory_bytes
 from ..planner.plans.document import plan_to_json
 from ..planner.plans.plan import Plan
 from ..planner.pricing.cells import Cell, cells_that_run
 from ..planner.records.recording import ends_of
+from ..planner.search.lossy_search import with_lossy_runs
 from ..planner.search.search import solve
 from ..planner.strategies.plain import PlainPolicy
 from ..profiler.records.device import GIB

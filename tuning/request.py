@@ -11,8 +11,8 @@ from typing import Literal
 from ..errors import RequestError
 from ..planner.inputs import NAMING, is_free
 from ..planner.lossy.run import LossyRun
+from ..planner.plans.objective import LatencyBound
 from ..planner.records.frozen_table import FrozenTable
-from ..planner.search.objective import LatencyBound
 from ..planner.search.options import SearchOptions
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device

@@ -21,12 +21,12 @@ from ..plans.plan import Alternative, PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts, Prediction
 from ..pricing.pace import APART
 from ..records.recording import Text, recording_of, rows_of
-from ..strategies.base import name_of, results_of
+from ..strategies.base import results_of
 from ..strategies.chain import ChainPolicy
 from ..strategies.lookup import LENGTHS as LOOKUP_LENGTHS
 from ..strategies.lookup import LookupPolicy, lookup_results
+from ..strategies.naming import LOOKUP, name_of
 from ..strategies.plain import PlainPolicy, plain_results
-from ..strategies.stack import LOOKUP
 from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
 from .flattery import flattery
 from .mapped_ngrams import mapped_walk

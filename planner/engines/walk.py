@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..pricing.estimate import of_few, relative_error
 from ..records.recording import Rows
 from ..records.results import PositionResults
+from ..search.estimate import of_few, relative_error
 from .costs import RoundShape
 
 RESAMPLINGS = 200  # of the texts

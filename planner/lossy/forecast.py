@@ -13,10 +13,10 @@ import numpy as np
 
 from ...profiler.records.host_line import CHAIN
 from ..pricing.cost import CellCosts
+from ..records import pad_rule as pad
+from ..records.fly_rule import FlyRule, expected_accepted
+from ..records.pad_rule import PadRule
 from ..strategies.chain import ChainPolicy
-from . import pad
-from .fly import FlyRule, expected_accepted
-from .pad import PadRule
 from .run import LossyRun, LossyWay
 
 LENGTHS = (4, 6, 8, 10, 12, 15, 20)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..records.beside import Beside, LookedUp, Said
+from ..records.footprint import MOST_ROWS, Footprint
 from ..records.room import masked_tokens
-from .beside import Beside, LookedUp, Said
-from .footprint import MOST_ROWS, Footprint
 from .load import Load
 
 PIECE = 512  # most tokens of a prompt that are read at once

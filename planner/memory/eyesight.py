@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import PlanError
 from ...profiler.records.architecture import Architecture, bytes_of
-from .footprint import Footprint, footprint_of
+from ..records.footprint import Footprint, footprint_of
 
 IMAGES = 64  # that a target has room for at once: as runtime/models/gallery.py
 

@@ -13,8 +13,16 @@ from typing import Literal
 
 from ...errors import PlanError
 from ...profiler.records.architecture import Architecture, bytes_of
-from .beside import Beside, Said
-from .footprint import Footprint, folded_lines, footprint_of, halves_save, layer_numbers, most_widened, table_bytes
+from ..records.beside import Beside, Said
+from ..records.footprint import (
+    Footprint,
+    folded_lines,
+    footprint_of,
+    halves_save,
+    layer_numbers,
+    most_widened,
+    table_bytes,
+)
 from .recycling import recycling_footprint
 
 Form = Literal["eagle", "eagle3", "medusa", "ctc", "specformer", "exit", "recycling"]

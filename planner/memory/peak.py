@@ -19,11 +19,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..pricing.cells import Cell
+from ..records.footprint import Footprint
 from ..records.room import masked_tokens
 from ..strategies import TreePolicy, drafting
-from ..strategies.stack import LOOKUP, StackPolicy
+from ..strategies.naming import LOOKUP
+from ..strategies.stack import StackPolicy
 from .drafting import DRAWN, NOISE, PIECE, answering, are_read_in_place, drafting_bytes, fed_pairs, inside
-from .footprint import Footprint
 from .load import Load, load_of
 
 if TYPE_CHECKING:

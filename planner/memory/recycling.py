@@ -6,8 +6,8 @@ Every number is one that is alive at the named moment of `runtime/models/recycli
 from __future__ import annotations
 
 from ...profiler.records.architecture import Architecture, bytes_of
-from .beside import Beside, LookedUp
-from .footprint import Footprint
+from ..records.beside import Beside, LookedUp
+from ..records.footprint import Footprint
 
 PIECE_TOKENS = 64  # whose logits are held at once: as runtime/models/recycled.py
 ID_BYTES = 8  # of a token's id, or of a place in a text

@@ -13,13 +13,14 @@ from ...errors import PlanError
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ..lossy.quality import Quality
-from ..reasons.outlook import Outlook
 from ..records.shape import ShapeFacts
-from ..search.objective import LatencyBound
 from ..strategies import TreePolicy, drafting
 from ..strategies.lossy import LossyPolicy, classifiers_of
+from ..strategies.naming import LOOKUP
 from ..strategies.plain import PlainPolicy
-from ..strategies.stack import LOOKUP, StackPolicy, stack_name
+from ..strategies.stack import StackPolicy, stack_name
+from .objective import LatencyBound
+from .outlook import Outlook
 from .prediction import Prediction
 from .provenance import Provenance
 from .reading import PromptReading

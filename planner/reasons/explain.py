@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..plans.crossing import Crossing, crossings, named
+from ..plans.objective import LatencyBound
 from ..plans.plan import Plan, PlanCell
-from ..search.objective import LatencyBound
 from .duration import duration
 from .facts import CellFacts, Limit, PublishedShares, cell_facts, chain_acceptance, heading, published_shares
 from .sentences import cell_lines

@@ -9,7 +9,8 @@ from typing import Literal
 from ...profiler.records.role import origin_of
 from ..plans.plan import Plan, PlanCell
 from ..plans.prediction import Prediction
-from ..strategies.base import Bounds, name_of
+from ..strategies.base import Bounds
+from ..strategies.naming import name_of
 from ..strategies.plain import PlainPolicy
 
 Limit = Literal["verify", "draft", "host", "acceptance"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ..plans.objective import LatencyBound
+from ..plans.outlook import Neighbour, Outlook, Scenario, Step
 from ..plans.plan import PlanCell
 from ..plans.prediction import SDS_OF_90_PERCENT, ErrorParts
-from ..search.objective import LatencyBound
-from ..strategies.base import name_by, name_of
+from ..strategies.naming import name_by, name_of
 from .duration import milliseconds
 from .facts import CellFacts, PublishedFacts, cell_facts, decoded_speed, replayed_speed
-from .outlook import Neighbour, Outlook, Scenario, Step
 
 TOLD = 0.01  # a relative difference below this is no reason for anything
 BUSY = 0.5  # relative, to either side: what timings or pace leave open on a machine that is not the profile's own

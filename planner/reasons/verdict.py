@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..plans.crossing import Crossing, crossings
 from ..plans.plan import Plan, PlanCell
-from ..strategies.base import name_of
+from ..strategies.naming import name_of
 
 
 def verdict_lines(plan: Plan) -> list[str]:

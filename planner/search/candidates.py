@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..records.recording import Recorded
 from ..strategies import REGISTRY
-from ..strategies.base import Graded, Limits
+from ..strategies.offers import Graded, Limits
 
 GRIDS = sorted((one for one in REGISTRY.values() if one.grid_place is not None), key=lambda one: one.grid_place or 0)
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..pricing.cost import Floats
-from ..pricing.estimate import by_text, rates_of, resampled
 from ..records.crossfit import Bools, cross_fitted_rate
 from ..strategies import drafting
 from ..strategies.plain import PlainPolicy
@@ -18,6 +17,7 @@ from ..strategies.stack import StackPolicy
 from ..strategies.text import TextPolicy
 from .candidate import Candidate
 from .contest import Contest
+from .estimate import by_text, rates_of, resampled
 
 TIE = 0.005  # relative distance below which two speeds are equal, whatever the texts say
 TIE_MOST = 0.01  # relative distance above which they are not, however few the texts are: what simplicity may cost

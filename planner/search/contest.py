@@ -11,6 +11,7 @@ from ...errors import PlanError
 from ..inputs import PlanInputs, resumes_of
 from ..lockstep import Replay
 from ..lossy.quality import Quality
+from ..plans.objective import LatencyBound
 from ..plans.provenance import LeftOut
 from ..pricing.bounds import Bound
 from ..pricing.cells import Cell
@@ -21,7 +22,6 @@ from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from ..strategies import TreePolicy
 from ..strategies.stack import model_of
 from .candidate import Candidate, candidate_of, times_of
-from .objective import LatencyBound
 
 MOST_CENSORED = 0.02  # share of visited positions that may lack an expansion before a policy is left out
 REACH = 0.90  # candidates that cannot come so near to the cell's best are not replayed

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import PlanError
+from ..plans.objective import LatencyBound
 from ..records.frozen_table import FrozenTable
-from .objective import LatencyBound
 
 if TYPE_CHECKING:
     import optuna

@@ -9,14 +9,14 @@ from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForec
 from ..plans.prediction import Prediction
 from ..plans.reading import PromptReading, pays_from
 from ..pricing.cost import CellCosts, Floats
-from ..pricing.estimate import resampled_rates
 from ..pricing.reading import ReadingCosts
-from ..reasons.sensitivity import outlook_of
 from ..records.shape import ShapeFacts
 from .candidate import Candidate
 from .choice import Ballot, keeps_bound, latency_ms
 from .contest import Contest
+from .estimate import resampled_rates
 from .promise import Promise, SurfaceErrors
+from .sensitivity import outlook_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from ..records.recording import Recorded, Recording, Rows
 from ..records.results import PositionResults
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
-from ..strategies.base import Graded, Limits
 from ..strategies.chain import ChainPolicy
 from ..strategies.hybrid import hybrids
+from ..strategies.offers import Graded, Limits
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
 from .candidates import GRIDS, drafted, textual

@@ -12,11 +12,11 @@ from ...profiler.records.surface import LatencySurface
 from ..inputs import PlanInputs, resumes_of
 from ..plans.prediction import ErrorParts, Prediction
 from ..pricing.cost import Floats
-from ..pricing.estimate import of_few, relative_error
 from ..pricing.pace import APART, pace_error
 from ..strategies import drafting
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
+from .estimate import of_few, relative_error
 
 FEWEST_JUDGED = 5  # held-out shapes from which a surface's error is taken
 UNKNOWN_ERROR = 0.10  # taken as a surface's relative error where single repeats leave it open

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import PlanError
 from ..inputs import PlanInputs
 from ..lockstep import replay_results
+from ..plans.objective import LatencyBound
 from ..plans.schedule import Place
 from ..pricing.cells import Cell
 from ..records.results import PositionResults
@@ -23,7 +24,6 @@ from ..strategies import REGISTRY, TreePolicy
 from ..strategies.base import Strategy
 from ..strategies.stack import StackPolicy
 from .contest import Contest, contest_of
-from .objective import LatencyBound
 from .stack_search import StackSearch
 
 Staged = tuple[TreePolicy, str | None]

@@ -11,16 +11,16 @@ from dataclasses import replace
 from functools import partial
 
 from ..inputs import PlanInputs
-from ..lossy.search import search_lossy
 from ..plans.plan import Plan, PlanCell
 from ..plans.schedule import HYSTERESIS
 from ..pricing.cells import Cell
 from ..pricing.cost import Floats
-from ..pricing.estimate import resampling_weights
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
 from .choice import ballot_of
 from .contest import Contest, unknown_bytes
+from .estimate import resampling_weights
+from .lossy_search import search_lossy
 from .options import SearchOptions, Studies
 from .origin import provenance_of
 from .planned import Beside, planned_cell

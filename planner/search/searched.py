@@ -19,7 +19,8 @@ from ..pricing.cost import CellCosts
 from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
-from ..strategies.base import MOST_CHILDREN, Space, Strategy
+from ..strategies.base import MOST_CHILDREN, Strategy
+from ..strategies.offers import Space
 from .candidate import Candidate
 from .contest import Contest
 from .knobs import search

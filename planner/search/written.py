@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...profiler.records.overhead import OverheadSample
-from .objective import LatencyBound
+from ..plans.objective import LatencyBound
 
 
 def samples_text(samples: Sequence[OverheadSample]) -> str:

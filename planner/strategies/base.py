@@ -1,43 +1,32 @@
-"""What every strategy says of itself, and how people read the code that documents keep of it.
-
-A strategy's `code` says every setting in one line; documents keep it, so it never changes. A label is read off the
-code, so that documents without the strategy itself, and of older versions, have one too.
-"""
+"""What every strategy says of itself, and does."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
 
 import numpy as np
 
 from ...errors import PlanError
 from ..lockstep import Replay, replay_results
 from ..records.costs import PlannedCosts
-from ..records.crossfit import EVERYWHERE
 from ..records.draft import DraftBatch, Ints, LayerScorer
-from ..records.knobs import Knobs, Range
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
+from .naming import NAMERS, Namer, name_of
+from .offers import Graded, Hunt, Limits, Published, Space
 
 if TYPE_CHECKING:
-    from ...profiler.records.calibration import SurvivalCurve
-    from ..records.frozen_table import FrozenTable
     from . import TreePolicy
 
-LOOKUP = "lookup"  # the drafter that is the text itself
 DEEPEST = 10  # layers of nodes of what is searched
 MOST_CHILDREN = 10  # best next tokens looked at per node
 LATE = 1  # forwards that draft for nobody on a GPU, since word of the end is still on its way
 MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
 
 Source: TypeAlias = Literal["none", "text", "model", "models", "both"]
-Namer: TypeAlias = Callable[[re.Match[str], str | None], str]  # a code's parts, and who drafts -> what people read
-
-_NAMERS: dict[str, Namer] = {}  # by the pattern of codes, of every strategy that is imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,102 +42,6 @@ class Bounds:
     depth: int
     width: int
     tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What bounds the grids of a plan.
-
-    Attributes:
-        most_tokens: that one verify can feed.
-        tables: frozen tables of n-grams that stand behind the texts' own.
-        resumes: whether verifications can go on from the states that the drafter, an exit, left.
-    """
-
-    most_tokens: int
-    tables: tuple[FrozenTable, ...] = ()
-    resumes: bool = False
-
-
-class Graded(NamedTuple):
-    """A strategy, what it does at every position, and the half of the texts it was made from, or EVERYWHERE."""
-
-    policy: TreePolicy
-    results: PositionResults
-    searched_on: int = EVERYWHERE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
-    """What is searched of one kind of strategy.
-
-    Attributes:
-        kind: of the strategies.
-        ranges: of the knobs, by name.
-        policy: makes one from knobs.
-        knobs: of a strategy of this kind.
-    """
-
-    kind: str
-    ranges: Mapping[str, Range]
-    policy: Callable[[Knobs], TreePolicy]
-    knobs: Callable[[Any], dict[str, float]]  # Any: a strategy of the kind, whichever it is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What others publish as their default.
-
-    Attributes:
-        name: for people, different for each.
-        source: where it is published.
-        make: makes it for a cell; raises PlanError where the cell's tables cannot.
-        place: in which order defaults are priced.
-    """
-
-    name: str
-    source: str
-    make: Callable[[], TreePolicy]
-    place: int
-
-
-class Hunt(Protocol):
-    """One cell and drafter, searched on one half of the texts."""
-
-    @property
-    def costs(self) -> PlannedCosts:
-        """Of the cell."""
-
-    @property
-    def drafter(self) -> str:
-        """Whose strategies are searched."""
-
-    @property
-    def children(self) -> int:
-        """Best next tokens of a node that strategies look at."""
-
-    @property
-    def best_rate(self) -> float:
-        """Most tokens per second in the cell so far."""
-
-    @property
-    def survival(self) -> tuple[SurvivalCurve, ...]:
-        """The drafter's survival curves on the half."""
-
-    def is_near(self, kind: str) -> bool:
-        """Return whether the best of a kind comes near the cell's best."""
-
-    def enter(self, policy: TreePolicy) -> None:
-        """Price a strategy that saw no half more than the other."""
-
-    def price(self, policy: TreePolicy) -> float:
-        """Price a strategy; return its tokens per second on the half, 0 where it has no price or breaks the bound."""
-
-    def fastest(self, kind: str) -> list[Any]:  # Any: strategies of the kind, whichever it is
-        """Return the fastest of a kind on the half, of those that saw no other one."""
-
-    def study(self, space: Space, starts: list[dict[str, float]]) -> None:
-        """Search a space from some knobs on."""
 
 
 class Strategy:
@@ -184,7 +77,7 @@ class Strategy:
 
     def __init_subclass__(cls) -> None:
         """Read the strategy's codes, too."""
-        _NAMERS.update(cls.names)
+        NAMERS.update(cls.names)
 
     @property
     def kind(self) -> str:
@@ -493,32 +386,3 @@ def require_chance(name: str, value: float) -> None:
     """Raise PlanError where a number of a strategy is no probability."""
     if not 0.0 <= value <= 1.0:
         raise PlanError(f"{name} is a probability, got {value}; take one of 0 to 1")
-
-
-def name_of(code: str, drafter: str | None = None) -> str:
-    """Return a way of drafting as people say it, and who drafts.
-
-    Args:
-        code: a strategy's code; other text, such as what a published default is called, is left as it is.
-        drafter: the cell's; None leaves it out.
-    """
-    for pattern, namer in _NAMERS.items():
-        found = re.fullmatch(pattern, code)
-        if found is not None:
-            return namer(found, drafter)
-    return name_by(code, drafter)
-
-
-def name_by(name: str, drafter: str | None) -> str:
-    """Return a name that is no code, such as a published default's, and who drafts."""
-    return name if drafter in (None, LOOKUP) else f"{name} by {drafter}"
-
-
-def named_tree(of: str) -> Namer:
-    """Return what names trees of a model whose code tells their nodes."""
-    return lambda found, drafter: name_by(f"tree of {found['nodes']} nodes", drafter) + f" ({of})"
-
-
-def counted(number: int, thing: str) -> str:
-    """Return "1 token", "2 tokens"."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -25,11 +25,16 @@ from ..records.costs import PlannedCosts
 from ..records.draft import DraftBatch, LayerScorer
 from ..records.knobs import Knobs, Range
 from ..records.recording import Recorded, Recording
-from .base import Bounds, Hunt, Published, Space, Strategy, name_by, require_at_least
+from .base import Bounds, Strategy, require_at_least
 from .cast_growth import breadth_origin, grow_cast
 from .cast_sweep import cast_walk
 from .cast_trees import Rule, Setting
 from .grown import replay_grown
+from .naming import name_by
+from .offers import Hunt, Published, Space
+
+if TYPE_CHECKING:
+    from .eagle2 import Eagle2Policy
 
 PAPER = "Hong et al. 2025, arXiv:2510.26577"
 PAPER_THRESHOLDS = (4.0, 3.0, 2.5)  # C_1, C_2, C_3; the paper's order is not printed
@@ -43,22 +48,6 @@ RATIOS = 4  # how many ratios between layers the depth rule averages; the paper'
 WIDTH, DEPTH, SIZE = 10, 8, 128  # caps: EAGLE's published width and depth, and a verify of any size
 SMALLEST = 2  # tokens of a verify that CAST can shape: its root and one more
 THRESHOLDS = Range(low=0.01, high=20.0)
-
-
-class Beam(Protocol):
-    """A tree that CAST can start from."""
-
-    @property
-    def top_k(self) -> int:
-        """Nodes of a layer."""
-
-    @property
-    def depth(self) -> int:
-        """Layers below the first."""
-
-    @property
-    def max_verify_tokens(self) -> int:
-        """Nodes of the tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +288,7 @@ def cast_space(children: int, most_tokens: int) -> dict[str, Range]:
     }
 
 
-def like_eagle2(policy: Beam) -> dict[str, float]:
+def like_eagle2(policy: Eagle2Policy) -> dict[str, float]:
     """Return the knobs with which CAST prunes next to nothing of an EAGLE-2 tree: it can only get better from there."""
     return {
         **uniform(0.0),

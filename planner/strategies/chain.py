@@ -14,8 +14,10 @@ from ..records.draft import ROOT_TOKEN, DraftBatch, Ints, LayerScorer, draft_of_
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, of_one_size
 from ..records.tree import TokenTree
-from .base import Graded, Limits, Published, Strategy, name_by, require_at_least
+from .base import Strategy, require_at_least
 from .grown import grown_results
+from .naming import name_by
+from .offers import Graded, Limits, Published
 
 LENGTHS = (*range(1, 9), 10, 12, 16, 20)
 

@@ -14,7 +14,9 @@ from ..records.draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Sc
 from ..records.knobs import Knobs, Range
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
-from .base import Graded, Limits, Published, Space, Strategy, name_by, require_at_least
+from .base import Strategy, require_at_least
+from .naming import name_by
+from .offers import Graded, Limits, Published, Space
 
 LENGTHS = (4, 6, 8, 12, 20)
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

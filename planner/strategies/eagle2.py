@@ -15,9 +15,11 @@ from ..records.costs import PlannedCosts
 from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, same_everywhere
-from .base import Graded, Limits, Published, Strategy, name_by, require_at_least
+from .base import Strategy, require_at_least
 from .eagle2_sweep import eagle2_sweep
 from .grown import grown_results
+from .naming import name_by
+from .offers import Graded, Limits, Published
 
 
 def _named(found: re.Match[str], drafter: str | None) -> str:

@@ -10,9 +10,10 @@ from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
-from .base import Graded, Limits, name_of
 from .chain import ChainPolicy, chains
 from .delegating import DelegatingPolicy
+from .naming import name_of
+from .offers import Graded, Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

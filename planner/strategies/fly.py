@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..lossy.fly import FlyRule
+from ..records.fly_rule import FlyRule
 from .lossy import LossyPolicy
 
 

@@ -12,8 +12,9 @@ from ...profiler.records.host_line import TEXT_TREE
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
 from ..records.room import READ_TOGETHER
-from .base import Bounds, Registered, Source, Strategy, known, made, name_of
+from .base import Bounds, Registered, Source, Strategy, known, made
 from .chain import ChainPolicy
+from .naming import name_of
 from .text import TextPolicy
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from ..kernels.arrays import Ints
 from ..records.costs import PlannedCosts
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
-from .base import Graded, Limits, Published, require_at_least
+from .base import require_at_least
 from .lookup_sweep import LookupSearch, append_and_copy, look_up_in_all, lookup_sweep
+from .offers import Graded, Limits, Published
 from .text import BatchMemory, Search, TextMemory, TextPolicy, TextTree, laid_out, named_copy, results_of_trees
 
 Occurrence = Literal["first", "last"]

@@ -12,9 +12,9 @@ from ...profiler.records.model import ModelIdentity
 from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded
 from ..records.results import PositionResults
-from .base import name_of
 from .chain import ChainPolicy
 from .delegating import DelegatingPolicy
+from .naming import name_of
 from .stack import StackPolicy
 
 LossyDraft: TypeAlias = ChainPolicy | StackPolicy

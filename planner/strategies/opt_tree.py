@@ -25,20 +25,10 @@ from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
 from ..records.knobs import Knobs, Range
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
-from .base import (
-    DEEPEST,
-    MOST_CHILDREN,
-    Bounds,
-    Graded,
-    Limits,
-    Published,
-    Space,
-    Strategy,
-    layer_widths,
-    name_by,
-    require_at_least,
-)
+from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, layer_widths, require_at_least
 from .grown import grown_results
+from .naming import name_by
+from .offers import Graded, Limits, Published, Space
 from .opt_tree_sweep import BestTrees, opt_tree_sweep
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...profiler.records.model import ModelIdentity
-from ..lossy.pad import PadRule
+from ..records.pad_rule import PadRule
 from .lossy import LossyPolicy
 
 

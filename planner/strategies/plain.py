@@ -11,7 +11,8 @@ import numpy as np
 from ..records.draft import ROOT_TOKEN, DraftBatch, LayerScorer, draft_of_one_shape
 from ..records.recording import Recorded, Rows
 from ..records.results import PositionResults, of_one_size
-from .base import Graded, Limits, Source, Strategy
+from .base import Source, Strategy
+from .offers import Graded, Limits
 
 PLAIN = "plain decoding"
 

@@ -11,9 +11,9 @@ from ...errors import PlanError
 from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded
 from ..records.results import PositionResults
-from .base import LOOKUP as LOOKUP  # the text itself as the lowest drafter
 from .base import Bounds, Source, Strategy, require_at_least
 from .lookup import LookupPolicy
+from .naming import LOOKUP as LOOKUP  # the text itself as the lowest drafter
 
 STACK = "stack"  # the kind
 JOINT = "+"  # between the names of a stack's drafters

@@ -18,7 +18,9 @@ from ..records.draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, Layer
 from ..records.recording import UNKNOWN, Recorded, Recording, path_ranks
 from ..records.results import PositionResults, of_one_size
 from ..records.tree import TokenTree
-from .base import Graded, Limits, Strategy, named_tree, require_at_least
+from .base import Strategy, require_at_least
+from .naming import named_tree
+from .offers import Graded, Limits
 
 Floats = NDArray[np.float64]
 

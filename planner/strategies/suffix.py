@@ -14,8 +14,9 @@ from ..records.costs import PlannedCosts
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .automaton import FIRST, NEWEST, AutomatonPolicy, memory_of
-from .base import Graded, Limits, Published, require_at_least
+from .base import require_at_least
 from .lookup import Occurrence
+from .offers import Graded, Limits, Published
 from .suffix_sweep import copy_from_all, read_and_copy, suffix_sweep
 from .text import Search, TextTree, laid_out, named_copy, results_of_trees
 

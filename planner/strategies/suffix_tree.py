@@ -17,7 +17,8 @@ from ..records.costs import PlannedCosts
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .automaton import MOST_GROWN, AutomatonPolicy, memory_of
-from .base import Graded, Limits, Published, require_at_least, require_chance
+from .base import require_at_least, require_chance
+from .offers import Graded, Limits, Published
 from .suffix_tree_sweep import TreeGrid, grow_behind_all, read_and_grow, tree_sweep
 from .text import Search, TextTree, laid_out, named_text_tree, results_of_trees
 

@@ -16,20 +16,10 @@ from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
 from ..records.knobs import Knobs, Range
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, empty_results
-from .base import (
-    DEEPEST,
-    MOST_CHILDREN,
-    Bounds,
-    Graded,
-    Limits,
-    Published,
-    Space,
-    Strategy,
-    layer_widths,
-    named_tree,
-    require_at_least,
-)
+from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, layer_widths, require_at_least
 from .grown import grown_results
+from .naming import named_tree
+from .offers import Graded, Limits, Published, Space
 from .talon_sweep import NOT_THERE, Gate, Layers, talon_budget, talon_sweep
 
 PAPER = "Liu et al. 2026, arXiv:2601.07353, defaults of Sec. 4"

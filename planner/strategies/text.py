@@ -19,7 +19,8 @@ from ..records.draft import DraftBatch, Ints
 from ..records.image_ids import said
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults, same_everywhere
-from .base import Bounds, Namer, Source, Strategy, counted
+from .base import Bounds, Source, Strategy
+from .naming import Namer, counted
 
 TextTree: TypeAlias = Ints  # (3, nodes) tokens, parents and depths, the root first
 Search = Callable[[Ints, Ints, Ints, Ints], int]  # of memory and what is told; writes to work in and what is drafted

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.reasons.explain import explain_cell
 from ...planner.reasons.facts import cell_facts
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from .heat import place_of
 from .kept import KeptCell
 from .links import anchor

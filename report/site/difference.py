@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...db.plans import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from .change import CellChange, Kind, changes
 from .contents import Contents
 from .grid import number, table, words

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ...planner.plans.observation import moment_of
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
 from .chart import charts

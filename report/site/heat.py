@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from .kept import DRIFTED, VERDICT_SIGNS, KeptCell
 from .links import Links
 from .markup import Html, tag

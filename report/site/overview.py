@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from .contents import Contents
 from .grid import number, table, words
 from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page

@@ -9,7 +9,7 @@ from ...errors import SpectuneError
 from ...planner.plans.crossing import crossings, named
 from ...planner.plans.plan import Plan
 from ...planner.plans.promised import own_observations
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from ..figure import Figure
 from ..plan import plan_figure
 from .cell import cell_details, distance

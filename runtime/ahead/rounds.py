@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...planner.strategies.base import name_of
 from ...planner.strategies.hybrid import HybridPolicy
+from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
 from ..cache import KeyValueCache
 from ..device_draws import DeviceDraws, draws_ahead, kind_of

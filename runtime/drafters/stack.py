@@ -11,7 +11,8 @@ import numpy as np
 from ...errors import ModelError
 from ...planner.records.draft import ROOT_TOKEN, DraftBatch
 from ...planner.strategies import TreePolicy
-from ...planner.strategies.stack import JOINT, LOOKUP, StackPolicy, stack_name
+from ...planner.strategies.naming import LOOKUP
+from ...planner.strategies.stack import JOINT, StackPolicy, stack_name
 from ...planner.strategies.texts import TextState
 from ..models.forward import CausalModel
 from ..models.tapped import is_beside_target

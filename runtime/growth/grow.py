@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import cast
 
@@ -65,7 +66,15 @@ def kept_for(policy: Strategy, device: torch.device) -> object:
 
 @cache
 def _module_of(strategy: str) -> ModuleType:
-    return import_module(f".{strategy.rpartition('.')[2]}", __package__)
+    """Return the file beside this one that is called as the strategy's own.
+
+    Raises:
+        PlanError: there is none.
+    """
+    name = strategy.rpartition(".")[2]
+    if find_spec(f".{name}", __package__) is None:
+        raise PlanError(f"{name} does not grow on a GPU; write runtime/growth/{name}.py, or decode on a CPU")
+    return import_module(f".{name}", __package__)
 
 
 def roots_on_device(batch: int, device: torch.device) -> DeviceDraft:

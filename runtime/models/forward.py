@@ -95,7 +95,7 @@ class UnlaidNodes:
 
 @dataclass(slots=True, kw_only=True)
 class UnlaidBeam:
-    """A draft for `FindsChildren`, read-only: the best nodes of a beam form the trees, see `planner.strategies.eagle2`."""
+    """A draft for `FindsChildren`, read-only: a beam's best nodes form the trees (`planner.strategies.eagle2`)."""
 
     tokens: Ints  # (batch, n), the texts' own next tokens
     wanted: Ints  # (batch,), the last of each row

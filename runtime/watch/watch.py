@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from ...planner.plans.plan import PlanCell
-from ...planner.strategies.base import name_of
+from ...planner.strategies.naming import name_of
 from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round

@@ -10,8 +10,8 @@ from ...planner.engines.choice import EngineInputs, TimedSetting, Way
 from ...planner.records.recording import texts_of
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import AnyOccurrence, LookupPolicy
+from ...planner.strategies.naming import LOOKUP
 from ...planner.strategies.plain import PlainPolicy
-from ...planner.strategies.stack import LOOKUP
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface

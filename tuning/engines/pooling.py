@@ -28,7 +28,7 @@ from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at,
 from ...planner.engines.costs import RoundCosts
 from ...planner.engines.walk import Walk
 from ...planner.strategies.lookup import LookupPolicy
-from ...planner.strategies.stack import LOOKUP
+from ...planner.strategies.naming import LOOKUP
 
 Floats = NDArray[np.float64]
 LEAST_ERROR = 1e-4  # of a timing: a simulated one may have none

@@ -18,9 +18,9 @@ from ...planner.engines.choice import Way
 from ...planner.plans.document import plan_from_json
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.validation import Validation, ValidationRow
-from ...planner.strategies.base import name_of
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
+from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
 from ...profiler.prompts import Prompt
 from ...profiler.records.wire import to_json

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...errors import ModelError, PlanError
 from ...planner.memory.eyesight import seeing_footprint
-from ...planner.memory.footprint import Footprint, footprint_of
 from ...planner.memory.heads import footprint_beside
+from ...planner.records.footprint import Footprint, footprint_of
 from ...profiler.configuration import read_architecture
 from ...profiler.gguf_file import is_gguf
 from ...profiler.records import configuration

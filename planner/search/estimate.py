@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..search.candidate import Candidate
-from .cost import Floats
+from ..pricing.cost import Floats
+from .candidate import Candidate
 
 RESAMPLES = 400
 UPPER = 0.95  # share below the upper end of a 90 % interval

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from ...errors import PlanError
 from ...profiler.records.host_line import CHAIN
 from ..inputs import LOOKUP
+from ..plans.outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
 from ..pricing.cost import RESUMED, CellCosts, Floats
-from ..search.candidate import Candidate
 from ..strategies import drafting
 from ..strategies.base import Bounds
 from ..strategies.stack import StackPolicy, model_of
-from .outlook import Challenger, Change, Neighbour, Outlook, Scenario, Step
+from .candidate import Candidate
 
 CHANGES: tuple[Change, ...] = ("verify", "draft", "host", "acceptance")
 FACTORS = (0.9, 1.1)

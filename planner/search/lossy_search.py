@@ -14,15 +14,15 @@ import numpy as np
 
 from ...errors import PlanError
 from ..inputs import PlanInputs
+from ..lossy.forecast import forecast_notes
+from ..lossy.run import LossyRun
 from ..pricing.round import RoundTimes
 from ..replay.shortened import answer_tokens
-from ..search.contest import Contest
-from ..search.options import SearchOptions
-from ..search.stack_search import stack_times
 from ..strategies.stack import StackPolicy
 from ..strategies.stack_replay import StackReplay
-from .forecast import forecast_notes
-from .run import LossyRun
+from .contest import Contest
+from .options import SearchOptions
+from .stack_search import stack_times
 
 
 def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: int | None = None) -> PlanInputs:
