@@ -19,11 +19,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerCosts:
-    """Milliseconds of one round of the server.
+    """Milliseconds of one round of the server, the host's work included.
 
-    Attributes:
-        ms: (rows + 1, tokens + 1), by drafts verified together and tokens of the longest, its root included; the host's
-            work is in it. Row 0 and column 0 are 0.
+    `ms` (rows + 1, tokens + 1) is by drafts verified together and tokens of the longest, its root included; row 0 and
+    column 0 are 0.
     """
 
     ms: Floats
@@ -40,11 +39,7 @@ class ServerCosts:
 
 
 def server_batches(inputs: PlanInputs) -> tuple[int, ...]:
-    """Return the batch sizes that rounds of a server are priced from, smallest first: those of whole rounds.
-
-    Raises:
-        PlanError: forwards alone were timed.
-    """
+    """Return the batch sizes whose whole rounds were timed, smallest first; PlanError where only forwards were."""
     known = tuple(batch for batch in inputs.verify.batches if batch in inputs.overhead.timed_batches)
     if not known:
         raise PlanError("no rounds were timed at the batches whose forwards were; run: spectune profile")
@@ -52,19 +47,11 @@ def server_batches(inputs: PlanInputs) -> tuple[int, ...]:
 
 
 def server_costs(inputs: PlanInputs, *, most_rows: int, context: int) -> ServerCosts:
-    """Return what rounds cost that verify 1 .. most_rows drafts at a context.
+    """Return what rounds cost that verify 1 .. most_rows drafts behind `context` tokens.
 
-    Between measured batches it is a straight line of their costs, and below the smallest that one's: such a forward
-    can run with rows that nobody asked for.
-
-    Args:
-        inputs: of the server: its surface of the target, and its host times. It drafts nothing: its rounds have what
-            plain rounds take, and what each token of a draft does.
-        most_rows: drafts.
-        context: tokens before them.
-
-    Raises:
-        PlanError: no batch whose rounds were timed holds so many drafts.
+    It is linear between measured batches, and constant below the smallest: that forward can run with unused rows. The
+    server of `inputs` drafts nothing: its rounds take the time of plain rounds, and of each token of a draft.
+    PlanError: no batch whose rounds were timed holds so many drafts.
     """
     measured = server_batches(inputs)
     if measured[-1] < most_rows:

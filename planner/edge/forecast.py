@@ -1,7 +1,7 @@
-"""What edge drafting will do: devices and a server played through on the recorded texts.
+"""What edge drafting will do: devices and a server simulated on the recorded texts.
 
 Every device drafts, sends, drafts on while it waits, and takes the answer; the server gathers drafts and verifies them
-together. All that is random is in the recording, so the same question has the same answer.
+together. All randomness is in the recording, so the result is deterministic.
 
     next chain begins   max(answer comes, forward that was begun while waiting ends)
     chain is sent       draft_ms * (its tokens - those drafted ahead that still hold) later
@@ -9,7 +9,7 @@ together. All that is random is in the recording, so the same question has the s
     verification        begins when the rule says so and the server is free, for ms(drafts, longest + 1)
     answer comes        rtt / 2 behind its end
 
-Source: Li et al. 2025, arXiv:2506.09397 (SLED); what waiting devices cost each other is played, not approximated.
+Source: Li et al. 2025, arXiv:2506.09397 (SLED); the wait of devices for each other is simulated, not approximated.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class EdgeForecast:
 
     Attributes:
         tokens_per_s: of each device.
-        rows: drafts verified together, on average.
+        rows: mean number of drafts verified together.
         busy: share of the time in which the server computes.
         wasted: share of the drafter's forwards whose token the target did not accept.
-        answer_ms: from sending a draft to its answer, on average.
+        answer_ms: mean, from sending a draft to its answer.
     """
 
     tokens_per_s: tuple[float, ...]
@@ -69,18 +69,11 @@ def forecast(
     *,
     rounds_in_all: int = ROUNDS,
 ) -> EdgeForecast:
-    """Play devices and their server through and return what came of it.
+    """Simulate devices and their server, and return what came of it.
 
-    Args:
-        devices: one each.
-        draftings: how each drafts.
-        rounds: what each does along the texts; the same for devices that draft alike. Each begins with another text.
-        rule: the server's.
-        costs: of the server's forwards.
-        rounds_in_all: of all devices together, about; at least LEAST_EACH of every device.
-
-    Raises:
-        PlanError: drafts are longer, or more at once, than was priced.
+    `rounds` are each device's along the texts, shared by devices that draft alike; each begins with another text.
+    `rounds_in_all` is the number over all devices, at least LEAST_EACH of each. PlanError: drafts are longer, or more
+    at once, than was priced.
     """
     longest = max(int(one.drafted.max()) for one in rounds) + 1
     if longest > costs.most_tokens or len(devices) > costs.most_rows:
@@ -97,8 +90,6 @@ def forecast(
 
 @dataclass(slots=True)
 class _Player:
-    """One device on its way along the texts."""
-
     device: EdgeDevice
     drafting: DeviceDrafting
     rounds: EdgeRounds
@@ -147,7 +138,7 @@ class _Player:
 
 
 class _Play:
-    """Devices, what is on its way between them and the server, and the server."""
+    """Devices, messages between them and the server, and the server."""
 
     def __init__(self, players: list[_Player], rule: BatchRule, costs: ServerCosts) -> None:
         self._players, self._rule, self._costs = players, rule, costs

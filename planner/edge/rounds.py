@@ -23,9 +23,9 @@ class EdgeRounds:
         drafted: (rounds,), tokens of the chain that is sent.
         kept: (rounds,), tokens that the text grows by: those accepted and one of the target's own.
         goes_on: (rounds,), whether all of the chain is accepted and the drafter's next guess is the token behind it, so
-            that what was drafted ahead is the beginning of the next chain.
+            that what was drafted ahead begins the next chain.
         starts: (texts,), the first round of each.
-        censored: share of the rounds whose chain goes on behind what was recorded.
+        censored: share of the rounds whose chain runs beyond the recording.
     """
 
     drafted: Ints
@@ -36,12 +36,7 @@ class EdgeRounds:
 
 
 def edge_rounds(chain: ConfidentChainPolicy, recording: Recording) -> EdgeRounds:
-    """Return the rounds of a chain, as a device runs them.
-
-    Args:
-        chain: that is sent.
-        recording: of a drafter that reads the text alone, as a device's does.
-    """
+    """Return a chain's rounds as a device runs them; the recorded drafter reads the text alone, like a device's."""
     results, rows = results_of(chain, recording), recording.rows
     found, starts = list[int](), list[int]()
     for row in rows.starts.tolist():

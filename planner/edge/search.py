@@ -38,8 +38,8 @@ class EdgePlan:
     Attributes:
         best: the fastest way that drafts at the edge.
         usual: published settings, for comparison.
-        server_tokens_per_s: of each device, where the server decodes plainly for all of them and streams.
-        saves: how much less of the server's time a token takes than there; above 1 the server can serve more devices.
+        server_tokens_per_s: of each device, where the server decodes plainly for all and streams.
+        saves: server time of a token there over that of the best; above 1 the server can serve more devices.
     """
 
     best: EdgeChoice
@@ -65,14 +65,10 @@ class EdgeSearch:
         most_drafted: int | None = None,
         rounds_in_all: int = ROUNDS,
     ) -> None:
-        """Take what is fixed.
+        """Take what is fixed: the drafter's recording along the target's texts, and the costs of the server's rounds.
 
-        Args:
-            recording: what the drafter said along the target's texts.
-            costs: of the server's rounds.
-            rule: when the server verifies, where that is settled; else it is searched for.
-            most_drafted: tokens of a draft that it takes; as many as were priced where None.
-            rounds_in_all: that a forecast plays, see `forecast`.
+        `rule` None is searched for. `most_drafted` are tokens of a draft, as many as were priced where None. A forecast
+        plays `rounds_in_all`, see `forecast`.
         """
         self.recording, self.costs, self._rule, self._rounds_in_all = recording, costs, rule, rounds_in_all
         self._most = min(most_drafted or costs.most_tokens, costs.most_tokens - 1)
@@ -81,11 +77,8 @@ class EdgeSearch:
     def plan(self, devices: Sequence[EdgeDevice]) -> EdgePlan:
         """Return what to do with the devices, each of which drafts in its own way.
 
-        A chain is chosen for every device by its own speed where the others draft as before, then the rule of the
-        server by the sum of all, in turns, until neither changes anything.
-
-        Raises:
-            PlanError: the forwards of so many devices were not priced.
+        In turns, every device's chain is chosen by its own speed with the others fixed, then the server's rule by the
+        sum of all, until neither changes. PlanError: the forwards of so many devices were not priced.
         """
         rules, kinds = list(self._rules(len(devices))), dict.fromkeys(devices)  # alike devices draft alike
         usual = now = self._played(devices, (self._usual(),) * len(devices), rules[0])
@@ -120,7 +113,7 @@ class EdgeSearch:
                     yield tuple(way if device == kind else old for device, old in own), now.rule
 
     def _rules(self, devices: int) -> Iterable[BatchRule]:
-        """Yield the rule there is; else rules that differ, the one that waits for nobody first."""
+        """Yield the given rule; else rules that differ, first the one that never waits."""
         yield self._rule or BatchRule()
         if self._rule is not None:
             return

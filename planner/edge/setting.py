@@ -29,10 +29,9 @@ def confident_chain(length: int, confidence: float) -> ConfidentChainPolicy:
 class DeviceDrafting:
     """How one device drafts: a chain, sent when the drafter doubts or it is long enough, and on while it waits.
 
-    Attributes:
-        chain: the length and the confidence of what is sent at once. With confidence 0 it is always as long as may be.
-        ahead: most tokens drafted behind it until the answer comes; they are the beginning of the next chain where all
-            of this one is accepted and the first of them is the token that the target adds.
+    The `chain` has the length and confidence of what is sent at once; with confidence 0 always the full length. At most
+    `ahead` tokens are drafted behind it until the answer comes. They begin the next chain where all of this one is
+    accepted and the first of them is the token that the target adds.
 
     Source: Li et al. 2025, arXiv:2506.09397 (SLED), the speculation controller and asynchronous drafting.
     """
@@ -73,23 +72,15 @@ class BatchRule:
         return "as they come" if self.size == 1 or not self.wait_ms else f"{self.size} or {self.wait_ms:.3g} ms"
 
     def is_due(self, waiting: int, oldest_ms: float) -> bool:
-        """Whether drafts are verified now.
-
-        Args:
-            waiting: how many wait.
-            oldest_ms: how long the first of them has.
-        """
+        """Return whether so many waiting drafts are verified now, the oldest having waited `oldest_ms`."""
         return waiting >= self.size or (waiting > 0 and oldest_ms >= self.wait_ms - ROUNDING_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeDevice:
-    """What is known of a device: one drafter forward over one new token, and the way to the server and back.
+    """A device: milliseconds of one drafter forward over one new token, and of the way to the server and back.
 
-    Attributes:
-        draft_ms: milliseconds a drafted token takes.
-        rtt_ms: milliseconds to the server and back, what it takes to hear and to answer a message included, but not
-            the verification.
+    `rtt_ms` includes receiving and answering a message, but not the verification.
     """
 
     draft_ms: float

@@ -1,14 +1,14 @@
 """How many tokens an engine should draft, by its own counters and a few token times: nothing is profiled.
 
-A round that may draft a chain of k tokens keeps a_i of its i-th token, of all rounds, and yields
+Of all rounds that may draft a chain of k tokens a share a_i accepts the i-th token, so a sequence gets per round
 
     E_k = 1 + a_1 + ... + a_k
 
-tokens of a sequence. The engine's time per output token, TPOT_n, at a length n that ran tells what its round takes:
-T_n = TPOT_n E_n, drafting, verifying and the host together. Between two lengths that ran T is not known. It is guessed
-on the straight line, as if every drafted token cost as much as the next; all that is sure is that a longer draft takes
-no less. So T_k lies between that of the next shorter and of the next longer length that ran, and TPOT_k = T_k / E_k
-between what these say. Beyond the longest that ran nothing is said.
+tokens. The engine's time per output token at a length n that ran, TPOT_n, gives its round: T_n = TPOT_n E_n, drafting,
+verifying and the host together. Between two lengths that ran, T is guessed on the straight line, as if all drafted
+tokens cost the same. Only one thing is sure: a longer draft takes no less time. So T_k lies between those of the next
+shorter and the next longer length that ran, and bounds TPOT_k = T_k / E_k. Beyond the longest that ran there is no
+statement.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class LengthAdvice:
 
     Attributes:
         length: drafted tokens; 0 is plain decoding.
-        tokens_per_round: of a sequence, its own token included.
-        tokens_error: its standard error, rounds taken as independent; None where nobody counted them.
+        tokens_per_round: of a sequence, the target's own token included.
+        tokens_error: its standard error, rounds taken as independent; None where rounds were not counted.
         tpot_ms: measured, or guessed between two lengths that were.
-        least_ms, most_ms: what it may be; of a length that was measured, that.
+        least_ms, most_ms: bounds; both equal the measured time where there is one.
     """
 
     length: int
@@ -52,11 +52,10 @@ class LengthAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """All lengths up to the longest that ran, and which of them to take.
+    """All lengths from 0 to the longest that ran, and which of them to take.
 
     Attributes:
-        lengths: 0 and up, one by one.
-        best: the fastest, as far as is guessed.
+        best: the fastest, by measurement or guess.
         as_good: others that are no slower than the best by more than 2 %, shortest first.
         open: lengths that were not measured and may be faster than the best by more than 2 %.
         notes: times that were changed, and why.
@@ -82,15 +81,12 @@ class Advice:
 def advise(by_position: Sequence[float], tpot_ms: Mapping[int, float], rounds: int | None = None) -> Advice:
     """Return what drafting chains of each length brings.
 
-    Args:
-        by_position: acceptance of the first, second, ... drafted token, of all rounds.
-        tpot_ms: by drafted tokens, milliseconds per output token of a sequence; of 0, plain decoding, and of one other
-            length or more, measured under the load that the counters are of.
-        rounds: that were counted; None where nobody says.
+    `by_position` is the acceptance of the first, second, ... drafted token over all rounds. `tpot_ms`, by drafted
+    tokens, is of a sequence, for 0 (plain decoding) and at least one other length, under the load of the counters.
+    `rounds` were counted; None where unknown.
 
-    Raises:
-        RequestError: a time of plain decoding or of drafts is missing, a length was not counted, or a round that drafts
-            more takes less time by more than noise explains.
+    RequestError: a time of plain decoding or of drafts is missing, a length was not counted, or a round that drafts
+    more takes less time by more than noise explains.
     """
     _require_sound(by_position, tpot_ms)
     tokens = [1.0]
@@ -139,7 +135,7 @@ def _require_sound(by_position: Sequence[float], tpot_ms: Mapping[int, float]) -
 
 
 def _rising(round_ms: Mapping[int, float]) -> tuple[dict[int, float], tuple[str, ...]]:
-    """Return milliseconds of rounds that fall nowhere, and what was raised for that."""
+    """Return milliseconds of rounds made non-decreasing in the length, and notes on what was raised."""
     risen, notes = dict(round_ms), []
     for shorter, longer in pairwise(round_ms):
         least, told = risen[shorter], round_ms[longer]
@@ -158,7 +154,7 @@ def _rising(round_ms: Mapping[int, float]) -> tuple[dict[int, float], tuple[str,
 
 
 def _round_ms(round_ms: Mapping[int, float], length: int) -> tuple[float, float, float]:
-    """Return the least that a round of a length takes, what is guessed, and the most."""
+    """Return the least that a round of a length takes, the guess, and the most."""
     shorter = max(one for one in round_ms if one <= length)
     longer = min(one for one in round_ms if one >= length)
     least, most = round_ms[shorter], round_ms[longer]

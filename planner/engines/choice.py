@@ -1,10 +1,10 @@
-"""Who should draft in an engine, how many tokens, or nobody, at each concurrency: priced in the engine's own regime.
+"""Who should draft in an engine, and how many tokens, if any, at each concurrency: priced in the engine's regime.
 
-Candidates are chains of every drafter at every length up to the longest that was measured, copies behind n-grams, and
-plain decoding. The tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few
-measured settings (`costs.py`); at concurrency c the speed is c t / T. A length that nobody timed has to beat those
-that were by more than its price is unsure of. Ties within noise go to the simpler way: plain decoding, then the text,
-then the shorter draft. What choosing on these texts flatters is taken off the promise.
+Candidates are chains of every drafter at every length up to the longest measured, copies behind n-grams, and plain
+decoding. Tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few measured settings
+(`costs.py`); at concurrency c the speed is c t / T. An untimed length must beat the timed ones by more than its price's
+error. Ties within noise go to the simpler way: plain decoding, then the text, then the shorter draft. The promise has
+the optimism of choosing on these texts taken off.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class EngineInputs:
 
     Attributes:
         traces: of each drafter, by name; prefix-exact.
-        texts: what n-grams are looked for in.
-        timed: by concurrency, the settings that were timed, plain decoding among them.
+        texts: in which n-grams are looked up.
+        timed: by concurrency, the timed settings, plain decoding among them.
         context: middle of the texts, in tokens.
         drift: relative, of the machine between profile and use.
-        whole_ngrams: whether the engine looks for n-grams as llama.cpp does (`text/whole_ngrams.py`).
-        pads_ngrams: whether a round of n-grams costs its full length whatever was found to copy, as in OpenVINO GenAI.
+        whole_ngrams: whether the engine looks n-grams up as llama.cpp does (`whole_ngrams.py`).
+        pads_ngrams: whether a round of n-grams costs its full length, however short the copy, as in OpenVINO GenAI.
     """
 
     traces: Mapping[str, AcceptanceTrace]
@@ -113,13 +113,8 @@ def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
 def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk] | None = None) -> tuple[PlanCell, ...]:
     """Return the best way at every concurrency that was timed.
 
-    Args:
-        inputs: what it is computed from.
-        seed: of what is resampled.
-        walks: as `walks_of` returns them, where they are known.
-
-    Raises:
-        PlanError: plain decoding was not timed at one of them, or a timed drafter has no trace.
+    `seed` is of the resampling; `walks` are those of `walks_of`, where known. PlanError: plain decoding was not timed
+    at one concurrency, or a timed drafter has no trace.
     """
     walks = walks_of(inputs) if walks is None else walks
     return tuple(_cell(sure_of(offers_at(inputs, walks, c)), inputs, seed) for c in sorted(inputs.timed))
@@ -186,18 +181,16 @@ def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int)
 def sure_of(offers: Sequence[Offer]) -> list[Offer]:
     """Return what may be chosen: what was timed, and what beats all of that by more than its own error.
 
-    Engines have steps between measured lengths that no line has, and of many lengths between them the one with the
-    luckiest price would else be chosen.
+    Engines have steps between measured lengths that no line has: of many lengths the luckiest price would win.
     """
     best = max((offer.tokens_per_s for offer in offers if offer.is_timed), default=0.0)
     return [offer for offer in offers if offer.is_timed or offer.tokens_per_s * (1.0 - offer.cost.error) > best]
 
 
 def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> RoundCosts:
-    """Return the costs of rounds at one concurrency; a search that found nothing on the texts tells none.
+    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample.
 
-    Raises:
-        PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
+    PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
     """
     samples = []
     for timed in inputs.timed[concurrency]:
@@ -265,7 +258,7 @@ def _alternative(offer: Offer) -> Alternative:
 
 
 def _optimism(offers: Sequence[Offer], final: int, seed: int) -> float:
-    """Return by how much choosing one of the offers on these texts flatters it, relatively; see `flattery.py`."""
+    """Return the relative gain that choosing on these texts only seems to bring; see `flattery.py`."""
     tokens = np.array([offer.walk.tokens for offer in offers])
     ms = np.array([offer.walk.rounds * offer.cost.ms for offer in offers])
     return flattery(tokens, ms, [offer.simplicity for offer in offers], final, tie=TIE, seed=seed)

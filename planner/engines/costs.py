@@ -1,17 +1,17 @@
 """What a round of an engine costs at settings that were not measured, from a few that were.
 
-Of one concurrency, a round that drafts with a share s of its sequences, d tokens per sequence on average, takes
+At one concurrency, a round that drafts with a share s of its sequences, d tokens per sequence on average, takes
 
     T = a + s (o + V(d / s)) + m f        f = d where a model m drafts, 0 where the text does
 
-a is a plain round, o what speculating costs whatever the length, V verifying so many drafted tokens, m a forward of the
-drafter. V is a broken line that bends at `BENDS`: a few tokens more in a forward that waits for memory cost less than
-as many more in one that computes, and searches that draft often and little would else pay for those that draft seldom
-and much. All are fitted together over all sources, none negative, errors counted relatively: every source verifies at
-one price. What no measurement tells of a bend stays straight.
+a is a plain round, o the cost of speculating at any length, V of verifying drafted tokens, m of a drafter's forward. V
+is piecewise linear with bends at `BENDS`: tokens cost less in a forward that waits for memory than in one that
+computes; else searches that draft often and little would pay for those that draft seldom and much. All are fitted
+together over all sources, none negative, by relative errors: verifying has one price. A bend without measurements stays
+straight.
 
-Engines have steps that no such line has, so each source is then scaled to go through what was measured of it, and
-between two measured lengths by the straight line between their scales.
+Engines have steps that no line has, so each source is scaled to go through its measurements; between two lengths the
+scale is linear.
 
 Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
 """
@@ -46,8 +46,7 @@ class RoundShape:
         source: who drafts: "plain", a drafter's name, or a text source's.
         is_model: whether a forward of a model makes each drafted token.
         length: most tokens of a draft; 0 for plain decoding.
-        share: of a sequence's rounds that draft at all.
-        drafted: tokens per sequence and round.
+        share: of a sequence's rounds that draft at all; `drafted` are tokens per sequence and round.
     """
 
     source: str
@@ -95,10 +94,10 @@ class RoundCosts:
 
     Attributes:
         plain_ms, drafting_ms: a and o.
-        token_ms: what a verified token costs in each piece of V, the last of which has no end.
+        token_ms: of a verified token in each piece of V, the last of which has no end.
         forward_ms: m of each drafter.
-        scales: of each source, by measured length, what was measured over what the line says.
-        errors: likewise, relative standard errors of what was measured.
+        scales: of each source, by measured length, measurement over line; `errors` are relative standard errors
+            likewise.
         misfit: what the line leaves unexplained, relatively: the error of a length that was not measured.
         has_text: whether a source that is no model was measured.
     """
@@ -115,9 +114,8 @@ class RoundCosts:
     def at(self, shape: RoundShape) -> RoundCost:
         """Return what a round of that shape costs.
 
-        Raises:
-            PlanError: nothing of its source was measured, or no draft as long as a model's. Text sources stand in for
-                each other: what they draft costs the same.
+        PlanError: its source, or a model's draft of that length, was not measured. Text sources share one cost and
+        replace each other.
         """
         scales = self.scales.get(shape.source)
         if not scales:
@@ -140,7 +138,7 @@ class RoundCosts:
         return self.plain_ms + self.drafting_ms * shape.share + sum(ms * tokens for ms, tokens in pieces)
 
     def _unseen(self, shape: RoundShape) -> RoundCost:
-        """Return what the line says of a text source that was not measured itself, where another one was."""
+        """Return the line's cost of an unmeasured text source, where another one was measured."""
         if shape.is_model or not self.has_text:
             raise PlanError(f"no round of {shape.source} was measured; profile the engine with it")
         known = [error for errors in self.errors.values() for error in errors.values()]
@@ -148,13 +146,9 @@ class RoundCosts:
 
 
 def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
-    """Return the costs of one concurrency.
+    """Return the costs of one concurrency from samples of any sources and lengths.
 
-    Args:
-        samples: of any sources and lengths, plain decoding among them, each (source, length) once.
-
-    Raises:
-        PlanError: plain decoding was not measured, or a setting occurs twice.
+    PlanError: plain decoding was not measured, or a (source, length) occurs twice.
     """
     places = [(sample.shape.source, sample.shape.length) for sample in samples]
     if len(set(places)) < len(places):
@@ -189,13 +183,13 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
 
 
 def _weight(sample: RoundSample) -> float:
-    """Return how much a sample counts: hasty ones less, but none more than the line is true."""
+    """Return how much a sample counts: uncertain ones less, none more than the line's own accuracy."""
     certainty = CERTAIN / math.hypot(CERTAIN, sample.error)
     return PLAIN_WEIGHT * certainty if sample.shape.source == PLAIN else certainty
 
 
 def _row(shape: RoundShape, models: Sequence[str]) -> list[float]:
-    """Return what a round holds of each coefficient: a, o, the pieces of V, then m of each model."""
+    """Return a round's factor of each coefficient: a, o, the pieces of V, then m of each model."""
     own = [shape.drafted if shape.is_model and shape.source == name else 0.0 for name in models]
     return [1.0, shape.share, *_by_piece(shape), *own]
 

@@ -17,18 +17,15 @@ def flattery(
 ) -> float:
     """Return by how much the choice looks better on these texts than it is, relatively, at least 0.
 
-    Texts are drawn again, with replacement. The best way on those drawn looks better there than on all texts: by the
-    luck of the draw, which any way has a share in, and by that of the choice. What the choice adds is what a choice on
-    all texts looks better by than it is on others. Holding texts out instead would charge for the choices of fewer
-    texts, which with few texts are worse ones.
+    Texts are resampled. On them the best way looks better than on all texts, by luck of the draw, which any way shares,
+    and of the choice. Only the second is counted. Held-out texts would instead charge for choices from fewer texts,
+    which are worse where texts are few.
 
     Args:
-        tokens: (ways, texts) that each way decoded.
-        ms: likewise, in so many milliseconds.
+        tokens, ms: (ways, texts), decoded tokens and their milliseconds.
         simplicity: of each way; less is simpler, and goes first within a tie.
         final: place of the choice on all texts.
         tie: relative difference below which two ways are equal.
-        seed: of the draws.
 
     Source: Efron 1983, Estimating the error rate of a prediction rule; Efron and Tibshirani 1993, section 17.6.
     """

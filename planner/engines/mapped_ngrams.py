@@ -1,15 +1,14 @@
 """Prompt lookup as llama.cpp's `ngram-map-k` does it, on recorded texts one after the other.
 
-A server remembers, for as long as it runs, where it found each n-gram and how many of the tokens copied behind it were
-accepted the last time; never more than that many are copied again. What is remembered are places: a later request's
-text is asked for what stands there, so that leftovers of earlier texts shorten its copies. That is why no text is
-walked alone, and why a walk counts what happens once all texts were decoded before.
+While it runs, a server remembers where it found each n-gram and how many of the tokens copied behind it were last
+accepted; it never copies more again. It remembers places, which it reads in a later request's text, so leftovers of
+earlier texts shorten its copies. Hence no text is walked alone, and a walk counts the second pass over all texts.
 
     1. the place where the n-gram was found before, if `length` tokens follow it
     2. else the latest place of the prompt that was not entered yet, then of the text behind it, that so many follow
 
-Source: what its rounds are on texts of real models, and the rule as github.com/ggml-org/llama.cpp, common/ngram-map,
-states it in code; held to a word-for-word search by tests. Collisions of its hashes are left out.
+Source: its rounds on texts of real models, and the rule in code in github.com/ggml-org/llama.cpp, common/ngram-map;
+tested against a word-for-word search. Hash collisions are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Gram = tuple[int, ...]
 
 @dataclass(slots=True)
 class _Key:
-    """An n-gram that was copied behind: where it was first found, and tokens accepted behind it the last time."""
+    """An n-gram that was copied behind: its first place, and the tokens last accepted behind it."""
 
     place: int
     accepted: int
@@ -39,15 +38,7 @@ class NgramMap:
     """What one slot of a server remembers, and what it drafts from that."""
 
     def __init__(self, ngram: int, length: int) -> None:
-        """Remember nothing yet.
-
-        Args:
-            ngram: tokens that are looked for, >= 1.
-            length: most tokens to copy, >= 1.
-
-        Raises:
-            PlanError: an argument is out of range.
-        """
+        """Take n-grams of `ngram` tokens, copies of at most `length`; PlanError where one is below 1."""
         if ngram < 1 or length < 1:
             raise PlanError(f"a lookup needs n-grams and copies of 1 token or more, got {ngram} and {length}")
         self._ngram, self._length = ngram, length
@@ -124,7 +115,7 @@ class NgramMap:
         return in_prompt or _latest(places, max(self._prompt, self._until), self._last(history))
 
     def _enter(self, history: int) -> None:
-        """Remember the places that came within reach; an n-gram that is remembered keeps its place."""
+        """Remember the places that came within reach; a remembered n-gram does not change its place."""
         in_prompt = range(self._last(self._prompt), self._until, -1)
         behind = range(self._last(history), max(self._prompt, self._until), -1)
         for places in (in_prompt, behind):
@@ -134,15 +125,9 @@ class NgramMap:
 
 
 def mapped_walk(texts: Sequence[Text], ngram: int, length: int) -> Walk:
-    """Return the rounds on each text in a server that has decoded all of them once before.
+    """Return the rounds on each text in a server that has decoded all of them once before, in one slot, in order.
 
-    Args:
-        texts: recorded, in the order in which one slot decodes them.
-        ngram: tokens that are looked for, >= 1.
-        length: most tokens to copy, >= 1.
-
-    Raises:
-        PlanError: an argument is out of range.
+    `ngram` tokens are looked for, at most `length` copied; PlanError where one is below 1.
     """
     memory = NgramMap(ngram, length)
     found = [[_rounds(memory, text) for text in texts] for _ in range(2)]

@@ -1,7 +1,7 @@
-"""The rounds of one setting on recorded texts, each text by itself: what an engine's counters will say.
+"""The rounds of one setting on recorded texts, each text by itself: what an engine's counters will show.
 
-A round drafts at most one token fewer than are still to come, as engines do. Texts of an engine run side by side, but
-none depends on another, so that each is walked alone at every concurrency.
+As in engines, a round drafts fewer tokens than are still to come. An engine's texts run side by side but do not depend
+on each other, so each is walked alone at every concurrency.
 """
 
 from __future__ import annotations
@@ -24,13 +24,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Walk:
-    """What a setting does on each text.
+    """What a setting does on each text, (texts,) each.
 
-    Attributes:
-        tokens: (texts,), emitted behind each first one.
-        rounds: (texts,).
-        drafts: (texts,), rounds that drafted.
-        drafted: (texts,), tokens.
+    `tokens` are emitted behind each first one; `drafts` are rounds that drafted, `drafted` their tokens.
     """
 
     tokens: Floats
@@ -57,15 +53,7 @@ class Walk:
 
 
 def walk(results: PositionResults, rows: Rows) -> Walk:
-    """Return what a policy does on each text.
-
-    Args:
-        results: of a policy that depends on the committed text alone.
-        rows: the numbering of its texts.
-
-    Raises:
-        PlanError: a position is censored: the recording leaves open what happens there.
-    """
+    """Return the walk of a policy that depends on the committed text alone; PlanError for a censored position."""
     if results.censored.any():
         raise PlanError(
             f"{int(results.censored.sum())} positions leave open what is accepted; record the drafter again"

@@ -1,11 +1,10 @@
 """Prompt lookup as llama.cpp's `ngram-simple` does it, at every position of recorded texts.
 
-The text's last n tokens are looked for, latest occurrence first, in all of the text but its newest token, which is not
-copied either; the text's very first place does not count. What follows is copied, n tokens at least, else nothing, and
-nothing in a text that is no longer than n-gram and copy together and two tokens. So a loop of n tokens or fewer, where
-other lookups shine, gives no draft.
+The text's last n tokens are looked for, latest occurrence first, in all but its newest token, which is not copied
+either; its first place does not count. What follows is copied if it has n tokens or more, and the text more than
+n-gram, copy and two tokens together. So a loop of n tokens or fewer, where other lookups shine, gives no draft.
 
-Source: what its rounds are on texts of real models, held to by tests; stated nowhere.
+Source: its rounds on texts of real models, which tests check; documented nowhere.
 """
 
 from __future__ import annotations
@@ -24,15 +23,9 @@ from ..strategies.lookup import LookupPolicy
 def whole_ngram_results(
     texts: Sequence[Text], ngram: int, lengths: Sequence[int]
 ) -> Iterator[tuple[LookupPolicy, PositionResults]]:
-    """Yield what copies of each length keep at every position.
+    """Yield the results of copies of each length at every position.
 
-    Args:
-        texts: recorded.
-        ngram: tokens that are looked for, >= 1.
-        lengths: most tokens to copy, >= 1 each.
-
-    Raises:
-        PlanError: an argument is out of range.
+    `ngram` tokens are looked for, at most a length of `lengths` copied; PlanError where one is below 1.
     """
     if ngram < 1 or min(lengths, default=1) < 1:
         raise PlanError(f"a lookup needs n-grams and copies of 1 token or more, got {ngram} and {list(lengths)}")
@@ -55,10 +48,7 @@ def whole_ngram_results(
 def _found(text: Ints, first: int, ngram: int) -> tuple[Ints, Ints, Ints]:
     """Return three arrays (positions + 1,): tokens known there, tokens to copy, and how many of these come next.
 
-    Args:
-        text: (tokens,), prompt and continuation.
-        first: tokens known at the first position.
-        ngram: tokens that are looked for.
+    `text` (tokens,) is prompt and continuation, `first` the tokens known at the first position.
     """
     known = np.arange(first, len(text) + 1)
     there, right = np.zeros((2, len(known)), dtype=np.int64)

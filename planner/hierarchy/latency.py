@@ -12,14 +12,13 @@
     C_i = R_i (C_{i-1} + E[c_i(N_{i-1} + 1)] + o_i)
     time per token = (C_{K-1} + E[c_K(N_{K-1} + 1)] + o_K) / E[sum over k <= N_{K-1} of s_k]
 
-Overshoot N_i > T_i is kept, as far as the verifier above can take it: a longer draft is cut to the most drafts of that
-edge. "Truncated" cuts every level to T_i (HSD-T). Cutting by count alone is lossless. With a tree the last line has the
-tree's cost and expected tokens.
+Overshoot N_i > T_i counts, but a draft is cut to the most drafts of the edge above. "Truncated" cuts every level to T_i
+(HSD-T). Cutting by count alone is lossless. With a tree the last line has its cost and expected tokens.
 
-Assumptions: a draft token is accepted with a chance that depends on the pair of models (and on the place in a block
-draft) alone; forwards run one after the other; generation is long.
+Assumptions: acceptance depends on the pair of models (and the place in a block draft) alone; forwards run one after the
+other; generation is long.
 
-Source: after Globerson et al. 2025, arXiv:2510.19705; the formulas are derived here and held to simulation.
+Source: after Globerson et al. 2025, arXiv:2510.19705; the formulas are derived here, and tested against simulation.
 """
 
 from __future__ import annotations
@@ -38,13 +37,11 @@ class LevelShare:
     """What one level contributes.
 
     Attributes:
-        name: of the model or block drafter.
         threshold: T; None for the target.
         tokens_per_call: E[N]; for the target, tokens per round.
         rounds_per_call: R, verifications in a call; 1 for the source and the target.
         forwards_per_token: forwards (drafting acts of a block) per token of the target.
-        ms_per_token: of the level alone.
-        share: of the whole time per token.
+        ms_per_token: of the level alone; `share` of the whole time per token.
     """
 
     name: str
@@ -58,13 +55,7 @@ class LevelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HierarchyLatency:
-    """Expected time of a hierarchy, and where it goes.
-
-    Attributes:
-        ms_per_token: in the long run.
-        tokens_per_round: per forward of the target.
-        levels: lowest first, the target last.
-    """
+    """Expected time of a hierarchy in the long run, and its levels, lowest first, the target last."""
 
     ms_per_token: float
     tokens_per_round: float
@@ -74,13 +65,8 @@ class HierarchyLatency:
 def exact_latency(inputs: HierarchyInputs, hierarchy: Hierarchy, *, truncated: bool = False) -> HierarchyLatency:
     """Return the expected time per token under independent acceptances, level by level.
 
-    Args:
-        inputs: costs and acceptances.
-        hierarchy: to price.
-        truncated: cut every level to its threshold (HSD-T) instead of keeping what it drafted beyond (HSD).
-
-    Raises:
-        PlanError: the hierarchy does not fit the inputs.
+    `truncated` cuts every level to its threshold (HSD-T); else overshoot counts (HSD). PlanError: the hierarchy does
+    not fit the inputs.
     """
     tables = Tables(inputs)
     stack = tables.stack_of(hierarchy)
@@ -115,11 +101,9 @@ def latencies_ms(tables: Tables, stacks: Sequence[Stack], *, truncated: bool = F
 
 
 def renewals(steps: Floats, most: int) -> Floats:
-    """Return (..., most): u(s), the chance that a walk with these steps ever stands at s.
+    """Return (..., most): u(s), the chance that a walk with these steps ever stands at s = 0 .. most - 1.
 
-    Args:
-        steps: (..., tokens + 1), law of one step; entry 0 is not read, steps are at least 1.
-        most: how many s, from 0.
+    `steps` (..., tokens + 1) is the law of one step; entry 0 is not read, steps are at least 1.
     """
     longest = steps.shape[-1] - 1
     reached = np.zeros((*steps.shape[:-1], most))
@@ -144,13 +128,9 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Calls:
-    """One level's calls, a row per stack.
+    """One level's calls, a row per stack: `law` of N (rows, tokens + 1), `ms` C and `rounds` R (rows,).
 
-    Attributes:
-        law: (rows, tokens + 1), of N.
-        ms: (rows,), C.
-        rounds: (rows,), R.
-        forward_ms: (rows,), mean time of one of its verifications; of the whole call for the source.
+    `forward_ms` (rows,) is the mean time of one of its verifications; of the whole call for the source.
     """
 
     law: Floats
@@ -177,7 +157,6 @@ def _source(tables: Tables, rows: _Rows) -> _Calls:
 
 
 def _verifying(tables: Tables, rows: _Rows, level: int, below: _Calls, truncated: bool) -> _Calls:
-    """Return the calls of a level that verifies the one below it."""
     edge = (rows.nodes[:, level], rows.nodes[:, level - 1])
     thresholds = rows.thresholds[:, level]
     drafts = below.law.shape[1] - 1
@@ -236,7 +215,6 @@ def _mean(law: Floats, values: Floats) -> Floats:
 
 
 def _explained(tables: Tables, stack: Stack, levels: Sequence[_Calls]) -> HierarchyLatency:
-    """Return the record of a single stack from its levels' calls."""
     rows, names = _Rows(tables, [stack]), tables.inputs.node_names
     tokens = float(_round_tokens(tables, rows, levels[-1])[0])
     total_ms = float(_round_ms(tables, rows, levels[-1])[0]) / tokens

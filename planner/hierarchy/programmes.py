@@ -20,8 +20,7 @@ def mean_field_hierarchy(inputs: HierarchyInputs, max_threshold: int = MAX_THRES
         V(i) = min( c_i(1) + o_i,
                     min over j, t of (t V(j) + c_ij(t + 1) + o_i) / S_ij(t) )       t V(j) is d_j(t) for a block j
 
-    The answer is V(target), with its trees competing. The time is a little optimistic from three levels on.
-    Complexity: O(models^2 thresholds).
+    The answer is V(target), its trees included; from three levels on a little optimistic. O(models^2 thresholds).
 
     Source: derived from arXiv:2510.19705; with two models it is Leviathan et al. 2023, arXiv:2211.17192.
     """
@@ -38,8 +37,8 @@ def best_truncated_hierarchy(inputs: HierarchyInputs, max_threshold: int = MAX_T
                        min over j, t of (C(j, t) + c_Kj(t + 1) + o_K) / S_Kj(t) )
 
     R_ij(t, T) is the mean number of rounds in which model i collects T tokens from drafts of t tokens by j. The time
-    grows with every C, so the best call of a level is part of the best hierarchy. It is an upper bound for HSD where
-    forwards of more tokens do not take longer. Complexity: O(models^2 thresholds^3).
+    grows with every C, so the best call of a level is part of the best hierarchy; an upper bound for HSD where forwards
+    of more tokens do not take longer. O(models^2 thresholds^3).
     """
     tables = Tables(inputs)
     return solved(tables, *truncated_stack(tables, max_threshold))

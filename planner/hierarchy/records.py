@@ -1,12 +1,12 @@
-"""What a hierarchy of drafters is, and what its planner must know: costs and acceptances.
+"""What a hierarchy of drafters is, and the costs and acceptances that its planner needs.
 
     models[0], models[1], .. models[-1]    smallest to largest; the last is the target
     c_i(n)      forward_ms[n] of model i   milliseconds of one forward of n tokens, measured
     o_i         host_ms of model i         added to every forward of it
     a_ij        acceptance[i][j], j < i    chance that model i accepts a token drawn by model j
 
-Model i may verify what any model before it drafted. A block drafter (n-gram lookup, suffix table, Medusa's heads) may
-only stand at the bottom. A tree may hang below the target alone.
+Model i may verify drafts of any model before it. A block drafter (n-gram lookup, suffix table, Medusa's heads) may only
+be at the bottom, a tree below the target alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,10 @@ from ...errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCosts:
-    """What a model's forwards take.
+    """What a model's forwards take; `host_ms` comes on top of each.
 
-    Attributes:
-        name: of the model.
-        forward_ms: index = tokens fed; entry 0 is not read. Steps and inversions are kept. Its last entry is the most
-            tokens that one forward takes: longer drafts are cut to it before they are verified.
-        host_ms: of each forward, beyond the forward itself.
+    `forward_ms`: index = tokens fed, entry 0 is not read; steps and inversions are allowed. The last entry is the most
+    tokens of one forward: longer drafts are cut to it before they are verified.
     """
 
     name: str
@@ -43,11 +40,8 @@ class ModelCosts:
 class BlockDrafter:
     """A source whose draft of n tokens is one act: lookup, suffix table, Medusa-like heads.
 
-    Attributes:
-        name: of the drafter.
-        draft_ms: index = tokens drafted; entry 0 is not read.
-        acceptance: by name of the verifying model: entry k - 1 is the chance that token k is accepted, given that all
-            before it were. Models that are not named cannot verify it.
+    `draft_ms`: index = tokens drafted, entry 0 is not read. `acceptance` by verifying model: entry k - 1 is the chance
+    that token k is accepted, given that all before it were. Models without an entry cannot verify it.
     """
 
     name: str
@@ -65,12 +59,8 @@ class BlockDrafter:
 class EdgeCosts:
     """What forwards take where one model verifies a certain drafter, in place of the verifier's own curve.
 
-    An early exit's deeper sibling reuses the layers that the exit has run, for one.
-
-    Attributes:
-        verifier: name of the model.
-        drafter: name of the model or block drafter below it.
-        forward_ms: index = tokens fed; entry 0 is not read. The verifier's host time is still added.
+    The full model behind an early exit, for one, reuses the layers that the exit has run. `forward_ms`: index = tokens
+    fed, entry 0 is not read; the verifier's host time is still added.
     """
 
     verifier: str
@@ -86,11 +76,10 @@ class TopTree:
     """A tree that the target verifies instead of the bare chain of one drafter.
 
     Attributes:
-        name: of the tree, among the trees.
         drafter: name of the model or block drafter that drafts the chain in the tree.
-        expected_tokens: index = tokens drafted in the chain: mean tokens one verification yields, the target's own
-            included. Entry 0 is not read; longer drafts are cut to the last entry.
-        verify_tokens: index as above: tokens fed to the target, root included.
+        expected_tokens: index = tokens drafted in the chain: mean tokens of a verification, the target's own included.
+            Entry 0 is not read; longer drafts are cut to the last entry.
+        verify_tokens: index likewise: tokens fed to the target, root included.
         host_ms: of each verification, beyond the target's own.
     """
 
@@ -116,12 +105,8 @@ class TopTree:
 class HierarchyInputs:
     """All that the solvers read.
 
-    Attributes:
-        models: smallest first, the target last.
-        acceptance: acceptance[i][j] for j < i; entries on and above the diagonal are not read.
-        blocks: sources that are no models.
-        edges: costs that hold for one pair only.
-        trees: that the target may verify.
+    `models` are smallest first, the target last; of `acceptance[i][j]` only entries j < i are read. `edges` are costs
+    of one pair only, `trees` those that the target may verify.
     """
 
     models: tuple[ModelCosts, ...]
@@ -165,12 +150,7 @@ class HierarchyInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A drafting level.
-
-    Attributes:
-        name: of its model or block drafter.
-        threshold: T, tokens that one call of the level drafts; above the bottom, at least that many.
-    """
+    """A drafting level; one call drafts `threshold` tokens, T; above the bottom, at least that many."""
 
     name: str
     threshold: int
@@ -184,9 +164,7 @@ class Level:
 class Hierarchy:
     """A chain of drafting levels below the target, lowest first; without levels the target decodes alone.
 
-    Attributes:
-        levels: each verifies the one before it; the target verifies the last.
-        tree: name of the tree that the target verifies; None = the bare chain.
+    `tree` is the name of the tree that the target verifies; None is the bare chain.
     """
 
     levels: tuple[Level, ...] = ()

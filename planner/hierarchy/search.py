@@ -1,9 +1,9 @@
 """The fastest hierarchy on the exact formula: both programmes' answers, then descent.
 
-A descent sets one threshold after the other (on the top level together with the tree) to its best value, until none
-changes. It starts from both programmes' hierarchies and from their neighbours, which have one model more, one fewer or
-one exchanged. Where the best of these ends, every two thresholds are tried together, and its own neighbours descend;
-and so on until nothing leads further down. Every step prices all its choices in one array.
+A descent sets one threshold at a time (on the top level together with the tree) to its best value, until none changes.
+It starts from both programmes' hierarchies and their neighbours: one model more, one fewer or one exchanged. At the
+best end every two thresholds are tried together and its neighbours descend, until nothing improves. Every step prices
+all choices in one array.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ Level = tuple[int, int]  # node and threshold
 def best_hierarchy(inputs: HierarchyInputs, max_threshold: int = MAX_THRESHOLD) -> SolvedHierarchy:
     """Return the fastest hierarchy found on the exact formula of HSD, and its time per token.
 
-    It is never slower than decoding plainly, nor than either programme's hierarchy on the exact formula. A local
-    search, so without a proof of being the best; the benchmark says how often it is.
+    Never slower than plain decoding or either programme's; a local search: the benchmark says how often it is optimal.
     """
     tables = Tables(inputs)
     starts = {mean_field_stack(tables, max_threshold)[0], truncated_stack(tables, max_threshold)[0], Stack()}

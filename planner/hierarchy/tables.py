@@ -32,12 +32,9 @@ class Stack(NamedTuple):
 
 
 class Tables:
-    """The inputs as arrays.
+    """The inputs as arrays; `nodes` counts models and block drafters, D is `most_drafts` of a verification.
 
     Attributes:
-        target: number of the target.
-        nodes: models and block drafters.
-        most_drafts: D, most drafts that any verification takes.
         most_drawn: (nodes,), most tokens a node can draft as a source.
         single_ms: (models,), one token of a model decoding alone.
         block_ms: (nodes, D + 1) by drafts; infinite for models.
@@ -46,8 +43,7 @@ class Tables:
         limit: (models, nodes), most drafts of an edge; 0 where it is not allowed.
         finish_drafter: (finishes,), the node it needs on top.
         finish_tree: (finishes,), number of the tree, -1 for the bare chain.
-        finish_tokens: (finishes, D + 1) by drafts: mean tokens of a round.
-        finish_ms: (finishes, D + 1) by drafts; infinite beyond the limit.
+        finish_tokens, finish_ms: (finishes, D + 1) by drafts: mean tokens of a round; time, infinite beyond the limit.
         finish_limit: (finishes,).
     """
 
@@ -74,8 +70,7 @@ class Tables:
     def stack_of(self, hierarchy: Hierarchy) -> Stack:
         """Return the hierarchy in numbers.
 
-        Raises:
-            PlanError: a name is unknown, the order is impossible, or a threshold exceeds what its verifier can take.
+        PlanError: a name is unknown, the order is impossible, or a threshold exceeds what its verifier can take.
         """
         if not hierarchy.levels:
             return Stack()

@@ -1,7 +1,7 @@
-"""What lossy ways that were not run might do: the recurrences of FLy and PAD, fed by what a run has counted.
+"""What lossy ways that did not run might do: the recurrences of FLy and PAD, with the counts of a run.
 
-The recurrences take places for independent, which they are not, so a forecast is told and never chosen. It says which
-setting is worth a run, and beside a run how far off it is.
+The recurrences assume independent places, which is false, so a forecast is printed and never chosen. It shows which
+setting is worth a run, and beside a run its error.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ class Forecast:
 
 
 def expected_tokens(run: LossyRun, length: int, rule: FlyRule | PadRule) -> float:
-    """Return the recurrence's tokens per sequence and round, with the chances that a run has counted.
+    """Return the recurrence's tokens per sequence and round for `length` drafted tokens, with a run's counted chances.
 
-    Args:
-        run: by a rule of the same kind; of FLy by the same gate, of PAD by the same floor.
-        length: drafted tokens.
-        rule: whose window, or threshold, counts.
+    The run is by a rule of the same kind: of FLy by the same gate, of PAD by the same floor; `rule` gives the window,
+    or threshold.
     """
     seen = run.matched + run.mismatched
     match = run.matched / seen if seen else 0.0
@@ -51,12 +49,9 @@ def expected_tokens(run: LossyRun, length: int, rule: FlyRule | PadRule) -> floa
 
 
 def forecasts(run: LossyRun, costs: CellCosts, layers: int | None = None) -> Iterator[Forecast]:
-    """Yield what chains of other lengths and looser or stricter rules might do in a cell, by what a run counted.
+    """Yield what chains of other lengths and other rules might do in a cell, by the counts of a run; none for stacks.
 
-    Args:
-        run: of a chain; nothing is said of stacks.
-        costs: of the cell.
-        layers: most tokens of a chain by a block drafter; None of others.
+    `layers` are the most tokens of a chain by a block drafter; None of others.
     """
     draft = run.policy.draft
     if not isinstance(draft, ChainPolicy) or not costs.has_host(CHAIN, run.drafter) or run.drafter not in costs.drafts:
@@ -71,12 +66,9 @@ def forecasts(run: LossyRun, costs: CellCosts, layers: int | None = None) -> Ite
 
 
 def forecast_notes(runs: Sequence[LossyRun], costs: CellCosts, layers: Mapping[str, int]) -> Iterator[str]:
-    """Yield, for people: what the recurrence says beside each run, and the best forecast of what was not run.
+    """Yield, for people: the recurrence beside each run of the cell's batch, and the best forecast of what did not run.
 
-    Args:
-        runs: of the cell's batch size.
-        costs: of the cell.
-        layers: of block drafters, most tokens of a chain.
+    `layers` of block drafters are the most tokens of a chain.
     """
     cell = costs.cell
     where = f"batch {cell.batch}, context {cell.context}"

@@ -25,14 +25,12 @@ class Quality:
     """How good texts are beside the target's own, on the same prompts; [low, high] is a 95 % interval of the loss.
 
     Attributes:
-        measure: "accuracy": share of prompts answered right. "log-prob": the target's mean log-probability of a token
-            of the text, where prompts have no answers; a proxy, which says how natural the text is to the target and
-            nothing about truth.
-        prompts: how many were decoded.
+        measure: "accuracy": share of prompts answered right. "log-prob": the target's mean log-probability of a token,
+            where prompts have no answers; a proxy for how natural the text is to the target, not for truth.
         target, lossy: of the target's own texts, and of the lossy ones.
         loss: target - lossy; below 0 where the lossy texts are better.
         same_texts: share of prompts whose text is the target's own, token for token.
-        lossy_tokens: share of the emitted tokens that only the rule let pass.
+        lossy_tokens: share of the emitted tokens that only the rule accepted.
     """
 
     measure: Measure
@@ -68,10 +66,9 @@ def ends_with(text: str, answer: str) -> bool:
 
 
 def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return an interval of a share that holds it at least that often (Clopper and Pearson 1934).
+    """Return an interval that holds a share with at least that confidence (Clopper and Pearson 1934).
 
-    Raises:
-        PlanError: not 0 <= hits <= count, or count is 0.
+    PlanError: not 0 <= hits <= count, or count is 0.
     """
     if count < 1 or not 0 <= hits <= count:
         raise PlanError(f"a share needs 0 <= hits <= count and count >= 1, got {hits} of {count}")
@@ -84,12 +81,9 @@ def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tup
 def accuracy_loss(target: Sequence[bool], lossy: Sequence[bool]) -> tuple[float, float, float]:
     """Return the loss of accuracy on the same prompts, and its interval.
 
-    Only prompts where one is right and the other wrong tell anything: b that were lost, c that were won. The loss is
-    (b - c) / n, and its interval joins those of b / n and c / n, each at half the error: it is on the safe side, and
-    never of no width, whatever few prompts show.
-
-    Raises:
-        PlanError: not as many answers on both sides, or none.
+    Only prompts with one side right and the other wrong count: b lost, c won. The loss is (b - c) / n; its interval
+    joins those of b / n and c / n, each at half the error, so it is conservative and never of width 0. PlanError: not
+    as many answers on both sides, or none.
     """
     _require_pairs(target, lossy)
     count = len(target)
@@ -103,8 +97,7 @@ def accuracy_loss(target: Sequence[bool], lossy: Sequence[bool]) -> tuple[float,
 def mean_loss(target: Sequence[float], lossy: Sequence[float]) -> tuple[float, float, float]:
     """Return the mean loss over the same prompts, and its interval by the spread of the paired differences.
 
-    Raises:
-        PlanError: not as many on both sides, or fewer than 2.
+    PlanError: not as many on both sides, or fewer than 2.
     """
     _require_pairs(target, lossy)
     if len(target) < 2:

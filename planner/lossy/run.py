@@ -1,9 +1,8 @@
 """What one lossy way of decoding did on a workload, round by round: what the planner replays and prices.
 
-Lossy texts are not the target's own, so a recording along the target's text cannot tell them: behind the first token
-that was let pass, nobody knows what comes. Therefore each way is decoded once, at each batch size, by the very decoder
-that will run it, and its rounds are kept. Pricing them on any device's latencies is then exact: node for node the
-rounds that ran. What was never run has a forecast (see `forecast.py`) and no price.
+Lossy texts are not the target's, so a recording along its text says nothing behind the first such token. Therefore the
+decoder runs each way once at each batch size, and its rounds are stored. Pricing them on any device's latencies is
+exact; what did not run has a forecast (see `forecast.py`) and no price.
 """
 
 from __future__ import annotations
@@ -43,14 +42,13 @@ class LossyRun:
         target: ModelIdentity.key.
         drafters: names and keys of the models that drafted.
         drafter: what a plan's cell calls them together.
-        prompts: in order; texts are told by their place in it.
+        prompts: in order; texts are named by their place in it.
         contexts, nodes, catch_up, widths, texts, kept: as `Replay` has them.
         levels: (rounds, forwards), as `StackReplay` has them; NOBODY where no forward ran, and everywhere for a chain.
         matched: drafted tokens that were the target's own, up to where each chain ended.
-        mismatched: those that were not, likewise; the one that ended a chain is among them.
-        entropies: of the target, where a window of FLy let a mismatch pass and the gate was asked; by the rule's
-            definition.
-        pivots: chances of being a pivot, of the mismatches that reached PAD's floor, so that its classifier was asked.
+        mismatched: the others, likewise, with the one that ended a chain.
+        entropies: of the target, by the rule's definition, where FLy's window accepted a mismatch and the gate decided.
+        pivots: chances of being a pivot, of the mismatches at PAD's floor or above, which its classifier saw.
     """
 
     target: str
@@ -127,7 +125,7 @@ class LossyRun:
     def shortened(self, new_tokens: int) -> LossyRun:
         """Return the rounds of answers of at most so many tokens, the first of which comes with the prompt.
 
-        What was counted of drafted tokens, and the quality, stay those of the whole answers.
+        Counts of drafted tokens, and the quality, stay those of the whole answers.
         """
         if self.max_new_tokens <= new_tokens:
             return self
@@ -145,7 +143,7 @@ class LossyRun:
 
 
 def _decoded_before(texts: Ints32, kept: Ints32) -> Ints32:
-    """Return (rounds, batch): tokens of a slot's text that the rounds before kept; 0 where it holds none."""
+    """Return (rounds, batch): tokens of a slot's text from the rounds before; 0 where it holds none."""
     before = np.zeros(texts.size, dtype=np.int32)
     for text in set(texts[texts != NOBODY].tolist()):
         own = np.flatnonzero(texts == text)
@@ -168,11 +166,7 @@ def write_runs(path: Path, runs: Sequence[LossyRun]) -> None:
 
 
 def read_runs(path: Path) -> tuple[LossyRun, ...]:
-    """Return the runs of a document.
-
-    Raises:
-        PlanError: the file cannot be read, or is no such document.
-    """
+    """Return the runs of a document; PlanError where the file cannot be read, or is no such document."""
     try:
         return from_json(LossyRuns, path.read_text(encoding="utf-8")).runs
     except (OSError, UnicodeDecodeError, SpectuneError) as error:

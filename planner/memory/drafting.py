@@ -44,24 +44,12 @@ def are_read_in_place(model: Footprint, device_kind: str) -> bool:
 
 
 def inside(model: Footprint, rows: int, pairs: int) -> int:
-    """Return what is alive inside a layer.
-
-    Args:
-        model: whose layer.
-        rows: tokens fed.
-        pairs: of a token fed and a cache position in its sight.
-    """
+    """Return the bytes alive inside a layer of `rows` fed tokens; a pair is a fed token and a position in its sight."""
     return rows * model.row_bytes + pairs * model.pair_bytes + widened(model, rows)
 
 
 def answering(model: Footprint, rows: int, beside_bytes: int = 0) -> int:
-    """Return what is alive where logits come about, themselves included.
-
-    Args:
-        model: whose logits.
-        rows: tokens that have some.
-        beside_bytes: of each, alive for drafters.
-    """
+    """Return the bytes alive where `rows` tokens get logits, with them; `beside_bytes` of each are for drafters."""
     each = model.vocabulary * model.number_bytes + model.left_bytes + beside_bytes
     return rows * each + widened(model, rows)
 
@@ -122,7 +110,7 @@ def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
 
 
 def _asking(model: Footprint, said: Said, load: Load, device_kind: str, is_sampled: bool) -> int:
-    """Return what growing a layer of a tree takes on what was said, which stays until the tree is complete."""
+    """Return what growing a layer on a block drafter's answer takes; the answer stays until the tree is done."""
     kept = load.slots * said.places * said.kept_bytes
     rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))
     scores = rows * model.vocabulary

@@ -25,12 +25,9 @@ class Eyesight:
 
 
 def seeing_footprint(text: Architecture, eyesight: Eyesight, dtype: str) -> Footprint:
-    """Return what a language model and its eyes take in a number format.
+    """Return what a language model and its eyes take in a number format; ModelError where that is unknown.
 
-    The images lie behind the token table, in a copy of it: an output head that is the token table is kept by itself.
-
-    Raises:
-        ModelError: the format is unknown.
+    Images lie behind the token table, in a copy of it: a tied output head needs a table of its own.
     """
     size, own = bytes_of(dtype), footprint_of(replace(text, is_tied=False), dtype)
     images_bytes = size * IMAGES * eyesight.image_tokens * text.hidden

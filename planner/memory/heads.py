@@ -1,7 +1,7 @@
-"""What drafters beside a target take of memory: heads, block drafters and exits, by the sizes of their tensors.
+"""Memory of drafters beside a target: heads, block drafters and exits, by the sizes of their tensors.
 
-Every number is one that is alive at the named moment of `runtime/models/{eagle,medusa,ctc,specformer,exit}.py`, counted
-in hidden states (H), heads' queries, keys and values, MLP widths (I) and logits (V), per row or per place.
+Every number is alive at the named moment of `runtime/models/{eagle,medusa,ctc,specformer,exit}.py`, counted in hidden
+states (H), heads' queries, keys and values, MLP widths (I) and logits (V), per row or per place.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class _Heads:
 def footprint_beside(parts: DrafterParts, dtype: str) -> Footprint:
     """Return what a drafter beside its target takes in the target's number format.
 
-    Raises:
-        ModelError: the format is unknown.
-        PlanError: a tensor is missing.
+    ModelError: the format is unknown. PlanError: a tensor is missing.
     """
     try:
         return _FOOTPRINTS[parts.form](parts, dtype)
@@ -86,8 +84,7 @@ def footprint_beside(parts: DrafterParts, dtype: str) -> Footprint:
 def _eagle(parts: DrafterParts, dtype: str) -> Footprint:
     """Return that of a head of EAGLE's forms: a layer behind the target, fed like a model.
 
-    While its layer runs it holds what joined: the features that it reads, the embedding, and what attention reads of
-    both.
+    While its layer runs it holds the features, the embedding, and what attention reads of both.
     """
     sizes, size, hidden = parts.sizes, bytes_of(dtype), parts.target.hidden
     layer = "layers.0." if parts.form == "eagle" else "midlayer."
@@ -123,7 +120,7 @@ def _eagle(parts: DrafterParts, dtype: str) -> Footprint:
 
 
 def _medusa(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return that of Medusa heads, which keep nothing of a text."""
+    """Return that of Medusa heads, which hold nothing of a text."""
     size, hidden, vocabulary = bytes_of(dtype), parts.target.hidden, parts.target.vocabulary
     said = Said(
         places=parts.sizes["outs.weight"][0],
@@ -136,7 +133,7 @@ def _medusa(parts: DrafterParts, dtype: str) -> Footprint:
 
 
 def _ctc(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return that of a CTC drafter: frames in one layer, whose chances a trie is asked for.
+    """Return that of a CTC drafter: frames in one layer, whose chances a trie reads.
 
     A token is read as its embedding, its normed state, both together and what joins them.
     """
@@ -165,7 +162,7 @@ def _ctc(parts: DrafterParts, dtype: str) -> Footprint:
 
 
 def _specformer(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return that of a SpecFormer: a token's states are stacked, normed and joined, and places look at each other."""
+    """Return that of a SpecFormer: a token's states are stacked, normed and joined, and places attend to each other."""
     sizes, size, hidden = parts.sizes, bytes_of(dtype), parts.target.hidden
     own, width, inputs = _target_heads(parts), sizes["join.weight"][0], sizes["norms.weight"][0]
     fresh = int(parts.target.layers in parts.reads) + int(0 not in parts.reads)  # states that are made for it
@@ -204,7 +201,6 @@ def _exit(parts: DrafterParts, dtype: str) -> Footprint:
 
 
 def _recycling(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return that of Token Recycling."""
     own = recycling_footprint(parts.target, parts.successors, dtype)
     return replace(own, beside=_tapping(parts, dtype, own.beside or Beside()))
 
@@ -271,7 +267,7 @@ def _target_heads(parts: DrafterParts) -> _Heads:
 
 
 def _fused(parts: DrafterParts, name: str) -> list[tuple[int, ...]]:
-    """Return the sizes of a layer's matrices as they are kept: those of one input as one."""
+    """Return the sizes of a layer's matrices in memory: those of one input as one."""
     sizes = {one: parts.sizes.get(f"{name}.{one}_proj.weight") for one in ("mlp.gate", "mlp.down")}
     queries, keys, out = (parts.sizes[f"{name}.self_attn.{one}_proj.weight"] for one in "qko")
     found: list[tuple[int, ...]] = [(queries[0] + 2 * keys[0], queries[1]), out]
@@ -288,5 +284,4 @@ def _halved(parts: DrafterParts, dtype: str, matrices: Sequence[tuple[int, ...]]
 
 
 def _numbers(sizes: Mapping[str, tuple[int, ...]], but: str = "") -> int:
-    """Return how many numbers the tensors hold."""
     return sum(math.prod(size) for name, size in sizes.items() if name != but)

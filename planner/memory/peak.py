@@ -5,11 +5,10 @@
     capacity = context + what a round drafts or verifies at most + 1
     forward  = max(rows * row_bytes + pairs * pair_bytes,  rows * vocabulary * bytes per logit)
 
-A forward's first peak lies inside a layer, its second where tokens are drawn from its logits. A pair is a fed token
-and a cache position in its sight; masks have an entry for each. A drafter beside its target, as a head or an exit, is
-fed otherwise, and the target keeps hidden states for it: see `beside.py`.
-All of it is counted in bytes that torch's allocator hands out, for the lean forward run eagerly; on a GPU with what
-cuBLAS takes of it to work in. What libraries map for themselves, and CUDA graphs, are not in it.
+A forward peaks inside a layer and where tokens are drawn from its logits. A pair is a fed token and a cache position in
+its sight; masks have an entry for each. For drafters beside their target (heads, exits) see `beside.py`. Bytes are
+those of torch's allocator, for the lean forward run eagerly, with cuBLAS's workspace on a GPU; libraries' own maps and
+CUDA graphs are not included.
 """
 
 from __future__ import annotations
@@ -40,12 +39,8 @@ def memory_bytes(
 ) -> int | None:
     """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known.
 
-    Args:
-        cell: its batch and context.
-        policy: what is drafted.
-        drafter: name among the inputs' drafters, of a stack, "lookup", or None.
-        inputs: whose footprints count, on whose device.
-        run_tokens: index = tokens in the tree, value = tokens fed; where a round runs padded.
+    `drafter` is a name among the inputs' drafters, of a stack, "lookup", or None. `run_tokens` (index = tokens in the
+    tree, value = tokens fed) is given where a round runs padded.
     """
     drafts = drafting(policy)
     names = drafts.models if isinstance(drafts, StackPolicy) else [drafter]
@@ -63,10 +58,7 @@ def memory_bytes(
 
 
 def plan_bytes(cells: Sequence[PlanCell], inputs: PlanInputs) -> int | None:
-    """Return the peak of a decoder that may come to every cell: all their drafters, at the most sequences and tokens.
-
-    None where a model's footprint is not known.
-    """
+    """Return the peak of a decoder of all cells: every drafter, most sequences and tokens; None without footprints."""
     most = Cell(batch=max(cell.batch for cell in cells), context=max(cell.context for cell in cells))
     names = dict.fromkeys(name for cell in cells for name in cell.drafters if name != LOOKUP)
     keys = [inputs.drafter(name).model.key for name in names]
@@ -87,7 +79,7 @@ def plan_bytes(cells: Sequence[PlanCell], inputs: PlanInputs) -> int | None:
 
 
 def workspace_bytes(device: Device) -> int:
-    """Return what cuBLAS works in: torch gives it 32 MiB from Hopper on and 8.125 MiB before; nothing on a CPU.
+    """Return cuBLAS's workspace: torch gives it 32 MiB from Hopper on and 8.125 MiB before; nothing on a CPU.
 
     Source: PyTorch's documentation of CUBLAS_WORKSPACE_CONFIG.
     """
@@ -107,13 +99,8 @@ def peak_bytes(
 ) -> int:
     """Return the most bytes that a decoder's tensors take at once.
 
-    Args:
-        target: its footprint.
-        drafters: of every model that drafts.
-        load: what is held and fed.
-        device_kind: "cpu" or "cuda".
-        is_sampled: whether requests have a temperature above 0.
-        library_bytes: what the device's libraries take of torch's allocator.
+    `is_sampled`: whether requests have a temperature above 0; `library_bytes`: the libraries' part of torch's
+    allocator.
     """
     if device_kind != "cpu":
         target, *drafters = (replace(model, widened_bytes=0, halved_bytes=0) for model in (target, *drafters))
@@ -155,8 +142,8 @@ def _cached(model: Footprint, capacity: int) -> int:
 def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
     """Return what drawing from the target's logits takes, themselves included.
 
-    Compiled calls draw from logits as they lie; a repetition penalty, which no plan knows of, is not in it. Elsewhere
-    noise is made once per place in the text, and spread over the tokens that stand there.
+    Compiled calls draw from logits in place; a repetition penalty, which no plan has, is not included. Elsewhere noise
+    is made once per place in the text, and spread over the tokens there.
     """
     logits = load.slots * load.verify_tokens * model.vocabulary
     if not is_sampled or (are_read_in_place(model, device_kind) and not load.is_lossy):

@@ -1,6 +1,6 @@
 """What Token Recycling takes of memory: rows of successors beside a text's tokens, and no weights.
 
-Every number is one that is alive at the named moment of `runtime/models/recycling.py`; k is the successors of a token.
+Every number is alive at the named moment of `runtime/models/recycling.py`; k is the successors of a token.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ SOUGHT = 1 + 2 * ID_BYTES  # of a node and a place of the text: whether it stand
 
 
 def recycling_footprint(target: Architecture, successors: int, dtype: str) -> Footprint:
-    """Return what keeping and looking up a target's successors takes, its hidden states apart.
-
-    Raises:
-        ModelError: the format is unknown.
-    """
+    """Return what a target's successors take, without its hidden states; ModelError for an unknown format."""
     size, kept = bytes_of(dtype), min(successors, target.vocabulary)
     copied = 0 if size == SCORE_BYTES else size  # logits in the target's format, until they are scores
     looked_up = LookedUp(

@@ -17,9 +17,9 @@ class Crossing:
     Attributes:
         last: largest planned batch that speculates; None where none does.
         first_plain: the planned batch above it; None where `last` is the largest.
-        plain_below: planned batches below `last` that do not speculate: what pays need not do so at every batch.
-        batch: at which the fastest speculation is as fast as plain decoding, between those two, from the logarithm of
-            its speed-up in the logarithm of the batch; None where one of them is.
+        plain_below: planned batches below `last` that do not speculate; gains need not be monotonic in the batch.
+        batch: at which speculation equals plain decoding, between those two: log(speed-up) is interpolated in
+            log(batch); None where one of them is.
     """
 
     context: int
@@ -43,10 +43,7 @@ def named(batches: Sequence[int]) -> str:
 
 
 def speculative_speedup(cell: PlanCell) -> float | None:
-    """Return the speed of the cell's fastest speculative policy over plain decoding; None where none was priced.
-
-    Of whole requests, where the plan was chosen by them.
-    """
+    """Return the fastest speculative policy's speed over plain decoding, as the plan compares, or None."""
     if cell.drafter is not None:
         return _speedup(cell)
     rivals = [other.tokens_per_s for other in cell.alternatives if other.drafter is not None]

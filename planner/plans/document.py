@@ -1,6 +1,6 @@
 """A plan as JSON: one document in which every cell also carries what readers look for first.
 
-`drafters`, `predicted_tokens_per_s`, `interval` and `predicted_speedup` repeat the record; a document in which they
+`drafters`, `predicted_tokens_per_s`, `interval` and `predicted_speedup` repeat the record. A document where they
 disagree with it was edited by hand and is refused.
 """
 
@@ -36,9 +36,7 @@ def plan_to_json(plan: Plan) -> str:
 def plan_from_json(text: str) -> Plan:
     """Return the plan of a document.
 
-    Raises:
-        PlanError: not JSON, another version, or a part that is missing, unknown, of another type or
-            in contradiction to the rest; one line.
+    PlanError, one line: no JSON, another version, or a part that is missing, unknown, mistyped or contradicts the rest.
     """
     document = _read(text)
     _require_known_kinds(document["cells"])
@@ -93,7 +91,7 @@ def _read(text: str) -> Json:
 
 
 def _require_known_kinds(cells: list[Json]) -> None:
-    """Raise PlanError for a policy of a kind that is not known, wherever in a cell it is."""
+    """Raise PlanError for a policy of an unknown kind, wherever in a cell it is."""
     for place, entry in enumerate(cells):
         others = entry.get("alternatives")
         ways = [entry, entry.get("runner_up"), *(others if isinstance(others, list) else ())]

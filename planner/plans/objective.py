@@ -1,8 +1,7 @@
-"""What a plan is chosen for: the most tokens per second, if asked for among what keeps a latency bound.
+"""What a plan is chosen for: the most tokens per second, if wanted within a latency bound.
 
-At one batch size, the mean time per token is batch / throughput, so the most tokens per second are also the lowest
-mean latency. A bound decides which cells can serve at all; a bound on the tail rules out policies whose rounds are long
-and seldom pay.
+At one batch size the mean time per token is batch / throughput, so the most tokens per second have the lowest mean
+latency. A bound decides which cells can serve; one on the tail rules out policies whose long rounds seldom pay.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ class LatencyBound:
 
 
 def parse_bound(text: str) -> LatencyBound:
-    """Return the bound of a text such as "tpot<=30ms" or "itl<=30ms", which are the same here.
-
-    Raises:
-        PlanError: it has another form.
-    """
+    """Return the bound of a text such as "tpot<=30ms" or "itl<=30ms", which are equal; PlanError for another form."""
     match = _SLO.fullmatch(text)
     metric = None if match is None else _metric(match[1].lower())
     if match is None or metric is None:

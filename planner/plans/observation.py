@@ -98,11 +98,7 @@ class Observation:
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that a text tells, in UTC; one that names no zone is in UTC.
-
-    Raises:
-        PlanError: it tells none.
-    """
+    """Return the moment that a text gives, in UTC, its zone where it names none; PlanError where it gives none."""
     try:
         read = datetime.fromisoformat(text)
         return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)

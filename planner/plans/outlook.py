@@ -17,12 +17,11 @@ class Scenario:
     """One thing of the cell scaled for every policy, and what would be fastest then.
 
     Attributes:
-        change: which part of every round's milliseconds, or how many drafts of every policy are accepted.
-        factor: it is multiplied by.
+        change: the part of a round's milliseconds, or the accepted drafts, that `factor` scales.
         label, drafter: of the policy that is fastest then.
-        loss: by how much the planned policy is slower than that one then, relative, at least 0. The simplest of
-            several equally fast policies is planned, so a loss within noise means nothing.
-        speedup: of the planned policy over plain decoding then; what scales verification scales plain decoding too.
+        loss: of the planned policy against it, relative, at least 0. The simplest of several equally fast policies is
+            planned, so a loss within noise means nothing.
+        speedup: of the planned policy over plain decoding then; scaled verification scales plain decoding too.
     """
 
     change: Change
@@ -39,12 +38,12 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """The fastest policy that differs from the planned one in one way; what it differs in besides was chosen anew.
+    """The fastest policy that differs from the planned one in one way; its other settings were chosen afresh.
 
     Attributes:
-        step: "drafter": by another one, of any kind. "kind": of another kind by the same drafter. The others: of the
-            same kind by the same drafter, with less or more depth, nodes per drafter forward, or verified tokens.
-        tokens_per_s: as it was replayed, like the alternatives of a plan: without optimism taken off.
+        step: "drafter": another one, any kind. "kind": another kind, same drafter. Else the same of both, with less or
+            more depth, nodes per drafter forward, or verified tokens.
+        tokens_per_s: as replayed, without optimism taken off, like a plan's alternatives.
         tokens_per_round: per sequence.
     """
 
@@ -67,9 +66,8 @@ class Neighbour:
 class Challenger:
     """The speculative policy that comes nearest to paying where plain decoding is planned.
 
-    Attributes:
-        factor: by which its accepted drafts would have to grow for it to be as fast; at most 1 where it is as fast
-            already, but not by more than choosing it on the recorded texts flatters it.
+    With `factor` times the accepted drafts it would be as fast; at most 1 where it already is, but by no more than
+    choosing on the recorded texts flatters it.
     """
 
     label: str
@@ -83,15 +81,14 @@ class Outlook:
 
     Attributes:
         scenarios: costs and acceptance a tenth off, either way.
-        break_even: share of its accepted drafts that the planned policy may lose before plain decoding is as fast; None
-            for plain decoding.
-        needed: for plain decoding, the speculative policy that lacks least; None for other policies, and where none
-            would be as fast even if all its drafts were accepted.
-        worth_per_percent: relative gain in speed of the planned policy per percent more accepted drafts.
-        perfect_tokens_per_s: of a drafter that is always right at the planned drafter's cost, with the best chain the
-            measured forwards allow, verified whole or from an exit's states as the plan does; for plain decoding the
-            fastest such drafter. None where no chain was measured.
-        perfect_length: of that chain.
+        break_even: share of accepted drafts that the planned policy may lose before plain decoding is as fast; None for
+            plain decoding.
+        needed: for plain decoding, the speculative policy that lacks least; else None, and where none would be as fast
+            with all drafts accepted.
+        worth_per_percent: relative gain in speed per percent more accepted drafts.
+        perfect_tokens_per_s: of a drafter that is always right at the planned one's cost (for plain decoding the
+            fastest such), with the best chain of `perfect_length` that the measured forwards allow, verified as the
+            plan does. None where no chain was measured.
         neighbours: what the planned shape, kind and drafter are better than.
     """
 

@@ -1,7 +1,7 @@
 """A plan: how to decode in every cell of batch x context, what that promises, and where it comes from.
 
-A plan that names any lossy policy is of a version of its own, and says `"lossy": true`: what knows no
-lossy policies refuses it by its version, and never takes it for a lossless one.
+A plan that names any lossy policy has a version of its own, and `"lossy": true`. Readers without lossy policies so
+refuse it by its version, and never take it for lossless.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_BATCH, MOST_CONTEXT, MOST_FED = 2**20, 2**40, 2**12  # of cells: beyond are
 class Alternative:
     """Another policy that was priced in the cell, without the optimism taken off the plan's own.
 
-    Where the plan was chosen by requests, `tokens_per_s` counts what drafters take to read prompts: `PromptReading`.
+    In a plan chosen by requests, `tokens_per_s` includes the drafters' reading of prompts: `PromptReading`.
     """
 
     label: str
@@ -83,25 +83,22 @@ class PlanCell:
     """How to decode at one batch size and context.
 
     Attributes:
-        drafter: name of what drafts, "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain
+        drafter: name of what drafts: "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain
             decoding.
         run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
             policy.max_verify_tokens.
-        run_ms: likewise, what that forward takes on average at the cell's context; its median in older plans, and
-            empty in the oldest.
-        runner_up: the fastest alternative of another kind or drafter.
-        lead: over the runner-up; None where there is none.
+        run_ms: likewise, mean time of that forward at the cell's context; the median in older plans, empty in the
+            oldest.
+        runner_up: the fastest alternative of another kind or drafter; `lead` is None where there is none.
         alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
         published: published defaults, each with its fastest drafter.
-        outlook: what would change the answer.
         memory_bytes: at the peak of decoding, weights and caches included; None where architectures are not known.
-        keeps_bound: whether the plan's latency bound is kept; True where there is none.
+        keeps_bound: True where the plan has no latency bound.
         stack: the best hierarchy of drafters, where pairwise acceptance is known.
-        shape: what the policy's trees look like.
-        quality: what a lossy policy was measured to cost; None for all that are lossless.
+        quality: measured cost of a lossy policy; None for lossless ones.
         reading: what reading prompts adds; None where it was not timed of all who draft.
         latency_ms: of the policy, by the metric of the plan's bound; None where there is none.
-        priced_at: the nearest measured context, where the cell's own lies beyond all that were measured; else None.
+        priced_at: the nearest measured context, where the cell's own lies beyond all measured ones; else None.
     """
 
     batch: int
@@ -177,11 +174,10 @@ class Plan:
     """The schedule of one target on one device for one workload and temperature.
 
     Attributes:
-        bound: latency that was asked for.
-        new_tokens: of an answer, where whole requests chose the plan; older ones say it in their cells alone.
-        cached_share: of their prompts, not read anew, since earlier texts began so.
+        new_tokens: of an answer, where requests chose the plan; older plans say it in their cells alone.
+        cached_share: of the prompts, not read again, since earlier texts began so.
         hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
-            goes on with the cell it is in.
+            keeps its cell.
         version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
     """
 

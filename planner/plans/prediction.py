@@ -34,7 +34,7 @@ class ErrorParts:
 class Prediction:
     """What a policy promises in the steady state of a cell.
 
-    [low, high] are 90 % intervals of what as many other texts as were recorded will show; few texts vary more.
+    [low, high] are 90 % intervals for as many other texts as were recorded; few texts vary more.
     """
 
     tokens_per_s: float  # of all sequences of the batch

@@ -1,7 +1,4 @@
-"""What reading prompts adds to the requests of a plan's cell.
-
-The target's reading yields the first token of an answer; the others are decoded.
-"""
+"""What reading prompts adds to the requests of a plan's cell; it yields the first token, the others are decoded."""
 
 from __future__ import annotations
 
@@ -16,15 +13,13 @@ class PromptReading:
     """Milliseconds of the whole device for one prompt, during which no sequence of the batch decodes.
 
     Attributes:
-        prompt_tokens: of the prompt.
-        cached_tokens: of these, not read anew, since an earlier text began so.
-        target_ms: by the target, however drafts are made; None where it was not timed.
+        cached_tokens: of the prompt, not read again, since an earlier text began so.
+        target_ms: None where it was not timed.
         drafter_ms: by all models that draft; 0 where none does.
-        pays_from: new tokens of an answer from which on requests are done faster than by plain decoding; 0 where no
-            model drafts, None for plain decoding and where it is no slower.
-        new_tokens: most of an answer, where the plan was chosen by requests and not by decoding alone.
-        decoded_tokens: of an answer on average, where the plan was chosen so; all but the first of `new_tokens` in
-            older plans, as if none ended before.
+        pays_from: new tokens of an answer from which on requests are faster than by plain decoding; 0 where no model
+            drafts, None for plain decoding and where it is no slower.
+        new_tokens: most of an answer, where requests chose the plan; `decoded_tokens` are its mean, in older plans all
+            but the first, as if none ended before.
     """
 
     prompt_tokens: int
@@ -52,12 +47,9 @@ class PromptReading:
         return 1000.0 / (1000.0 / tokens_per_s + self.drafter_ms / decoded)
 
     def of_requests(self, tokens_per_s: float, new_tokens: int, *, is_drafted: bool = True) -> float:
-        """Return the new tokens per second of requests, the reading of their prompts counted.
+        """Return the new tokens per second of requests, from those of decoding and the reading of prompts.
 
-        Args:
-            tokens_per_s: of decoding.
-            new_tokens: of an answer, 2 or more.
-            is_drafted: whether the drafters read, too.
+        `new_tokens` of an answer are 2 or more; `is_drafted` says whether the drafters read, too.
         """
         read_ms = (self.target_ms or 0.0) + (self.drafter_ms if is_drafted else 0.0)
         return 1000.0 * new_tokens / (1000.0 * (new_tokens - 1) / tokens_per_s + read_ms)

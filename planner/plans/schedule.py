@@ -1,7 +1,6 @@
 """A schedule at work: a running decoder does not thrash between its cells.
 
-It leaves its cell only when batch or context are clearly beyond the middle to the next one: by a factor, but never
-farther than the next one itself.
+It leaves a cell only when batch or context are beyond the middle to the next one by a factor, at most at that one.
 """
 
 from __future__ import annotations
@@ -19,18 +18,14 @@ HYSTERESIS = 1.15  # as a factor beyond the geometric middle of two cells
 def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) -> PlanCell:
     """Return the cell to decode in, given the one the last round ran in.
 
-    The nearest cell, but the current one is left only where batch or context are beyond the middle between the two by
-    the plan's hysteresis, a factor. A decoder whose batch goes to and fro around a middle then stays where it is.
+    The nearest, but the current one is left only where batch or context pass the middle by the factor `hysteresis`.
     """
     wanted = plan.cell(batch, context)
     return wanted if current is None or not _stays(plan, current, wanted, batch, context) else current
 
 
 def promised_contexts(plan: Plan, cell: PlanCell) -> tuple[float, float]:
-    """Return the contexts that a cell's promise is about, the ends included.
-
-    As far as a decoder stays in it beside its neighbours; where it has none, from half to twice its own.
-    """
+    """Return the contexts, ends included, in which a decoder stays in a cell; alone half to twice its own."""
     knots = sorted(other.context for other in plan.cells if other.batch == cell.batch)
     place = knots.index(cell.context)
     low, high = cell.context / 2.0, cell.context * 2.0
@@ -42,10 +37,7 @@ def promised_contexts(plan: Plan, cell: PlanCell) -> tuple[float, float]:
 
 
 def reachable(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
-    """Return the cells in which a decoder can be of at most so many sequences behind at most so many tokens.
-
-    Whatever cell it was in before: one that it would not leave is among them.
-    """
+    """Return the cells in which a decoder can be with at most so many sequences and tokens, from any cell."""
     knots = sorted({cell.batch for cell in plan.cells})
     switches = [math.isqrt(low * high) for low, high in pairwise(knots)]
     return _in_sight(plan, _ends(switches, 1, batch), context)
@@ -59,8 +51,8 @@ def reachable_at(plan: Plan, batch: int, context: int) -> tuple[PlanCell, ...]:
 def _in_sight(plan: Plan, batches: Sequence[int], context: int) -> tuple[PlanCell, ...]:
     """Return the cells in which a decoder can be at some batches behind at most so many tokens.
 
-    Where one cell is wanted, another is kept the longer the nearer batch and context are to it. So the ends of every
-    stretch in which the same cell is wanted tell all that can be kept within it.
+    The nearer batch and context are to a cell, the longer it holds against the wanted one. So the ends of each stretch
+    in which one cell is wanted show all cells that can hold within it.
     """
     contexts: dict[int, list[int]] = {}
     for cell in plan.cells:
@@ -82,7 +74,6 @@ def _ends(switches: Iterable[int], first: int, last: int) -> list[int]:
 
 
 def _stays(plan: Plan, current: PlanCell, wanted: PlanCell, batch: int, context: int) -> bool:
-    """Whether a decoder stays in a cell where another one is wanted."""
     middle_batch = math.sqrt(current.batch * wanted.batch)
     middle_context = (current.context + wanted.context) / 2.0
     return not (

@@ -1,8 +1,7 @@
 """What became of a plan's promise: predicted and measured speed, side by side, and what sets them apart.
 
-Three things can: the texts, of which a draft keeps more or fewer tokens than of those recorded; the machine, whose pace
-is not that of its profile; and the rounds, which take another time than the plan's sum says. Only the last is the
-plan's own fault:
+The texts, of which a draft has more or fewer tokens accepted than of those recorded; the machine's pace since the
+profile; and the rounds, whose time is not the plan's sum. Only the last is the plan's fault:
 
     measured / predicted = (tokens kept a round, measured / predicted) * (pace) * (rest)
 """

@@ -3,9 +3,8 @@
     next(p)  = p + tokens kept at position p
     reach(p) = max over q <= p of next(q)
 
-A walk that follows `reach` needs no more rounds than one that follows `next`: it is at least as far after every round.
-And no round costs less than its least shapes cost, nor do larger ones, at the cheapest measured context. Slots that
-wait for each other only add to that.
+A walk along `reach` is at least as far after every round as one along `next`, so it needs no more rounds. No round
+costs less than the smallest shapes at the cheapest measured context; waiting slots only add to that.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ ONE = np.ones(1, dtype=np.int64)  # token that a drafter catches up with, at lea
 class Bound:
     """What a policy's rounds come to at best.
 
-    Attributes:
-        most_tokens: per sequence and round, on average.
-        nodes: (1,), of the smallest tree of a round.
-        widths: (1, forwards), the least nodes of each drafter forward.
-        censored_share: of the positions, those whose result the trace leaves open.
+    `most_tokens` is a mean per sequence and round. `nodes` (1,) is of the smallest tree, `widths` (1, forwards) the
+    least nodes of each drafter forward.
     """
 
     most_tokens: float
@@ -64,7 +60,7 @@ def most_tokens_per_round(results: PositionResults, rows: Rows) -> float:
 
 
 def _least(of_rows: Ints, rows: Rows) -> Ints:
-    """Return (1, columns): the least of the rows (rows, columns) that rounds start at, which no end of a text is."""
+    """Return (1, columns): the least of the rows (rows, columns) at which rounds start; no end of a text is one."""
     spans = np.array([rows.starts, rows.ends]).T.ravel()
     least: Ints = np.minimum.reduceat(of_rows, spans)[::2].min(axis=0, keepdims=True)
     return least

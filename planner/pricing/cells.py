@@ -27,12 +27,9 @@ class Cell:
 
 
 def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at every context, each priced by rounds from half to twice its context.
+    """Return every batch at every context, priced by rounds from half to twice its context.
 
-    So the price of a cell does not depend on which others are named.
-
-    Raises:
-        PlanError: no batch, no context, or one below 1.
+    So a cell's price does not depend on the other cells. PlanError: no batch, no context, or one below 1.
     """
     lengths = sorted(set(contexts))
     if not batches or not lengths:
@@ -45,10 +42,10 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
 
 
 def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at the contexts that its failures leave it, in the order of `cells_of`.
+    """Return every batch at the contexts where it did not fail, in the order of `cells_of`.
 
     Raises:
-        MeasurementError: they leave none.
+        MeasurementError: no cell is left.
         PlanError: no batch, no context, or one below 1.
     """
     wanted = [(cell.batch, cell.context) for cell in cells_of(batches, contexts)]
@@ -59,10 +56,6 @@ def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Seq
 
 
 def cells_at(places: Iterable[tuple[int, int]]) -> tuple[Cell, ...]:
-    """Return cells at (batch, context) places, in the order of `cells_of`.
-
-    Raises:
-        PlanError: a batch or a context is below 1.
-    """
+    """Return cells at (batch, context) places, in the order of `cells_of`; PlanError for one below 1."""
     found = (cell for batch, context in dict.fromkeys(places) for cell in cells_of([batch], [context]))
     return tuple(sorted(found, key=lambda cell: (cell.context, cell.batch)))

@@ -6,9 +6,8 @@
              and where it goes on from an exit's states t_resume of that exit, padded by itself
     host   = a + b * forwards + c * nodes    fitted per kind of policy and role of drafter; a hybrid's + d where it ran
 
-A round whose own context lies in the cell's span is priced there, clipped to the contexts that
-were measured; any other round is priced at the mean of these, and at the cell's own context where
-there are none: what it keeps says what rounds of the cell keep, not what they cost.
+A round whose context lies in the cell's span is priced there, clipped to the measured contexts; any other at the mean
+of these, else at the cell's context: it says how many tokens rounds accept, not what they cost.
 """
 
 from __future__ import annotations
@@ -43,19 +42,17 @@ UNKNOWN = "no rounds with it beside a target in {regime} were timed at batch {ba
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellCosts:
-    """All costs of one cell.
+    """All costs of one cell; `verify` has the shape that runs already chosen.
 
     Attributes:
-        verify: by tokens in the tree; the shape that runs is already chosen.
         run_tokens: index = tokens in the tree, value = tokens fed.
-        drafts: by drafter name; none of one that does not run here.
-        host: by kind (`kind_of`), of rounds with a model, or without anybody who drafts.
-        host_beside: likewise, by the name of each drafter in whose rounds it was timed apart.
-        resumed: by the name of an exit, what verifying from its states costs; none of an exit where it was not timed.
-        device_kind: "cpu" or "cuda", on which drafts grow in another way.
-        captures_drafts: whether whole drafts are captured work there, and rounds run ahead of the host.
-        eager: the drafters whose drafts are not: exits and block drafters.
-        undrafted: by the name of a drafter that does not run here, why.
+        drafts: by name of the drafters that run here; `undrafted` says why others do not.
+        host: by kind (`kind_of`), of rounds with a model or without a drafter.
+        host_beside: likewise, by the name of each drafter whose rounds were timed apart.
+        resumed: by the name of an exit, the cost of verifying from its states, where timed.
+        device_kind: "cpu" or "cuda", where drafts grow differently.
+        captures_drafts: whether whole drafts are captured work, and rounds run ahead of the host.
+        eager: the drafters whose drafts are not captured: exits and block drafters.
     """
 
     cell: Cell
@@ -71,15 +68,9 @@ class CellCosts:
     host_beside: dict[str, dict[str, HostLine]] = field(default_factory=dict)
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
-        """Return what every round of a replay costs here.
+        """Return what every round of a replay costs here; `kind` is from `kind_of`, `drafter` the model that drafts.
 
-        Args:
-            kind: the policy's, see `kind_of`.
-            drafter: the model that drafts, None where none does.
-
-        Raises:
-            PlanError: a forward is larger than what was measured, or the kind has no host time or the drafter no
-                forwards here.
+        PlanError: a forward is larger than measured, or the kind has no host time or the drafter no forwards here.
         """
         verification = self.verifying(kind, drafter).table
         _require("verify", int(replay.nodes.max()), verification)
@@ -100,22 +91,11 @@ class CellCosts:
         return RoundTimes(by_part=times)
 
     def at_context(self, kind: str, drafter: str | None) -> RoundCosts:
-        """Return what rounds of a kind cost at the cell's own context, by their shape.
-
-        Args:
-            kind, drafter: as `times` takes them.
-
-        Raises:
-            PlanError: the kind has no host time, or the drafter no forwards here.
-        """
+        """Return what rounds of a kind cost at the cell's context, by their shape; arguments, errors as of `times`."""
         return self._narrowed(kind, drafter, lambda table: table.only(float(self.cell.context)))
 
     def at_least(self, kind: str, drafter: str | None) -> RoundCosts:
-        """Return what no such round falls below, nor one whose trees or layers are larger.
-
-        Raises:
-            PlanError: the kind has no host time, or the drafter no forwards here.
-        """
+        """Return a lower bound on such rounds, and on those with larger trees or layers; errors as of `at_context`."""
         return self._narrowed(kind, drafter, CostTable.least)
 
     def _narrowed(self, kind: str, drafter: str | None, narrow: Callable[[CostTable], CostTable]) -> RoundCosts:
@@ -127,22 +107,14 @@ class CellCosts:
         )
 
     def drafting(self, drafter: str) -> CostTable:
-        """Return what a drafter's forwards cost.
-
-        Raises:
-            PlanError: it does not run here.
-        """
+        """Return what a drafter's forwards cost; PlanError where it does not run here."""
         if drafter not in self.drafts:
             why = self.undrafted.get(drafter, "its forwards were not timed")
             raise PlanError(f"{drafter} does not draft at batch {self.cell.batch}, context {self.cell.context}: {why}")
         return self.drafts[drafter]
 
     def verifying(self, kind: str, drafter: str | None) -> Verification:
-        """Return what verifying costs in rounds of a policy's kind.
-
-        Raises:
-            PlanError: they go on from the states of a drafter, and nobody timed that.
-        """
+        """Return what verifying costs in rounds of a kind; PlanError where it resumes an exit and was not timed."""
         if kind != RESUMED:
             return Verification(table=self.verify, run_tokens=self.run_tokens)
         if drafter not in self.resumed:
@@ -174,7 +146,7 @@ class CellCosts:
         return inside
 
     def _elsewhere(self, contexts: Ints) -> float:
-        """Return the context at which rounds are priced that lie outside the cell's span."""
+        """Return the context at which rounds outside the cell's span are priced."""
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 
@@ -202,14 +174,9 @@ class CellCosts:
         return kind in self.host_beside.get(drafter or "", self.host)
 
     def host_of(self, kind: str, drafter: str | None = None) -> HostLine:
-        """Return what the host takes in rounds of a kind, by which no forward of its drafter takes less than nothing.
+        """Return the host time of rounds of a kind, such that no forward of its drafter has a time below 0.
 
-        Args:
-            kind: of the policy.
-            drafter: the model that drafts; None where none does, or several do.
-
-        Raises:
-            PlanError: nobody timed rounds of this kind here.
+        `drafter` is None where no model or several draft. PlanError: rounds of this kind were not timed here.
         """
         lines = self.host_beside.get(drafter or "", self.host)
         if kind not in lines:
@@ -232,20 +199,11 @@ def cell_costs(
     device_kind: str = "cpu",
     knots: Sequence[int] = (),
 ) -> CellCosts:
-    """Return the costs of a cell: padded for the target, unpadded for the drafters.
+    """Return the costs of a cell: padded for the target, unpadded for the drafters, which are given by name.
 
-    Args:
-        cell: what is priced.
-        verify: of the target.
-        drafts: of the drafters, by name.
-        overhead: the host's part.
-        resumes: of verifications from the states of those drafters that are exits, where they were timed; no captured
-            forward is one.
-        device_kind: "cpu" or "cuda".
-        knots: contexts between which rounds are priced; all of the surfaces where empty.
-
-    Raises:
-        MeasurementError: the batch was not measured of the target.
+    `resumes` are verifications from the states of exits, where timed; no captured forward is one. Rounds are priced
+    between the contexts `knots`, all measured ones where empty. MeasurementError: the target was not measured at the
+    batch.
     """
     host, beside = overhead.lines(cell.batch), dict[str, dict[str, HostLine]]()
     roles = overhead.roles(cell.batch)

@@ -31,9 +31,9 @@ def drafted_tables(
 def resumed_verification(
     surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float
 ) -> Verification | None:
-    """Return what verifying from an exit's states costs; None where nothing of it runs in the cell.
+    """Return the cost of verifying from an exit's states; None where nothing of it runs in the cell.
 
-    A root alone is always verified whole, padded as there.
+    A root alone is always verified whole, with the whole forward's padding.
     """
     try:
         context = reached_context(surface, cell.batch, cell.context)

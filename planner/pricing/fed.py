@@ -8,20 +8,15 @@ from ...profiler.records.surface import LatencySurface
 
 
 def nearest_context(surface: LatencySurface, batch: int, context: int) -> int:
-    """Return a context where it lies among those measured at a batch, else the nearest of them.
-
-    Raises:
-        MeasurementError: nothing of the batch ran.
-    """
+    """Return the context clipped to those measured at a batch; MeasurementError where nothing of the batch ran."""
     known = surface.contexts(batch)
     return min(max(context, known[0]), known[-1])
 
 
 def reached_context(surface: LatencySurface, batch: int, context: int) -> int:
-    """Return the nearest measured context of what runs at the context, as far as was tried.
+    """Return the context clipped to those measured at a batch.
 
-    Raises:
-        MeasurementError: nothing of the batch ran, or it failed at the context or at a shorter one behind all others.
+    MeasurementError: nothing of the batch ran, or it failed at the context or at a shorter one beyond all others.
     """
     barred = surface.barred(batch, context)
     if barred is not None:
@@ -30,10 +25,9 @@ def reached_context(surface: LatencySurface, batch: int, context: int) -> int:
 
 
 def drafted_tokens(surface: LatencySurface, batch: int, context: int) -> list[int]:
-    """Return (most + 1,), by tokens asked for: the fewest from there on that can be looked up at a context.
+    """Return (most + 1,), by tokens wanted: the fewest, at least as many, that can be looked up at a context.
 
-    Raises:
-        MeasurementError: none can.
+    MeasurementError: none can.
     """
     fed = [_most_tokens(surface, batch, context)]
     for tokens in range(fed[0] - 1, 0, -1):
@@ -42,11 +36,7 @@ def drafted_tokens(surface: LatencySurface, batch: int, context: int) -> list[in
 
 
 def padded_tokens(surface: LatencySurface, batch: int, context: int) -> list[int]:
-    """Return (most + 1,), by tokens in the tree: those of the cheapest shape that holds them.
-
-    Raises:
-        MeasurementError: none can be looked up.
-    """
+    """Return (most + 1,), by tokens in the tree: those of the cheapest shape that holds them; else MeasurementError."""
     most = _most_tokens(surface, batch, context)
     padded: list[int] = surface.padded(batch, context, most).run_tokens.tolist()
     return padded
@@ -55,8 +45,7 @@ def padded_tokens(surface: LatencySurface, batch: int, context: int) -> list[int
 def verified_tokens(surface: LatencySurface, batch: int, context: int) -> list[int]:
     """Return (most + 1,), by tokens in the tree: those of the padded shape; where it is captured, of the next size.
 
-    Raises:
-        MeasurementError: none can be looked up.
+    MeasurementError: no shape can be looked up.
     """
     padded = padded_tokens(surface, batch, context)
     if surface.regime != CAPTURED:
@@ -68,7 +57,7 @@ def verified_tokens(surface: LatencySurface, batch: int, context: int) -> list[i
 
 
 def captured_size(tokens: int) -> int:
-    """Return the tokens that a captured verify of so many runs with: few sizes, for every one is captured by itself.
+    """Return the tokens that a captured verify of so many runs with; few sizes, as each needs a capture.
 
     Up to 8 every even number, then four sizes for every doubling.
     """
@@ -79,7 +68,6 @@ def captured_size(tokens: int) -> int:
 
 
 def _most_tokens(surface: LatencySurface, batch: int, context: int) -> int:
-    """Return the most tokens per sequence that can be looked up at a context."""
     shapes = sorted({cell.tokens for cell in surface.measurements if cell.batch == batch}, reverse=True)
     for tokens in shapes:
         if _is_known(surface, batch, context, tokens):

@@ -1,13 +1,12 @@
-"""What reading prompts costs: every request pays for it once, by the target and by each model that drafts for it.
+"""What reading prompts costs: every request pays once, for the target and for each model that drafts.
 
-While a prompt is read no sequence of the batch decodes, so each decoded token pays
+While a prompt is read no sequence of the batch decodes, so each decoded token pays, beside its share of rounds,
 
     read_ms / decoded tokens of an answer        milliseconds of the whole device, whatever the batch
 
-beside its share of rounds; the first token comes with the prompt. Answers that end early decode fewer tokens than they
-may, and read as much. The target's reading is the same however drafts are made; a drafter's is paid only where it
-drafts, so it decides between drafters and none where prompts are long and answers short. What a prompt begins with may
-have been read before (prefix caching), by both.
+The first token comes with the prompt; answers that end early decode fewer tokens for the same reading. The target reads
+in any case, a drafter only where it drafts: this decides for or against drafters where prompts are long and answers
+short. With prefix caching both may have read the beginning of a prompt before.
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ from .cells import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingCosts:
-    """Milliseconds of reading one prompt of a cell, and the answers they are paid by.
+    """Milliseconds of reading one prompt of a cell, and the tokens of its answer.
 
     Attributes:
-        prompt_tokens: of a prompt.
-        cached_tokens: of these, not read anew.
-        new_tokens: most of an answer; None where that is not told, and then nothing is chosen by it.
-        decoded_tokens: of an answer on average; likewise.
-        target_ms: by the target; None where that was not timed.
-        drafts_ms: by drafter name; none of one that was not timed.
+        cached_tokens: of the prompt, not read again.
+        new_tokens: most of an answer; None where that is open, and then nothing is chosen by it.
+        decoded_tokens: of an answer on average; None likewise.
+        target_ms: None where it was not timed.
+        drafts_ms: by name of the drafters that were timed.
     """
 
     prompt_tokens: int = 0
@@ -64,13 +62,8 @@ class ReadingCosts:
 def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None, cached_share: float = 0.0) -> ReadingCosts:
     """Return what reading prompts costs in a cell, as far as it was timed.
 
-    Half an answer on average stands behind the prompt of what is decoded at the cell's context.
-
-    Args:
-        inputs: whose readings were timed.
-        cell: of the plan.
-        new_tokens: of an answer, None where that is open: then prompts are as long as the context.
-        cached_share: of a prompt, not read anew; its last token always is.
+    At the cell's context half an answer has been decoded, on average; with `new_tokens` None prompts are as long as the
+    context. `cached_share` of a prompt is not read again; its last token always is.
     """
     prompt = max(cell.context - (new_tokens or 0) // 2, 1)
     cached = min(int(prompt * cached_share), prompt - 1)
@@ -92,24 +85,18 @@ def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None, cached
 def decoded_tokens(texts: Sequence[Text], new_tokens: int) -> float:
     """Return how many tokens of an answer of at most `new_tokens` are decoded on average.
 
-    A recorded text that is shorter than the longest had ended; the longest would have gone on.
+    Recorded texts shorter than the longest had ended; the longest would have gone on.
     """
     most, longest = new_tokens - 1, max(text.positions for text in texts)
     return statistics.mean(min(text.positions, most) if text.positions < longest else most for text in texts)
 
 
 def reading_ms(surface: LatencySurface, tokens: int, excess: float = 1.0, cached: int = 0) -> float:
-    """Return what reading a prompt takes: straight between timed lengths and from nothing at 0, in proportion beyond.
+    """Return what reading a prompt of so many tokens takes, of which the first `cached` are not read.
 
-    What is left behind cached tokens takes what it adds to reading these, which counts that it looks at them, and at
-    least what it would take by itself.
-
-    Args:
-        surface: of a model that reads, some of whose cells ran.
-        tokens: of the prompt.
-        excess: how many times as long as a median reading a mean one is on this machine, where too few were timed to
-            tell; see `mean_over_median`.
-        cached: tokens of the prompt's beginning that are not read, fewer than it has.
+    The time is linear between timed lengths and from 0 at 0, and proportional beyond. The tokens after the cached ones
+    take the difference of both readings, as they attend to those, and at least their time alone. `excess` is mean over
+    median of a reading where too few were timed; see `mean_over_median`. Some cells of `surface` must have run.
     """
     cells = sorted((cell.tokens, cell.median_ms) for cell in surface.measurements if cell.failure is None)
     lengths, times = np.array([(0, 0.0), *cells]).T

@@ -2,7 +2,7 @@
 
     ms = verify[nodes] + reading[catch_up] + sum over further layers of draft[width] + host of the layers and nodes
 
-Rounds of a replay, each at its own context, are priced by `cost.CellCosts.times`, and alike: tests hold both together.
+`cost.CellCosts.times` prices rounds of a replay, each at its context; tests hold both to the same numbers.
 """
 
 from __future__ import annotations
@@ -50,11 +50,8 @@ class RoundTimes:
 class RoundCosts:
     """Milliseconds of rounds of one kind in a cell, by their shape alone.
 
-    Attributes:
-        verify: of one context, by tokens in the tree.
-        draft: likewise, by tokens of a drafter's forward; None where no model drafts, or several do.
-        host: of the kind.
-        batch: sequences.
+    `verify` is by tokens in the tree, `draft` by tokens of a drafter's forward; it is None where no model drafts, or
+    several do.
     """
 
     verify: CostTable
@@ -65,10 +62,8 @@ class RoundCosts:
     def ms(self, nodes: Ints, catch_up: Ints, widths: Ints) -> Floats:
         """Return (rounds,): milliseconds; infinite where a forward is larger than all that were measured.
 
-        Args:
-            nodes: (rounds,), tokens of the verified tree, root included.
-            catch_up: (rounds,), tokens committed since the drafter last ran.
-            widths: (rounds, layers), nodes of each layer; 0 where it is not drafted.
+        `nodes` and `catch_up` (rounds,) are the verified tree's tokens, root included, and those committed since the
+        last draft; `widths` (rounds, layers) are nodes of each layer, 0 where it is not drafted.
         """
         total: Floats = self.host.at((widths > 0).sum(axis=1), nodes) + _looked_up(self.verify, nodes)
         if self.draft is None or not widths.shape[1]:
@@ -86,6 +81,5 @@ class RoundCosts:
 
 
 def _looked_up(table: CostTable, tokens: Ints) -> Floats:
-    """Return the milliseconds of so many tokens, infinity beyond the table."""
     found: Floats = np.append(table.ms[0], np.inf)[np.minimum(tokens, table.most_tokens + 1)]
     return found

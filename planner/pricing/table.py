@@ -26,8 +26,8 @@ class CostTable:
     Attributes:
         contexts: (knots,), ascending.
         ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
-        is_block: one such forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
-        reads_newest: what was committed the target has read for it, all but the newest token.
+        is_block: one forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
+        reads_newest: of the committed tokens it reads the newest alone; the target has read the others for it.
     """
 
     contexts: Floats
@@ -61,9 +61,9 @@ class CostTable:
     def reading(self, most: int, batch: int) -> Floats:
         """Return (knots, most + 1): milliseconds of reading so many committed tokens before a draft.
 
-        They are one forward, up to READ_TOGETHER of them. More are read sequence by sequence, and then the newest of
-        all together. A forward that is larger than all measured is priced as several of these, a sequence alone as the
-        whole batch: both are dearer than what runs, which is seldom, behind long copies.
+        Up to READ_TOGETHER tokens are one forward; more are read sequence by sequence, then the newest of all together.
+        Where a forward is larger than measured, several are priced instead, and one sequence as the whole batch. Both
+        cost more than what runs, which is rare: after long copies.
         """
         if not len(self.contexts):
             return np.empty((0, most + 1))
@@ -75,7 +75,7 @@ class CostTable:
     def layers(self, context: float, width: int) -> tuple[float, ...]:
         """Return the costs of drafting layers of 0 .. width nodes, as CAST weighs them.
 
-        Any layer of a block drafter is taken for its one forward, since CAST knows no forward that costs nothing.
+        Each layer of a block drafter counts as its one forward: CAST has no forward that costs nothing.
         """
         row = self.row(context)
         return (0.0, *([float(row[1])] * width)) if self.is_block else tuple(row[: width + 1].tolist())
@@ -120,23 +120,14 @@ def cost_table(
     excess: float | None = None,
     knots: Sequence[int] = (),
 ) -> CostTable:
-    """Return the mean cost of feeding fed[n] tokens, at every measured context that knows any of them.
+    """Return the mean cost of feeding fed[n] tokens per sequence, at every measured context that has any of them.
 
-    A surface tells medians; its forwards are longer on average by one factor.
+    A surface has medians; means are longer by one factor, `excess`, which comes from all repeats of the surface where
+    None. Where a shape did not run, its cost is interpolated between contexts where it did. Beyond the last of these it
+    grows with the context as the next smaller shape does; the smallest stays constant. `context` must have every shape;
+    `knots` are further contexts, all measured ones where empty.
 
-    Where a shape did not run, the contexts on both sides that know it answer for it. Beyond the last of these it grows
-    with the context as the next smaller shape does; the smallest stays as it is.
-
-    Args:
-        surface: of the model.
-        batch: sequences.
-        context: that must know every shape.
-        fed: tokens per sequence, by n; 0 costs nothing.
-        excess: that factor; what all repeats of the surface tell together where None.
-        knots: the contexts, beside this one; all that were measured where empty.
-
-    Raises:
-        MeasurementError: the batch was not measured, or the context does not know a shape.
+    MeasurementError: the batch was not measured, or the context lacks a shape.
     """
     shapes = sorted({tokens for tokens in fed if tokens})
     own = [surface.latency(batch, context, tokens).ms for tokens in shapes]
@@ -154,7 +145,7 @@ def cost_table(
 
 
 def _row(surface: LatencySurface, batch: int, context: int, shapes: Sequence[int]) -> list[float]:
-    """Return what the shapes cost at a context, NaN for those that it does not know."""
+    """Return milliseconds of the shapes at a context, NaN for those not known there."""
     found = []
     for tokens in shapes:
         try:
@@ -165,7 +156,7 @@ def _row(surface: LatencySurface, batch: int, context: int, shapes: Sequence[int
 
 
 def _filled(contexts: Floats, ms: Floats) -> Floats:
-    """Return (knots, shapes) without gaps; every shape is known at some knot, and the smaller ones stand first."""
+    """Return (knots, shapes) without gaps; every shape must be known at some knot, the smaller shapes come first."""
     filled = ms.copy()
     for shape in np.flatnonzero(np.isnan(ms).any(axis=0)):
         known = np.flatnonzero(~np.isnan(ms[:, shape]))

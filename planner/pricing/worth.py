@@ -1,9 +1,8 @@
 """What timing a shape is worth to the plan: much where a policy that uses it could be the fastest.
 
-Each drafter's chains and static trees, and lookups in the recorded texts, stand for all policies that use as many
-tokens. From acceptance by rank, and from the texts, comes how many tokens each yields, from the costs known so far how
-long its round takes, and so its rate R. A policy far below the best will stay there whatever its exact cost; one close
-to it may yet win:
+Each drafter's chains and static trees, and lookups in the recorded texts, represent all policies of as many tokens.
+Acceptance by rank and the texts give the tokens of each, the costs known so far its round time, and so its rate R. A
+policy far below the best stays there whatever its exact cost; one close to it may yet win:
 
     weight = exp(-(R_best - R) / (REACH R_best)),    worth of a shape = the largest weight of a policy using it
 """
@@ -62,13 +61,10 @@ class DecisionWorth:
         Args:
             verify: number of the target's surface.
             acceptance: by number of the drafter's surface, its unconditional acceptance by rank: (children,).
-            contexts: where rates are compared.
+            contexts: where rates are compared; PlanError if there is none.
             texts: recorded, in which lookups find what they draft.
             blocks: numbers of the surfaces of block drafters, whose one forward drafts a whole tree.
             resumes: by number of an exit's surface, that of verifying its chains from its states.
-
-        Raises:
-            PlanError: no context.
         """
         if not contexts:
             raise PlanError("rates need a context to be compared at; name at least one")
@@ -130,11 +126,9 @@ class DecisionWorth:
 
 
 def sketches(drafter: int, acceptance: Floats) -> list[Sketch]:
-    """Return a drafter's chains and its best static trees of many sizes.
+    """Return the chains of a drafter, given by its surface's number, and its best static trees of many sizes.
 
-    Args:
-        drafter: number of its surface.
-        acceptance: (children,), unconditional by rank; a path's acceptance is taken as the product along it.
+    `acceptance` (children,) is unconditional by rank; a path's acceptance is taken as the product along it.
     """
     first = float(acceptance[0])
     chains = [
@@ -182,7 +176,7 @@ def _note(weights: dict[int, float], tokens: Sequence[int], weight: float) -> No
 
 
 def _between(weights: dict[int, float]) -> Floats:
-    """Return (most tokens + 2,): weights straight between the counts in use, 0 beyond the largest."""
+    """Return (most tokens + 2,): weights linear between the counts in use, 0 beyond the largest."""
     places = sorted(weights)
     filled = np.interp(np.arange(places[-1] + 1), places, [weights[place] for place in places])
     return np.append(filled, 0.0)

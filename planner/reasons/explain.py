@@ -36,12 +36,7 @@ def explain_plan(plan: Plan) -> list[str]:
 
 
 def explain_cell(cell: PlanCell, *, bound: LatencyBound | None = None, memory_bytes: int = 0) -> list[str]:
-    """Return why a cell decodes as it does, one fact per line.
-
-    Args:
-        bound: the latency that was asked for.
-        memory_bytes: of the device, 0 where that is not known.
-    """
+    """Return why a cell decodes as it does, one fact per line; the device's `memory_bytes` are 0 where unknown."""
     return list(cell_lines(cell, bound, memory_bytes))
 
 
@@ -64,7 +59,6 @@ def _at_best(cell: PlanCell) -> str:
 
 
 def _table(facts: Sequence[CellFacts], plan: Plan) -> list[str]:
-    """Return the cells as rows below their columns, indented."""
     rows = [COLUMNS, *(_row(each, cell) for each, cell in zip(facts, plan.cells, strict=True))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     aligned = [
@@ -111,7 +105,7 @@ def _end(crossing: Crossing) -> str:
 
 
 def _published(plan: Plan) -> list[str]:
-    """Return what every published default would keep of the plan's speed over all cells."""
+    """Return what every published default would reach of the plan's speed over all cells."""
     shares = published_shares(plan)
     return ["published defaults would keep", *(f"  {_kept(each)}" for each in shares)] if shares else []
 

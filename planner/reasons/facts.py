@@ -20,12 +20,9 @@ FULL_SHARE = 0.5  # below this share of the deepest path, wrong drafts cost more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFacts:
-    """A published default beside the plan; None where it has no price.
+    """A published default beside the plan; None where it has no price, for the `reason` given.
 
-    Attributes:
-        ratio: its speed over the plan's, both as the recorded texts replay.
-        speedup: its speed over that of plain decoding, so below 1 it would be better not to speculate.
-        reason: why it has no price.
+    `ratio` is its speed over the plan's, both as the recorded texts replay; `speedup` its speed over plain decoding.
     """
 
     name: str
@@ -37,11 +34,9 @@ class PublishedFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedShares:
-    """What a published default would keep of a plan's speed over all cells; None where it has no price in any.
+    """What a published default would reach of a plan's speed over all cells; None where it has no price in any.
 
-    Attributes:
-        priced: cells in which it has a price.
-        slower_than_plain: of these, those in which plain decoding is faster.
+    `priced` counts cells with a price, `slower_than_plain` those of them in which plain decoding is faster.
     """
 
     name: str
@@ -57,17 +52,16 @@ class CellFacts:
     """What explains a cell, as numbers.
 
     Attributes:
-        label: the way of decoding as people say it; settings: all of it in one line.
-        depth: most drafted tokens on one path; width: most nodes of one drafter forward.
-        verify_tokens: most tokens of a tree, root included; fed_tokens: what is fed for so many.
+        label: the way of decoding in people's words; `settings` has all of it in one line.
+        depth: most drafted tokens on one path; `width`: most nodes of one drafter forward.
+        verify_tokens: most tokens of a tree, root included; `fed_tokens`: what is fed for so many.
         share_*: of the round's time.
-        limited_by: the largest part of the round, or "acceptance" where fewer than half of the
-            deepest path is accepted on average.
-        accepted: drafts per sequence and round.
-        break_even_accepted: with so many the round would be no faster than plain decoding; None for plain decoding.
+        limited_by: largest part of the round; "acceptance" where less than half of the deepest path is accepted on
+            average.
+        accepted: drafts per sequence and round; with `break_even_accepted` the round is as fast as plain decoding.
         acceptance: of each drafted token of a chain, implied by its tokens per round; else None.
-        break_even: acceptance at which the chain would be no faster than plain decoding; None for
-            other policies and where even a perfect drafter would lose.
+        break_even: acceptance at which the chain is as fast as plain decoding; None for other policies and where even a
+            perfect drafter would lose.
         ms_per_token: mean of one sequence.
         lead_over_runner_up: relative, negative where the runner-up is faster within noise.
     """
@@ -150,9 +144,9 @@ def published_shares(plan: Plan) -> tuple[PublishedShares, ...]:
 
 
 def chain_acceptance(tokens_per_round: float, length: int) -> float | None:
-    """Return the acceptance per token with which a chain yields so many tokens per round.
+    """Return the acceptance per token with which a chain yields so many tokens per round; None above length + 1.
 
-    tokens = sum over k = 0..length of acceptance^k; solved by bisection. None above length + 1.
+        tokens = sum over k = 0..length of acceptance^k, solved by bisection
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Eq. 1.
     """

@@ -22,12 +22,7 @@ STEPS: dict[Step, str] = {"drafter": "another drafter", "kind": "another kind"} 
 
 
 def cell_lines(cell: PlanCell, bound: LatencyBound | None, memory_bytes: int) -> Iterator[str]:
-    """Yield what explains a cell, its heading first, all other lines indented.
-
-    Args:
-        bound: the latency that was asked for.
-        memory_bytes: of the device, 0 where that is not known.
-    """
+    """Yield what explains a cell: a heading, then indented lines; `memory_bytes` of the device are 0 where unknown."""
     facts = cell_facts(cell)
     far = "" if cell.priced_at is None else f" (beyond what was measured, priced as context {cell.priced_at})"
     yield f"batch {cell.batch}, context {cell.context}{far}: {_choice(facts)}"
@@ -87,13 +82,13 @@ def _promise(cell: PlanCell) -> Iterator[str]:
 
 
 def _open(errors: ErrorParts) -> str:
-    """Say what leaves a speed open by how much, each alone."""
+    """Say by how much each error alone leaves a speed open."""
     parts = {"the texts": errors.acceptance, "the timings": errors.surfaces, "the machine's pace": errors.drift}
     return ", ".join(f"{name} {SDS_OF_90_PERCENT * error:.0%}" for name, error in parts.items()) + " to either side"
 
 
 def _requests(cell: PlanCell) -> Iterator[str]:
-    """Yield what reading prompts makes of the choice: of whole requests, or from which answers on it pays."""
+    """Yield how the choice does on whole requests with their prompts, or from which answers on it pays."""
     reading = cell.reading
     if reading is None:
         return
@@ -128,7 +123,7 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
 
 
 def _is_fixed(cell: PlanCell) -> bool:
-    """Say whether every round verifies as many tokens after as many forwards."""
+    """Say whether all rounds verify equally many tokens after equally many forwards."""
     return (
         cell.policy.kind == "plain"
         or cell.policy.kind == "chain"
@@ -204,7 +199,6 @@ def _needed(facts: CellFacts) -> str:
 
 
 def _drafter(cell: PlanCell, outlook: Outlook) -> Iterator[str]:
-    """Yield what a better drafter would be worth."""
     if outlook.worth_per_percent > 0.0:
         yield f"1% more accepted drafts would be worth {outlook.worth_per_percent:.2%} of speed"
     if outlook.perfect_tokens_per_s is not None:
@@ -240,7 +234,7 @@ def _scenario(scenario: Scenario, cell: PlanCell) -> str:
 
 
 def _alike(published: Sequence[PublishedFacts]) -> Iterator[list[PublishedFacts]]:
-    """Yield the defaults that are the same policy under several names together, the fastest first."""
+    """Yield groups of defaults that are one policy under several names, the fastest first."""
     found: dict[tuple[str | None, float | None, str], list[PublishedFacts]] = {}
     for each in sorted(published, key=lambda each: -(each.ratio or 0.0)):
         found.setdefault((each.drafter, each.ratio, each.reason), []).append(each)

@@ -3,9 +3,9 @@
     acceptance[d, r]  chance that child r of a node at depth d is the accepted one, given that the
                       node itself was; unconditional on its siblings, so a row sums to at most 1
 
-One vector (ranks,) holds at every depth; a matrix (depth, ranks) allows trees as deep as it has
-rows. A node's *reach* is the product of the acceptances on its path; a tree yields the sum of
-its nodes' reaches per verify step, the root's 1 being the target's own token.
+One vector (ranks,) holds at every depth; a matrix (depth, ranks) limits the depth to its rows. A node's *reach* is the
+product of the acceptances on its path. A tree yields the sum of its nodes' reaches per verify step; the root's 1 is the
+target's own token.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ROUNDING = 1e-6  # acceptances estimated in float32 may sum to a little over 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NestedTrees:
-    """The best trees of 1, 2, .. nodes in one: the tree of n nodes is made of the first n.
+    """The best trees of 1, 2, .. nodes in one: the tree of n nodes is made of the first n; arrays are (nodes,).
 
     Attributes:
-        parents: (nodes,), index of each node's parent; -1 for the root.
-        ranks: (nodes,), which child of its parent each node is; 0 for the root.
-        depths: (nodes,), edges to the root.
-        reaches: (nodes,), chance that the node is accepted; never growing, 1 for the root.
+        parents: index of each node's parent; -1 for the root.
+        ranks: which child of its parent each node is; 0 for the root.
+        depths: edges to the root.
+        reaches: chance that the node is accepted; never growing, 1 for the root.
     """
 
     parents: Ints
@@ -48,11 +48,7 @@ class NestedTrees:
         return len(self.parents)
 
     def tree(self, size: int) -> TokenTree:
-        """Return the tree of `size` nodes.
-
-        Raises:
-            PlanError: there is no such tree.
-        """
+        """Return the tree of `size` nodes; PlanError where there is none."""
         if not 1 <= size <= len(self):
             raise PlanError(f"there are trees of 1 to {len(self)} nodes, got {size}; ask for one of them")
         return TokenTree(parents=tuple(self.parents[:size].tolist()), ranks=tuple(self.ranks[:size].tolist()))
@@ -63,20 +59,15 @@ class NestedTrees:
 
 
 def nested_trees(acceptance: ArrayLike, budget: int, max_depth: int | None = None) -> NestedTrees:
-    """Return the best trees of 1, 2, .. budget nodes, each the one before and one node more.
+    """Return the best trees of 1, 2, .. budget nodes, root included, each the one before and one node more.
 
     The node of largest reach is added each time; ties go to the shallower, then the older node, then the lower rank.
     Reach never grows along a path, so the n largest reaches are a tree, and no tree of n nodes yields more. Siblings
-    come likeliest first, in whatever order the ranks are. There are fewer trees when no node that could be accepted is
-    left. Complexity: O(budget log budget).
+    come likeliest first, whatever the order of ranks. There are fewer trees when no node that could be accepted is
+    left. O(budget log budget).
 
-    Args:
-        acceptance: (ranks,) or (depth, ranks).
-        budget: most nodes in the tree, root included.
-        max_depth: most levels below the root; None = as deep as the budget or the matrix allows.
-
-    Raises:
-        PlanError: an acceptance is impossible, or the budget is below 1.
+    `acceptance` is (ranks,) or (depth, ranks); `max_depth` None is as deep as budget or matrix allow. PlanError: an
+    acceptance is impossible, or the budget is below 1.
     """
     rows = _acceptance_rows(acceptance, _depth_limit(budget, max_depth))
     likeliest = np.argsort(-rows, axis=1, kind="stable")
@@ -130,11 +121,9 @@ def _acceptance_rows(acceptance: ArrayLike, depth: int) -> Floats:
 
 
 def static_trees(acceptance: Floats, most_tokens: int = max(SIZES)) -> list[TokenTree]:
-    """Return the best trees of many sizes and depth bounds that are no chains, each shape once.
+    """Return the best trees, no chains, of many sizes up to `most_tokens` and many depths, each shape once.
 
-    Args:
-        acceptance: (ranks,) or (depths, ranks), as `static_tree` takes it.
-        most_tokens: nodes of the largest.
+    `acceptance` is (ranks,) or (depths, ranks), as `static_tree` takes it.
     """
     sizes = [size for size in SIZES if size <= most_tokens]
     trees: dict[TokenTree, None] = {}

@@ -1,8 +1,8 @@
 """The candidates of a growing tree: every child the drafter proposed, layer by layer.
 
-All trees that follow the drafter's confidence share this bookkeeping. A layer expands the *kept* candidates of the
-layer above and records all their children; the verified tree is any set of candidates that holds their parents. The
-best-scored ones are such a set, because a child never scores above its parent and is recorded after it.
+Shared by all trees that follow the drafter's confidence. A layer expands the *kept* candidates of the layer above and
+records all their children; the verified tree is any set of candidates that holds their parents. The best-scored ones
+are such a set: a child never scores above its parent and is recorded after it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CandidateLayer:
         scores: (batch, candidates), float32 path log-probability.
         parents: (batch, candidates), parent's index among all candidates of all layers; -1 = root.
         children: recorded per expanded node.
-        start: index of this layer's first candidate among all candidates of all layers.
+        start: index of this layer's first candidate among those of all layers.
         width: nodes per sequence the forward saw.
     """
 
@@ -53,12 +53,10 @@ def first_layer(scorer: LayerScorer, children: int) -> CandidateLayer:
 
 
 def next_layer(scorer: LayerScorer, layer: CandidateLayer, kept: Ints, children: int) -> CandidateLayer:
-    """Return the children of the kept candidates of a layer.
+    """Return the children of the kept candidates of a layer, `children` of each.
 
-    Args:
-        kept: (batch, width), candidates of `layer` to expand, in the order of their slots; -1 is padding of a row
-            that expands fewer, and its children have score -inf.
-        children: to record per kept candidate.
+    `kept` (batch, width) are candidates to expand, in the order of their slots; -1 is padding of a row that expands
+    fewer, its children score -inf.
     """
     kept = np.ascontiguousarray(kept)
     slots, ranks = located = np.empty((2, *kept.shape), dtype=np.int64)
@@ -88,11 +86,9 @@ def _at_least_the_last(scores: Scores, count: int) -> Ints:
 
 
 def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
-    """Return the tree of the best candidates, ties in index order.
+    """Return the tree of the best `drafts` candidates beside the root, or of all where fewer; ties in index order.
 
-    Args:
-        layers: all layers, top down.
-        drafts: nodes of each tree beside its root; all candidates where they are fewer.
+    Layers are top down.
     """
     scores = _all([layer.scores for layer in layers])
     if scores.shape[1] >= MANY or drafts < 1:
@@ -103,21 +99,17 @@ def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
 
 
 def tree_of(layers: Sequence[CandidateLayer], chosen: Ints) -> DraftBatch:
-    """Return the tree of chosen candidates, parents before children.
+    """Return the tree of chosen candidates, parents before children; layers are top down.
 
-    Args:
-        layers: all layers, top down.
-        chosen: (batch, drafts), indices among all candidates of all layers, closed under parents.
+    `chosen` (batch, drafts) are indices among all candidates of all layers, closed under parents.
     """
     return _tree(layers, np.sort(chosen, axis=1), np.full(len(chosen), chosen.shape[1] + 1))
 
 
 def ragged_tree_of(layers: Sequence[CandidateLayer], is_chosen: Bools) -> DraftBatch:
-    """Return the trees of chosen candidates where sequences choose differently many.
+    """Return the trees of chosen candidates where sequences choose differently many; layers are top down.
 
-    Args:
-        layers: all layers, top down.
-        is_chosen: (batch, candidates of all layers), closed under parents.
+    `is_chosen` (batch, candidates of all layers) is closed under parents.
     """
     sizes = is_chosen.sum(axis=1) + 1
     first = np.argsort(~is_chosen, axis=1, kind="stable")  # the chosen ones in recorded order, then others
@@ -136,13 +128,7 @@ def _recorded(below: Children, scores: Scores, parents: Ints, start: int) -> Can
 
 
 def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftBatch:
-    """Return the trees of as many chosen candidates as the sizes say, root included; what stands behind is padding.
-
-    Args:
-        layers: all layers, top down.
-        chosen: (batch, drafts), those of a tree first, in ascending order.
-        sizes: (batch,).
-    """
+    """Return the trees of the first `sizes` (batch,) nodes, root included, of `chosen` (batch, drafts), ascending."""
     trees = np.empty((3, len(chosen), chosen.shape[1] + 1), dtype=np.int64)
     hang(*_candidates_of(layers), chosen, sizes, trees)
     return _drafted(layers, trees, sizes)

@@ -52,11 +52,7 @@ class PlannedCosts(Protocol):
         """Of the target, by tokens in the tree."""
 
     def drafting(self, drafter: str) -> ForwardCosts:
-        """Return what a drafter's forwards cost.
-
-        Raises:
-            PlanError: it does not run there.
-        """
+        """Return what a drafter's forwards cost; PlanError where it does not run there."""
 
     def has_host(self, kind: str, drafter: str | None) -> bool:
         """Return whether the host was timed in rounds of a kind."""

@@ -1,7 +1,7 @@
 """Choose on some texts, predict on others: how much of a choice's lead is luck.
 
-Texts are dealt into folds. For each fold the same rule that makes the final choice chooses on all other folds; the
-fold's own tokens and time then say what such a choice is worth on texts that did not take part in it:
+Texts are dealt into folds. For each fold the rule of the final choice chooses on all other folds; the fold's own tokens
+and time then show what such a choice is worth on new texts:
 
     cross-fitted rate = sum over folds of tokens(choice of the others) / sum over folds of ms(choice of the others)
     optimism          = 1 - cross-fitted rate / rate of the final choice on all texts
@@ -43,15 +43,11 @@ def texts_of_half(texts: int, half: int) -> Bools:
 
 
 def cross_fitted_rate(tokens: Floats, ms: Floats, searched_on: Ints, choose: Choose) -> float:
-    """Return tokens per millisecond of choices on the texts that did not make them.
+    """Return tokens per millisecond of choices, by the final choice's rule, on the texts that did not make them.
 
-    Args:
-        tokens, ms: (candidates, texts).
-        searched_on: (candidates,), the half of the folds whose texts chose its knobs, or EVERYWHERE.
-        choose: the rule of the final choice.
-
-    Returns:
-        The rate on the folds that leave a choice; NaN where their texts have no steady rounds, or there are none.
+    `tokens`, `ms` are (candidates, texts); `searched_on` (candidates,) is the half of the folds whose texts chose its
+    knobs, or EVERYWHERE. Folds without a choice are left out; NaN where their texts have no steady rounds, or there are
+    no folds.
     """
     folds = folds_of(tokens.shape[1])
     spent = emitted = 0.0

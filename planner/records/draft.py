@@ -1,7 +1,7 @@
 """What a drafter answers and what a grown tree is: the records that pass between them.
 
-A *layer* is what one drafter forward sees: `width` nodes per sequence. Its answer holds, for
-every one of them, the `children` most likely next tokens.
+A *layer* is what one drafter forward sees: `width` nodes per sequence. Its answer holds, for every one of them, the
+`children` most likely next tokens.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children:
-    """The most likely next tokens of every node of one layer.
+    """The most likely next tokens of every node of one layer, (batch, width, children).
 
-    Attributes:
-        tokens: (batch, width, children).
-        log_probs: (batch, width, children), conditional on the node, descending, at most 0.
+    `log_probs` are conditional on the node, descending, at most 0.
     """
 
     tokens: Ints
@@ -50,36 +48,30 @@ class LayerScorer(Protocol):
         """Return the best children of the committed text, width 1."""
 
     def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
-        """Return the best children of the next layer's nodes.
+        """Return the best `children` of each of the next layer's nodes; rows and slots keep their order.
 
-        Args:
-            parents: (batch, width), slot in the previous layer of each node's parent; -1 where a row has fewer nodes
-                than the layer is wide: such a slot is fed like any other, and its answer means nothing.
-            ranks: (batch, width), which child of that slot the node is; 0 where there is none.
-            children: how many to return for each node; rows and slots keep their order.
+        `parents` (batch, width) are slots in the previous layer; -1 where a row has fewer nodes than the layer is wide:
+        such a slot is fed too, and its answer means nothing. `ranks` (batch, width): which child of that slot; 0 where
+        there is none.
         """
 
 
 @dataclass(slots=True, kw_only=True)
 class DraftBatch:
-    """One drafted tree per sequence.
+    """One drafted tree per sequence; not frozen, as that slows setting its fields every round, but never written to.
 
-    Invariant: node 0 is the root, parents stand before their children. Rows are padded to the
-    largest tree; padding has token -1, parent 0 and depth 1.
-
-    Nobody writes to it; it is not frozen, since that takes the host of every round longer to set its fields.
+    Invariant: node 0 is the root, parents come before their children. Rows are padded to the largest tree; padding has
+    token -1, parent 0 and depth 1.
 
     Attributes:
         tokens: (batch, nodes), drafted token of each node; -1 for the root.
         parents: (batch, nodes), index of the parent; -1 for the root.
         depths: (batch, nodes), edges to the root, so position = context + depth.
         sizes: (batch,), nodes of each row that are no padding, root included.
-        widths: nodes per sequence of every drafter forward that ran, in order; empty if none did. Of a stack: tokens
-            fed, those among them that are read again. Of a block drafter: of every layer asked for, all but the first
-            of which cost no forward.
-        levels: of a stack, which of its models ran each of these forwards, 0 being the one next to the target; else
-            empty.
-        is_sound: whether it was made by kernels that know no other tokens than the texts' own: nobody has to look.
+        widths: nodes per sequence of every drafter forward that ran, in order. Of a stack: tokens fed, also those read
+            again. Of a block drafter: of every layer, all but the first of which cost no forward.
+        levels: of a stack, which model ran each of these forwards, 0 being next to the target; else empty.
+        is_sound: whether kernels that know no tokens but the texts' own made it, so that no check is needed.
     """
 
     tokens: Ints
@@ -102,12 +94,10 @@ class DraftBatch:
 def draft_of_one_shape(
     tokens: Ints, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range, widths: tuple[int, ...]
 ) -> DraftBatch:
-    """Return the draft in which every sequence has the same tree.
+    """Return the draft in which every sequence has the same tree; `widths` are nodes of every drafter forward.
 
-    Args:
-        tokens: (batch, nodes), the root's column included; kept, not copied.
-        parents, depths: (nodes,), shared by all rows.
-        widths: nodes per sequence of every drafter forward.
+    `tokens` (batch, nodes), the root's column included, are not copied; `parents`, `depths` (nodes,) are shared by all
+    rows.
     """
     shape = _shape_of(len(tokens), parents, depths)
     return DraftBatch(tokens=tokens, parents=shape[0], depths=shape[1], sizes=shape[2], widths=widths)
@@ -120,12 +110,9 @@ def _shape_of(batch: int, parents: tuple[int, ...] | range, depths: tuple[int, .
 
 
 def chains_of(tokens: Ints, lengths: Ints, widths: tuple[int, ...]) -> DraftBatch:
-    """Return chains of different lengths as one batch of trees.
+    """Return chains of different `lengths` (batch,) as one batch of trees; `widths` are nodes of every drafter forward.
 
-    Args:
-        tokens: (batch, longest + 1), the root's column included; what lies behind a chain's end must be -1.
-        lengths: (batch,), drafted tokens of each.
-        widths: nodes per sequence of every drafter forward.
+    `tokens` (batch, longest + 1) include the root's column; what lies behind a chain's end must be -1.
     """
     places = np.arange(tokens.shape[1])
     is_real = places <= lengths[:, None]

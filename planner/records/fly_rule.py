@@ -1,4 +1,4 @@
-"""FLy's acceptance rule: a drafted token the target would not have said itself may stay where the target is unsure.
+"""FLy's acceptance rule: a drafted token that is not the target's may stay where the target is unsure.
 
 LOSSY: the text is no longer the target's own. Nothing here is used unless `allow_lossy` was given.
 
@@ -8,8 +8,8 @@ in its place, j = 0 .. n - 1. A mismatch stays where both hold:
     gate      H_j >= threshold
     window    m_i for all i in j + 1 .. j + following, and j + window <= n - 1
 
-Else the chain ends in front of it, with the target's draw. The window always asks the target's own matches, never what
-was let pass before.
+Else the chain ends in front of it, with the target's draw. The window always reads the target's own matches, never what
+passed before.
 
 Source: Li et al. 2025, FLy, arXiv:2511.22972; the published code (AMD-AGI/FLy) and vLLM's rejection method "fly" for
 where they differ.
@@ -33,13 +33,11 @@ class FlyRule:
 
     Attributes:
         threshold: least entropy of an open gate. 0 opens every gate; what no entropy reaches closes all.
-        window: drafted tokens a mismatch needs behind it.
-        entropy: "top-nats" is -sum p ln p over the `top` likeliest tokens, p of the whole distribution, in nats and at
-            most ln(top) for top >= 3; "normalised" is the whole entropy over ln(vocabulary), in [0, 1]. The published
-            code and vLLM take the first, the paper the second; a threshold of one means nothing to the other.
-        top: tokens of "top-nats".
-        counts_itself: whether the window counts the mismatch, as the published code does: then one token fewer has to
-            match behind it.
+        window: drafted tokens a mismatch needs behind it; `counts_itself` as in the published code: then one fewer has
+            to match.
+        entropy: "top-nats" (published code, vLLM) is -sum p ln p over the `top` likeliest tokens, p of the whole
+            distribution, in nats, at most ln(top) for top >= 3; "normalised" (paper) is the whole entropy over
+            ln(vocabulary), in [0, 1]. A threshold of one means nothing to the other.
     """
 
     threshold: float = 0.3
@@ -68,11 +66,9 @@ class FlyRule:
 
 
 def confirmed_mismatches(matches: Sequence[bool], rule: FlyRule) -> list[int]:
-    """Return the places of the mismatches whose window lets them pass, ascending.
+    """Return the places of the mismatches that the rule's window, without its gate, lets pass, ascending.
 
-    Args:
-        matches: (n,), whether each drafted token is the target's own draw.
-        rule: of acceptance; its gate is not asked.
+    `matches` (n,) say whether each drafted token is the target's own draw.
     """
     last = len(matches) - 1 - rule.window
     return [
@@ -88,18 +84,12 @@ def accepted_length(matches: Sequence[bool], passed: Collection[int]) -> int:
 
 
 def expected_accepted(length: int, match: float, is_open: float, rule: FlyRule) -> float:
-    """Return the mean number of drafted tokens that stay, were places independent.
+    """Return the mean number of drafted tokens that stay, were places independent; PlanError: an argument out of range.
 
-    E(0) = 0,  E(n) = a (1 + E(n - 1)) + [n > window] (1 - a) g a^f (1 + f + E(n - 1 - f)),  f = `rule.following`
+        E(0) = 0,  E(n) = a (1 + E(n - 1)) + [n > window] (1 - a) g a^f (1 + f + E(n - 1 - f)),  f = `rule.following`
 
-    Args:
-        length: drafted tokens, at least 0.
-        match: a, the chance that a drafted token is the target's own.
-        is_open: g, the chance that the gate is open at a mismatch.
-        rule: its window alone is read.
-
-    Raises:
-        PlanError: an argument is out of range.
+    `length` is n >= 0, `match` a, the chance that a drafted token is the target's own, `is_open` g, the chance that the
+    gate is open at a mismatch.
     """
     if length < 0 or not 0.0 <= match <= 1.0 or not 0.0 <= is_open <= 1.0:
         raise PlanError(f"need length >= 0 and chances in [0, 1], got {length}, {match} and {is_open}")

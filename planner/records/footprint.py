@@ -58,11 +58,7 @@ class Attention(Protocol):
 
 
 def footprint_of(architecture: Architecture, dtype: str) -> Footprint:
-    """Return what a model takes in a number format, as the lean forward keeps and runs it.
-
-    Raises:
-        ModelError: the format is unknown.
-    """
+    """Return what a model takes in a number format in the lean forward; ModelError where the format is unknown."""
     size = bytes_of(dtype)
     is_lean = architecture.family in LEAN_FAMILIES
     has_halves = is_lean and (dtype, architecture.stored_dtype) == ("float32", "bfloat16")
@@ -87,9 +83,8 @@ def footprint_of(architecture: Architecture, dtype: str) -> Footprint:
 def layer_numbers(attention: Attention, hidden: int, intermediate: int) -> int:
     """Return how many numbers are alive at once inside a layer of the Llama kind, per token fed.
 
-    They are most where the MLP's product has just been added: the layer's input, that normed, and its sum with
-    attention; query, key and value, what attention mixed, the angles; the MLP's two halves, their product, what became
-    of it, and the sum.
+    The peak is just after the MLP's product is added: the layer's input, that normed, and its sum with attention;
+    query, key and value, attention's output, the angles; the MLP's halves, their product, its output, and the sum.
     """
     return 5 * hidden + 2 * (attention.heads + attention.kv_heads + 1) * attention.head_dim + 3 * intermediate
 
@@ -106,7 +101,7 @@ def table_bytes(architecture: Architecture, dtype: str, head_dim: int) -> int:
 
 
 def _matrices(architecture: Architecture) -> list[tuple[int, int]]:
-    """Return the sizes (out, in) of a lean model's matrices, joined as they are kept."""
+    """Return the sizes (out, in) of a lean model's matrices, joined as in memory."""
     heads = architecture.head_dim * architecture.heads
     both = architecture.head_dim * 2 * architecture.kv_heads
     hidden, inner = architecture.hidden, architecture.intermediate

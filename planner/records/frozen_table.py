@@ -1,7 +1,7 @@
 """Cacheback's frozen table: the n-grams that followed each leader in a corpus, the most frequent first.
 
-It never changes, so that what is drafted from it and from a text's own table is a function of the text. A plan carries
-it whole: whoever decodes needs no file.
+It never changes, so a draft from it and from a text's own table is a function of the text. A plan carries all of it:
+decoding needs no file.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ class FrozenTable:
             raise PlanError(f"the frozen table of {self._shape} counts followers it has no room for; copy it again")
 
     def entries(self) -> Entries:
-        """Return what is packed.
-
-        Raises:
-            PlanError: it is damaged.
-        """
+        """Return what is packed; PlanError where it is damaged."""
         shapes = self._shapes
         size = self._numbers * NUMBER.itemsize
         try:
@@ -99,17 +95,10 @@ class FrozenTable:
 def frozen_table(
     corpus: Ints, *, leader_tokens: int, follower_tokens: int, leaders: int, followers: int
 ) -> FrozenTable:
-    """Return the most frequent leaders of a corpus, and what followed each most often.
+    """Return the most frequent leaders of a corpus, and what followed each most often; ties go to the lower tokens.
 
-    Of equally frequent n-grams the one with the lower tokens goes first.
-
-    Args:
-        corpus: (tokens,), one text behind the other.
-        leader_tokens, follower_tokens: of each.
-        leaders, followers: most leaders, and most followers of one.
-
-    Raises:
-        PlanError: a size below 1, or a corpus shorter than one n-gram.
+    `corpus` (tokens,) is one text behind the other; `leaders` and `followers` (of one) are most numbers. PlanError: a
+    size below 1, or a corpus shorter than one n-gram.
     """
     width = leader_tokens + follower_tokens
     if min(leader_tokens, follower_tokens, leaders, followers) < 1 or len(corpus) < width:
@@ -150,7 +139,7 @@ def _most_frequent(rows: Ints, most: int) -> Ints:
 
 
 def _counted(rows: Ints) -> tuple[Ints, Ints]:
-    """Return different rows in the order of their tokens, and how often each stands."""
+    """Return different rows in the order of their tokens, and how often each occurs."""
     order = np.lexsort(rows.T[::-1])
     ordered = rows[order]
     is_new = np.ones(len(rows), dtype=np.bool_)
@@ -160,7 +149,7 @@ def _counted(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _places_of(rows: Ints, kept: Ints) -> Ints:
-    """Return where each row stands among the kept, -1 where it does not."""
+    """Return each row's place among the kept, -1 where it is missing."""
     if rows.shape[1] == 1:
         found = np.full(max(int(rows.max()), int(kept.max())) + 1, -1, dtype=np.int64)
         found[kept[:, 0]] = np.arange(len(kept))

@@ -1,8 +1,7 @@
-"""Parts of an image in a text of tokens: ids beyond every vocabulary.
+"""Parts of an image in a text of tokens: ids from `IMAGE_IDS` on, beyond every vocabulary.
 
-A model that sees turns an image into vectors that stand in the text where tokens do. In a text of ids each of them has
-an id of `IMAGE_IDS` or more. So texts with images are plain sequences of numbers, and whoever reads them for what was
-said, and not for what was seen, leaves those ids out.
+A model that sees turns an image into vectors in place of tokens; each has such an id. So texts with images are plain
+sequences of numbers, and readers of what was said, not seen, leave those ids out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""PAD's acceptance rule: a drafted token the target would not have said may stay where it does not decide the answer.
+"""PAD's acceptance rule: a drafted token that is not the target's may stay where it does not decide the answer.
 
 LOSSY: the text is no longer the target's own. Nothing here is used unless `allow_lossy` was given.
 
-A token is a *pivot* where having it instead of the target's own makes the task's answer worse. A classifier says how
-likely that is. Let m_j say whether drafted token j is the target's own draw there, p_j be the target's probability of
-it, and s_j the classifier's chance that it is a pivot, j = 0 .. n - 1. A mismatch stays where both hold:
+A token is a *pivot* where having it instead of the target's own makes the task's answer worse; a classifier gives the
+chance. Let m_j say whether drafted token j is the target's own draw there, p_j be the target's probability of it, and
+s_j the chance that it is a pivot, j = 0 .. n - 1. A mismatch stays where both hold:
 
     floor        p_j >= floor
     threshold    s_j < threshold
@@ -25,12 +25,12 @@ FLOOR = 1e-4  # the published least probability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadRule:
-    """When a mismatch stays.
+    """When a mismatch stays; both numbers lie in [0, 1].
 
     Attributes:
-        threshold: pivot chance from which on a token is a pivot, in [0, 1]. At 0 every token is, so that nothing stays
-            but what the target says: strict verification. Published are 0.3, 0.5 and 0.7.
-        floor: least probability by the target of a token that may stay, in [0, 1]. At 1 none has it.
+        threshold: pivot chance from which on a token is a pivot. At 0 every token is: strict verification. Published
+            are 0.3, 0.5 and 0.7.
+        floor: least probability by the target of a token that may stay. At 1 none has it.
     """
 
     threshold: float = 0.5
@@ -47,19 +47,12 @@ class PadRule:
 
 
 def expected_accepted(length: int, match: float, passes: float) -> float:
-    """Return the mean number of drafted tokens that stay, were places independent.
+    """Return the mean number of drafted tokens that stay, were places independent; PlanError: an argument out of range.
 
-    a' = a + (1 - a) g,  E(n) = a' + a'^2 + ... + a'^n
+        a' = a + (1 - a) g,  E(n) = a' + a'^2 + ... + a'^n
 
-    Args:
-        length: n, drafted tokens, at least 0.
-        match: a, the chance that a drafted token is the target's own.
-        passes: g, the chance that the rule lets a mismatch be.
-
-    Raises:
-        PlanError: an argument is out of range.
-
-    Source: the sum of Leviathan et al. 2023, arXiv:2211.17192, with the raised acceptance.
+    `length` is n >= 0, `match` a, the chance that a drafted token is the target's own, `passes` g, the chance that the
+    rule accepts a mismatch. Source: the sum of Leviathan et al. 2023, arXiv:2211.17192, with the raised acceptance.
     """
     if length < 0 or not 0.0 <= match <= 1.0 or not 0.0 <= passes <= 1.0:
         raise PlanError(f"need length >= 0 and chances in [0, 1], got {length}, {match} and {passes}")

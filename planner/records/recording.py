@@ -1,7 +1,7 @@
 """A recorded drafter: the same answers the model gave, looked up instead of computed.
 
-Positions of all texts are numbered through. Position t of text p is row starts[p] + t; one row
-more per text, its end, stands for "finished".
+Positions of all texts are numbered through. Position t of text p is row starts[p] + t; one row more per text, its end,
+stands for "finished".
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """Where the positions of several texts lie.
+    """Where the positions of several texts lie; `starts`, `ends` are (texts,), the others (rows,).
 
     Attributes:
-        starts: (texts,), row of each text's first position.
-        ends: (texts,), row that stands for "finished".
-        text_of: (rows,), the text each row belongs to.
-        contexts: (rows,), tokens in the target's cache before a round there: len(prompt) + t.
-        left: (rows,), tokens still to come; 0 at the end.
+        starts: row of each text's first position.
+        ends: row that stands for "finished".
+        text_of: the text each row belongs to.
+        contexts: tokens in the target's cache before a round there: len(prompt) + t.
+        left: tokens still to come; 0 at the end.
     """
 
     starts: Ints
@@ -83,8 +83,6 @@ class Recording:
     """All expansions of a trace, numbered through; the last one, `missing`, stands for "not recorded".
 
     Attributes:
-        texts: what was decoded.
-        rows: the numbering of its positions.
         next_rank: (rows,), the drafter's rank of the token that follows; MISS if beyond or at an end.
         roots: (rows,), expansion of the committed text.
         bounds: (rows + 1,), a position's own expansions are bounds[row]:bounds[row + 1]; an end has none.
@@ -95,7 +93,7 @@ class Recording:
         hit_rank: (expansions,), which child is the target's token on the target's own path, or MISS.
         is_prefix_exact: next_rank alone replays chains and static trees.
         is_ordered: no recorded child scores above its parent, and each is possible: the kernels rely on it.
-        survived: what `survivals` returned last, by curves.
+        survived: cache of `survivals`, by curves.
     """
 
     texts: tuple[Text, ...]
@@ -133,12 +131,10 @@ class Recording:
         return Expansions(self.bounds, self.child, self.scores, self.scores.view(np.int32), self.hit_rank)
 
     def survivals(self, curves: tuple[SurvivalCurve, ...] = ()) -> Floats:
-        """Return (expansions, children): the probability that each child is on the target's own path; kept for later.
+        """Return (expansions, children), cached: the probability that each child is on the target's own path.
 
-        These are the very numbers that `cast.survivals` gives each candidate of a growing tree.
-
-        Args:
-            curves: by depth, the last one for all deeper; without any it is the drafter's own path probability.
+        Exactly the numbers that `cast.survivals` gives each candidate of a growing tree. `curves` are by depth, the
+        last one for all deeper; without any it is the drafter's own path probability.
         """
         if curves not in self.survived:
             if len(self.survived) == MOST_SURVIVED:
@@ -155,11 +151,7 @@ class Recording:
         return found
 
     def require_children(self, children: int) -> None:
-        """Refuse a policy that takes more children of a node than were recorded.
-
-        Raises:
-            PlanError: it does.
-        """
+        """Raise PlanError for a policy that takes more children of a node than were recorded."""
         if children > self.children:
             raise PlanError(
                 f"the trace records {self.children} children per node and the policy takes {children}; "
@@ -169,12 +161,9 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recorded:
-    """What a strategy replays from.
+    """What a strategy replays from: texts, the numbering of their positions, and a drafter's recording over them.
 
-    Attributes:
-        texts: what was decoded.
-        rows: the numbering of their positions.
-        recording: of the drafter, laid out over the same texts; None where no model drafts.
+    `recording` is None where no model drafts.
     """
 
     texts: tuple[Text, ...]
@@ -188,11 +177,7 @@ class Recorded:
 
     @property
     def drafted(self) -> Recording:
-        """The drafter's recording.
-
-        Raises:
-            PlanError: no model drafts.
-        """
+        """The drafter's recording; PlanError where no model drafts."""
         if self.recording is None:
             raise PlanError("a model's strategy is replayed without its drafter; pass the drafter's recording")
         return self.recording
@@ -201,8 +186,7 @@ class Recorded:
 def path_ranks(recording: Recording, depths: int) -> Ints:
     """Return (rows, depths): which child of its tree the target's own path takes at depth 1, 2, ... from each row on.
 
-    MISS where it is none of the recorded children, UNKNOWN behind that, behind an expansion that was not recorded, and
-    behind the end of the text.
+    MISS where no recorded child is on it; UNKNOWN behind that, a missing expansion, or the text's end.
     """
     found = np.full((len(recording.rows.left), depths), UNKNOWN)
     nodes, rows = recording.roots, np.arange(len(found))
@@ -289,13 +273,12 @@ def _enter_children(child: NDArray[np.int32], prompt: PromptTrace, first: int) -
 class RecordedScorer:
     """The replay's LayerScorer: many positions at once, one row each.
 
-    As `tokens` it answers 1 for the child the target takes on its own path and 0 for every other,
-    so the accepted nodes of a tree are the sum over its real nodes. Children of an expansion that
-    was not recorded have log-probability -inf and are no hits.
+    Its `tokens` are 1 for the child the target takes on its own path and 0 for others, so a tree's accepted nodes are
+    the sum over its real nodes. Children of an expansion that was not recorded have log-probability -inf and are no
+    hits.
 
-    Attributes:
-        absent: (batch, width), which nodes of the layer just asked for were not recorded.
-        censored: (batch,), rows in which any node asked for so far was not recorded.
+    `absent` (batch, width): nodes of the layer just expanded that were not recorded; `censored` (batch,): rows with any
+    so far.
     """
 
     def __init__(self, recording: Recording, rows: Ints) -> None:

@@ -19,8 +19,8 @@ class PositionResults:
         accepted: (rows,), nodes of the verified tree on the target's own path.
         sizes: (rows,), nodes of the verified tree, root included.
         censored: (rows,), the trace lacks an expansion that could change the result.
-        widths: (rows, forwards), nodes of every drafter forward, 0 = did not run; (1, forwards) where it is the same
-            at all positions.
+        widths: (rows, forwards), nodes of every drafter forward, 0 = did not run; (1, forwards) if equal at all
+            positions.
     """
 
     accepted: Ints

@@ -14,8 +14,7 @@ class ShapeFacts:
     Attributes:
         verified: nodes per sequence that the target verifies there.
         reached: share of rounds in which the target takes one of them, never more than at the depth above.
-        taken: for a tree that is the same in every round, the share of rounds in which each node is taken, by its
-            index in the tree, the root's 1.0 first; empty for trees that differ from round to round.
+        taken: share of rounds in which each node of a fixed tree is taken, by index, the root's 1.0 first; else empty.
     """
 
     verified: tuple[float, ...]

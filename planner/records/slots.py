@@ -11,9 +11,9 @@ Item = TypeVar("Item")
 class Slots(Generic[Item]):
     """A running batch, of a decoder or of a replay, and where caches hold it.
 
-    A round wants the i-th sequence in slot i. Where one leaves, the last of the batch takes its place, and would have
-    to move: keys and values, of drafters too. It does so only when the next round begins; where another sequence has
-    joined by then, that one takes the free slot and nothing moves.
+    A round wants the i-th sequence in slot i. Where one leaves, the last of the batch would have to move into its
+    place, with keys and values, of drafters too. It moves only when the next round begins: a sequence that joins before
+    takes the free slot, and nothing moves.
 
     Invariant: sequence i lies in slot i, or in one that is no smaller than the batch.
     """
@@ -56,7 +56,7 @@ class Slots(Generic[Item]):
     def settle(self) -> Iterator[tuple[int, int, Item]]:
         """Yield source, target and sequence of every move that is due.
 
-        Each is done when the next one is asked for; one that was broken off before is due again.
+        Each counts as done when the next is taken; one that was broken off is due again.
         """
         for place, home in enumerate(self._homes):
             if home != place:

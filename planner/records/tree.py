@@ -11,12 +11,9 @@ from ...errors import PlanError
 class TokenTree:
     """A rooted tree whose nodes say which of their parent's likely next tokens they are.
 
-    Invariant: node 0 is the root (the last committed token), parents stand before their
-    children, and siblings are different children, so no token is drafted twice.
-
-    Attributes:
-        parents: index of each node's parent; -1 for the root.
-        ranks: which child of its parent each node is, 0 = the drafter's most likely; 0 for the root.
+    Invariant: node 0 is the root (the last committed token), parents come before their children, and siblings are
+    different children, so no token is drafted twice. `parents` are indices, -1 for the root; `ranks` say which child of
+    its parent each node is, 0 = the drafter's most likely, and for the root.
     """
 
     parents: tuple[int, ...]

@@ -26,12 +26,12 @@ class Candidate:
     Attributes:
         drafter: name of what drafts, None for plain decoding.
         tokens: (texts,), tokens each recorded text emitted in the rounds counted.
-        ms: (texts,), time spent on each; the slots of a round share its time equally. What drafters take to read
-            prompts is part of it where answers are of known length: `reading_ms` for every token.
+        ms: (texts,), time spent on each; the slots of a round share it equally. It includes `reading_ms` for every
+            token, the drafters' reading of prompts, where answers are of known length.
         tokens_per_round: per sequence.
         censored_share: share of the visited positions whose result the trace leaves open.
         run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
-        quality: of a lossy policy, what it was measured to cost; None for all that are lossless.
+        quality: measured cost of a lossy policy; None for lossless ones.
     """
 
     policy: TreePolicy
@@ -73,15 +73,14 @@ class Candidate:
 def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> RoundTimes:
     """Return what each round of a replay costs; `drafter` is one model, LOOKUP, or None.
 
-    Raises:
-        PlanError: a forward is larger than what was measured, or the kind has no host time.
+    PlanError: a forward is larger than measured, or the kind has no host time.
     """
     model = model_of(drafter)
     return costs.times(_as_run(policy, model, replay, costs), costs.kind_of(policy, model), model)
 
 
 def _as_run(policy: TreePolicy, model: str | None, replay: Replay, costs: CellCosts) -> Replay:
-    """Return rounds with the forwards that the device runs: a GPU's hang on no score that the host would wait for."""
+    """Return rounds with the forwards that the device runs: a GPU's depend on no score, as the host would wait."""
     if costs.device_kind == "cpu":
         return replay
     is_captured = costs.captures(model)

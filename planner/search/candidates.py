@@ -12,24 +12,14 @@ GRIDS = sorted((one for one in REGISTRY.values() if one.grid_place is not None),
 
 
 def textual(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-    """Yield plain decoding, then all that drafts from the text: what needs no model.
-
-    Args:
-        recorded: the texts alone.
-        limits: of the grids.
-    """
+    """Yield plain decoding, then all that drafts from the text and needs no model."""
     for strategy in GRIDS:
         if not strategy.is_recorded:
             yield from strategy.grid(recorded, limits)
 
 
 def drafted(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-    """Yield what one drafter drafts, cheap ones first.
-
-    Args:
-        recorded: the texts and the drafter's recording.
-        limits: of the grids.
-    """
+    """Yield what one drafter, which `recorded` holds, drafts within the limits of the grids; cheap ones first."""
     for strategy in GRIDS:
         if strategy.is_recorded:
             yield from strategy.grid(recorded, limits)

@@ -27,14 +27,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ballot:
-    """The candidates of one cell that may be chosen.
+    """The candidates of one cell that may be chosen: all that were priced, and places among them.
 
     Attributes:
-        candidates: all that were priced.
-        plain: place of plain decoding.
-        able: places of those that may be chosen, plain decoding always among them.
-        near: places of those as good as the best, the one the cell takes by itself first.
-        cross_fitted: tokens per second of choices on texts that did not make them, NaN where that cannot be told.
+        plain: plain decoding.
+        able: those that may be chosen, plain decoding always among them.
+        near: those as good as the best; first the one that the cell takes by itself.
+        cross_fitted: tokens per second of choices on texts that did not make them; NaN where unknown.
     """
 
     candidates: list[Candidate]
@@ -54,12 +53,9 @@ class Ballot:
 def ballot_of(contest: Contest, weights: Floats) -> Ballot:
     """Return which candidates of a cell are as good as its best; plain decoding must be among the priced.
 
-    The best is the fastest that keeps the bound, its optimism taken off, or, where none does, of those with the least
-    latency. Where a promise freed of its optimism is no faster than plain decoding, plain decoding alone is left.
-
-    Args:
-        contest: of the cell.
-        weights: (resamples, texts), how often each text is drawn.
+    The best is the fastest that keeps the bound with its optimism taken off; where none does, the fastest of those with
+    the least latency. Where that promise is no faster than plain decoding, plain decoding alone is left. `weights`
+    (resamples, texts): how often each text is drawn.
     """
     able = _able(contest)
     found = first = _ballot_among(contest, able, weights)
@@ -74,7 +70,6 @@ def ballot_of(contest: Contest, weights: Floats) -> Ballot:
 
 
 def _ballot_among(contest: Contest, able: Ints, weights: Floats) -> Ballot:
-    """Return which of some candidates are as good as the best of them."""
     candidates = contest.priced
     plain = next(place for place, one in enumerate(candidates) if isinstance(one.policy, PlainPolicy))
     field = Field.of([candidates[place] for place in able], weights)
@@ -95,7 +90,7 @@ def _ballot_among(contest: Contest, able: Ints, weights: Floats) -> Ballot:
 
 
 def _without_needless_loss(candidates: Sequence[Candidate], near: Sequence[int]) -> tuple[int, ...]:
-    """Return the places, those of lossy ways left out where a lossless one ties: no neighbour may ask for the loss."""
+    """Return the places without lossy ways where a lossless one ties: no neighbour may bring the loss in."""
     lossless = tuple(place for place in near if not candidates[place].policy.is_lossy)
     return lossless or tuple(near)
 
@@ -104,10 +99,8 @@ def _without_needless_loss(candidates: Sequence[Candidate], near: Sequence[int])
 class Field:
     """Candidates of which one is to be chosen.
 
-    Attributes:
-        tokens, ms: (candidates, texts).
-        simplicity: (candidates,), rank of each, the simplest first; equal for equally simple ones.
-        weights: (resamples, texts).
+    `tokens`, `ms` (candidates, texts) and `weights` (resamples, texts). `simplicity` (candidates,) is a rank, the
+    simplest first; equally simple ones share it.
     """
 
     tokens: Floats
@@ -122,15 +115,11 @@ class Field:
         return Field(tokens=tokens, ms=ms, simplicity=ranks_of_simplicity(candidates), weights=weights)
 
     def near(self, may: Ints | None = None, texts: Bools | None = None) -> list[int]:
-        """Return the places whose distance to the fastest is noise, the simplest first.
+        """Return the places whose distance to the fastest is noise, the simplest first, then the faster.
 
         Noise is the standard error of the paired difference over resampled texts, but at least TIE and at most
-        TIE_MOST: with few texts it would else let a plainly slower policy pass for as good.
-        Of equally simple ones the faster on those texts comes first.
-
-        Args:
-            may: places to choose among; all where None.
-            texts: (texts,), to choose by; all where None.
+        TIE_MOST: with few texts a plainly slower policy would else pass. `may` limits the places, `texts` (texts,) the
+        texts; None is all.
         """
         rows = np.arange(len(self.tokens)) if may is None else may
         used = np.ones(self.tokens.shape[1], dtype=np.bool_) if texts is None else texts
@@ -169,7 +158,7 @@ def latency_ms(contest: Contest, place: int, flattery: float) -> float | None:
 
 
 def _able(contest: Contest) -> Ints:
-    """Return the places that may be chosen: those that keep the bound, where none does those that miss it least."""
+    """Return the places that keep the bound; where none does, those that miss it least."""
     keeping = np.array([place for place in range(len(contest.priced)) if contest.keeps_bound(place)], dtype=np.int64)
     if len(keeping):
         return keeping
@@ -178,7 +167,7 @@ def _able(contest: Contest) -> Ints:
 
 
 def _complexity(candidate: Candidate) -> tuple[int, ...]:
-    """Return what makes a candidate less simple: loss, models, nodes, how its tree comes about."""
+    """Return what makes a candidate less simple: loss, models, nodes, complexity of the policy."""
     policy, drafts = candidate.policy, drafting(candidate.policy)
     models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
     if isinstance(drafts, StackPolicy):

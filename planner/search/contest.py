@@ -36,16 +36,15 @@ class Contest:
     """The candidates of one cell.
 
     Attributes:
-        needs_bytes: the memory of a policy; `unknown_bytes` while a contest is on its way between processes.
+        needs_bytes: the memory of a policy; `unknown_bytes` while a contest moves between processes.
         most_bytes: of memory; None is no limit.
-        reading: what reading prompts costs here.
-        bound: of the latency; a candidate that breaks it is priced, but nothing is measured against it.
-        priced: candidates, in the order they came; each policy with a drafter once, but for lossy ones.
-        searched_on: of each, the half of the folds its knobs were searched on, or EVERYWHERE; that, too, where both
-            halves or the grid came to it.
-        latencies_ms: of each where there is a bound: what the bound is about.
+        bound: of the latency; a candidate that breaks it is priced, but no other is measured against it.
+        priced: in order of entry; each policy with a drafter once, but for lossy ones.
+        searched_on: of each, the half of the folds its knobs were searched on; EVERYWHERE where it is from a grid or
+            both halves led to it.
+        latencies_ms: of each where there is a bound, by its metric.
         pruned: how many were not replayed because they cannot win.
-        untried: how many might win, but were not replayed because others are expected to be faster.
+        untried: how many might win, but others were expected to be faster, so they were not replayed.
         clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
     """
 
@@ -91,7 +90,7 @@ class Contest:
     def lacks_times(self, policy: TreePolicy, drafter: str | None) -> bool:
         """Return whether a policy is refused without a replay.
 
-        Nobody timed the host in rounds of its kind, or verifying its trees, or its drafter does not run in this cell.
+        Its kind has no host time, its trees no verify time, or its drafter does not run in this cell.
         """
         model = model_of(drafter)
         try:
@@ -107,11 +106,8 @@ class Contest:
     def can_matter(self, policy: TreePolicy, drafter: str | None, bound: Bound) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
-        One whose results are not all recorded has no bound on its speed; it is for `enter` to refuse.
-
-        Args:
-            policy, drafter: what is to be priced; nothing that it needs `lacks_times`.
-            bound: the policy's.
+        One with results that were not recorded has no bound on its speed; `enter` refuses it. `lacks_times` must be
+        False.
         """
         if bound.censored_share > MOST_CENSORED:
             return True
@@ -131,13 +127,10 @@ class Contest:
         times: RoundTimes | None = None,
         quality: Quality | None = None,
     ) -> Candidate | None:
-        """Price a replay, or note why it cannot be and return None; what was priced before is returned as it is.
+        """Price a replay and return the candidate, an earlier one if there is; else note why not and return None.
 
-        Args:
-            policy, drafter, replay: what is priced.
-            searched_on: half of the folds its knobs were searched on.
-            times: of the rounds, where they are known: where several models draft.
-            quality: what a lossy policy was measured to cost; it is refused without.
+        `searched_on` is the half of the folds its knobs were searched on. `times` of the rounds are given where several
+        models draft, the measured `quality` of a lossy policy always, else it is refused.
         """
         before = self.place_of(policy, drafter)
         if before is not None:
@@ -185,11 +178,7 @@ class Contest:
     def fastest_by_half(self, kind: str, drafter: str | None = None) -> dict[TreePolicy, int]:
         """Return the fastest policy of a kind on each half of the texts, and that half; EVERYWHERE if it is one policy.
 
-        None that was searched on the other half, and none of a half without texts.
-
-        Args:
-            kind: of the policies.
-            drafter: who drafts; any where None.
+        Policies searched on the other half, and halves without texts, are left out. `drafter` None is any.
         """
         found: dict[TreePolicy, int] = {}
         for half in range(HALVES):
@@ -261,17 +250,10 @@ def contest_of(
     new_tokens: int | None = None,
     cached_share: float = 0.0,
 ) -> Contest:
-    """Return the contest of a cell before anything has entered; it knows nothing of memory.
+    """Return the contest of a cell before anything has entered; memory is not set.
 
-    Args:
-        inputs: what was measured and recorded.
-        cell: of the plan.
-        bound: of the latency.
-        new_tokens: of an answer, where whole requests are priced; None for decoding alone.
-        cached_share: of a prompt, not read anew.
-
-    Raises:
-        MeasurementError: the batch was not measured.
+    With `new_tokens` of an answer whole requests are priced, with None decoding alone. `cached_share` of a prompt is
+    not read again. MeasurementError: the batch was not measured.
     """
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
     return Contest(

@@ -1,4 +1,4 @@
-"""How sure a tokens-per-second estimate is, from the spread over recorded texts.
+"""How sure a tokens-per-second estimate is, from the spread over the recorded texts.
 
     rate = sum over texts of tokens / sum over texts of ms
 
@@ -34,9 +34,7 @@ def resampled_rates(candidates: Sequence[Candidate], weights: Floats) -> Floats:
 def resampled(tokens: Floats, ms: Floats, weights: Floats) -> Floats:
     """Return (candidates, resamples): tokens per millisecond.
 
-    Args:
-        tokens, ms: (candidates, texts).
-        weights: (resamples, texts).
+    `tokens`, `ms` are (candidates, texts), `weights` (resamples, texts).
     """
     drawn_ms: Floats = ms @ weights.T
     return tokens @ weights.T / np.maximum(drawn_ms, TINY)
@@ -58,9 +56,9 @@ def relative_error(rates: Floats, texts: int) -> float:
 
 
 def of_few(error: float, texts: int) -> float:
-    """Return the standard error whose 90 % interval by a normal distribution is Student's of so many texts.
+    """Return the standard error whose normal 90 % interval equals Student's for so many texts.
 
-    The spread of few texts is itself known from few: of 2 the interval is nearly four times as wide, of 24 by 4 %.
+    The spread of few texts is uncertain too: the interval of 2 is nearly four times as wide, of 24 by 4 %.
     """
     from scipy.special import ndtri, stdtrit
 

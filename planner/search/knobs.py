@@ -1,7 +1,7 @@
-"""Knobs of strategies, searched by Optuna on replayed speed; the study is opened by the floor above.
+"""Knobs of strategies, searched by Optuna on replayed speed; the floor above opens the study.
 
-A study holds numbers alone, so one that was stored goes on where it stopped: what its finished trials found is
-replayed, to be candidates again, and no trial is spent on it.
+A study holds numbers alone. A stored one resumes: finished trials are replayed to be candidates again, and cost no
+trial.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ Trial = Callable[[Knobs], float]  # knobs -> tokens per second on the texts sear
 
 
 def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Knobs], trials: int, run: Trial) -> None:
-    """Let a study reach so many trials.
+    """Run trials in a maximising study until it has `trials`, those of earlier runs included.
 
-    Args:
-        study: maximises; may hold trials of an earlier run.
-        space: of the knobs.
-        starts: tried first by a fresh study; values outside the space are moved to its edge.
-        trials: in all, those of earlier runs included.
-        run: prices a policy with such knobs and keeps it as a candidate.
+    A fresh study tries `starts` first; values outside `space` move to its edge. `run` prices a policy with such knobs
+    and enters it as a candidate.
     """
     from optuna.trial import TrialState
 

@@ -1,8 +1,7 @@
-"""Lossy ways of decoding as candidates of a cell: only those that were run, and lost no more than is allowed.
+"""Lossy ways of decoding as candidates of a cell: only those that ran, and lost no more than is allowed.
 
-Nothing is entered unless `allow_lossy` was asked for. A run's rounds are the decoder's own, so pricing them is exact;
-of a stack every forward is priced by the model that ran it. The rule's own time, the entropy of a few rows of logits or
-a classifier's look at them, is not priced apart.
+Nothing enters without `allow_lossy`. A run's rounds are the decoder's own, so prices are exact. The rule's time, the
+entropy of a few rows of logits or a classifier's look at them, is not priced apart.
 """
 
 from __future__ import annotations
@@ -26,15 +25,9 @@ from .stack_search import stack_times
 
 
 def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: int | None = None) -> PlanInputs:
-    """Return the inputs with lossy runs beside them.
+    """Return the inputs with lossy runs of the same setup; `new_tokens` of an answer where requests are planned.
 
-    Args:
-        inputs: as they were recorded.
-        runs: of the same setup.
-        new_tokens: of an answer, where whole requests are planned for.
-
-    Raises:
-        PlanError: there are none, or one is of other models, another number format, other prompts or shorter answers.
+    PlanError: no runs, or one of other models, another number format, other prompts or shorter answers.
     """
     if not runs:
         raise PlanError("lossy decoding was allowed, and no lossy run was given; make some with: spectune lossy")
@@ -47,13 +40,9 @@ def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: in
 def search_lossy(
     contest: Contest, inputs: PlanInputs, options: SearchOptions, layers: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Enter the lossy runs of a cell's batch size, and return what a reader of the plan must know of them.
+    """Enter the lossy runs of a cell's batch size, and return notes on them for readers of the plan.
 
-    Args:
-        contest: of the cell.
-        inputs: whose runs compete.
-        options: of the search.
-        layers: of block drafters, most tokens of a chain.
+    `layers` of block drafters are the most tokens of a chain.
     """
     if not options.allow_lossy:
         return ()
@@ -66,8 +55,7 @@ def search_lossy(
 def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
     """Return what every round of a run costs in a cell.
 
-    Raises:
-        PlanError: a forward is larger than what was measured, or the kind has no host time.
+    PlanError: a forward is larger than measured, or the kind has no host time.
     """
     draft = run.policy.draft
     if not isinstance(draft, StackPolicy):

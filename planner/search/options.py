@@ -22,14 +22,14 @@ class SearchOptions:
 
     Attributes:
         seed: of the resampling of texts and of Optuna's samplers.
-        trials: Optuna trials per cell and searched policy kind; 0 leaves it at grids and fixed points.
+        trials: per cell and searched policy kind; 0 leaves it at grids and fixed points.
         bound: latency to keep where possible.
-        new_tokens: of an answer, so that what drafters take to read prompts counts; None chooses by decoding alone.
-        cached_share: of a prompt, not read anew where whole requests are planned for, since an earlier text began so.
-        max_memory_bytes: weights and key-value caches of a cell may take at most this.
+        new_tokens: of an answer, so that drafters' reading of prompts counts; None chooses by decoding alone.
+        cached_share: of a prompt, not read again where requests are planned.
+        max_memory_bytes: most that weights and key-value caches of a cell take.
         allow_lossy: whether ways may compete whose output is not the target's own.
-        max_quality_loss: most that such a way may lose, at the upper end of the interval of its measured loss, in
-            units of its measure; None is no limit.
+        max_quality_loss: most loss of such a way, in units of its measure, at the upper end of its interval; None is no
+            limit.
         tables: frozen ones that Cacheback may draft from beside the texts' own.
     """
 

@@ -28,14 +28,8 @@ def provenance_of(
 ) -> Provenance:
     """Return where the chosen cells of a plan come from.
 
-    Args:
-        inputs: as they were recorded.
-        outcomes: what the cells found.
-        chosen: what the schedule takes of that.
-        options: of the search.
-        notes: on what was chosen.
-        created: UTC time, ISO 8601.
-        spectune: version that solved.
+    `outcomes` are all that the cells found, `chosen` what the schedule takes, `notes` on that choice. `created` is UTC,
+    ISO 8601; `spectune` the version that solved.
     """
     surfaces = [inputs.verify, *(surface for drafter in inputs.drafters for surface in drafter.surfaces)]
     return Provenance(
@@ -70,7 +64,7 @@ def _notes(surfaces: list[LatencySurface]) -> tuple[str, ...]:
 
 
 def _notes_of_answers(inputs: PlanInputs, new_tokens: int) -> tuple[str, ...]:
-    """Return whose reading of prompts was not timed, so that nothing of it counts, and how long texts really are."""
+    """Return which readings of prompts were not timed, so that they do not count, and how long texts really are."""
     untimed = [drafter.name for drafter in inputs.drafters if drafter.model.key not in inputs.readings]
     longest = max(len(text.continuation) for text in inputs.texts)
     notes = []
@@ -87,7 +81,7 @@ def _notes_of_answers(inputs: PlanInputs, new_tokens: int) -> tuple[str, ...]:
 
 
 def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tuple[str, ...]:
-    """Return, by batch, where all forwards of the target failed, so that a plan of those places has no cell there."""
+    """Return, by batch, where all forwards of the target failed, so that the plan has no cell there."""
     notes = []
     for batch in sorted({cell.batch for cell in verify.measurements}):
         failed = {at: why for at, why in verify.all_failed(batch).items() if (batch, at) not in places}
@@ -98,7 +92,7 @@ def _notes_of_failures(verify: LatencySurface, places: Collection[Place]) -> tup
 
 
 def _note_of_memory(cells: Sequence[PlanCell], inputs: PlanInputs, options: SearchOptions) -> tuple[str, ...]:
-    """Return a note where a decoder that comes to every cell needs more than each of them may."""
+    """Return a note where a decoder of all cells needs more memory than each cell may."""
     most = options.max_memory_bytes
     needed = None if most is None or len(cells) == 1 else plan_bytes(cells, inputs)
     if most is None or needed is None or needed <= most:

@@ -21,11 +21,7 @@ from .sensitivity import outlook_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a cell's plan tells besides its choice.
-
-    Attributes:
-        layers: of block drafters, most tokens of a chain.
-    """
+    """What a cell's plan says besides its choice; `layers` of block drafters are the most tokens of a chain."""
 
     published: tuple[PublishedPrice, ...] = ()
     stack: StackForecast | None = None
@@ -34,11 +30,7 @@ class Beside:
 
 
 def planned_cell(contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: Beside) -> PlanCell:
-    """Return the cell's plan: the first of the ballot's near candidates.
-
-    Args:
-        weights: (resamples, texts).
-    """
+    """Return the cell's plan: the first of the ballot's near candidates; `weights` are (resamples, texts)."""
     cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[0]]
     plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]
     flattery = 0.0 if chosen is plain else ballot.flattery
@@ -73,7 +65,7 @@ def planned_cell(contest: Contest, ballot: Ballot, weights: Floats, errors: Surf
 
 
 def _reading(costs: ReadingCosts, chosen: Candidate, promised: Prediction, plain: Candidate) -> PromptReading | None:
-    """Return what reading prompts adds to a choice's requests; None where it is not known of all who draft."""
+    """Return what reading prompts adds to requests; None where it is not known of all who draft."""
     drafter_ms = costs.drafter_ms(chosen.policy, chosen.drafter)
     if drafter_ms is None or (costs.target_ms is None and not costs.drafts_ms):
         return None
@@ -90,14 +82,14 @@ def _reading(costs: ReadingCosts, chosen: Candidate, promised: Prediction, plain
 
 
 def _run_ms(costs: CellCosts, chosen: Candidate) -> tuple[float, ...]:
-    """Return what the forwards of a candidate's verification take at the cell's context; a root alone is read whole."""
+    """Return milliseconds of the verify forwards at the cell's context; a root alone is read whole."""
     context, count = costs.cell.context, len(chosen.run_tokens)
     own = costs.verifying(chosen.policy.kind, chosen.drafter).table.row(context)[2:count]
     return (*costs.verify.row(context)[:2].tolist(), *own.tolist())
 
 
 def _lead(chosen: Candidate, able: Sequence[Candidate], others: Sequence[Alternative], weights: Floats) -> Lead | None:
-    """Return how far the choice is ahead of the runner-up on the recorded texts."""
+    """Return the choice's lead over the runner-up on the recorded texts."""
     if not others:
         return None
     rival = next(one for one in able if (one.policy, one.drafter) == (others[0].policy, others[0].drafter))

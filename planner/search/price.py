@@ -34,11 +34,8 @@ ELSE_KINDS = [kind for kind, one in REGISTRY.items() if one.in_hybrids and one.s
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
     """Return one policy's speed in a cell, whether or not it would be chosen.
 
-    Args:
-        drafter: which one drafts; of no matter for plain decoding and what drafts from the text.
-
-    Raises:
-        PlanError: no such drafter, a forward larger than measured, or too few recorded expansions.
+    `drafter` is ignored for plain decoding and drafts from the text. PlanError: no such drafter, a forward larger than
+    measured, or too few recorded expansions.
     """
     contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
     if isinstance(policy, StackPolicy):
@@ -53,8 +50,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
 def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[Contest]:
     """Return every cell with the candidates of all grids priced in it, pruned, or left out.
 
-    Raises:
-        PlanError: fewer texts than slots, or plain decoding has no price.
+    PlanError: fewer texts than slots, or plain decoding has no price.
     """
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
@@ -80,9 +76,9 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
 
 
 def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
-    """Enter into every cell the hybrids of what is a drafter's fastest there.
+    """Enter into every cell the hybrids of a drafter's fastest policies there.
 
-    Those over suffix trees do not compete where the host searches the text for one drafter alone: no round tells of it.
+    Those over suffix trees stay out where the host searches text for one drafter alone: no timed round has it.
     """
     own = {contest: _else_policies(contest, drafter) for contest in contests}
     models = sorted(
@@ -97,7 +93,7 @@ def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recordi
 def _else_policies(contest: Contest, drafter: str) -> dict[TreePolicy, int]:
     """Return what a drafter's hybrids draft where the text does not, and the half of the texts that chose it.
 
-    Short chains always: where the text has no copy a drafter is right less often than elsewhere.
+    Short chains are always in: where the text has no copy a drafter is right less often than elsewhere.
     """
     found: dict[TreePolicy, int] = {}
     for kind in ELSE_KINDS:
@@ -108,24 +104,19 @@ def _else_policies(contest: Contest, drafter: str) -> dict[TreePolicy, int]:
 
 
 def _text_or_none(policy: TreePolicy) -> str | None:
-    """Return who drafts where no model does."""
     return None if policy.source == "none" else LOOKUP
 
 
 def _enter(contests: Sequence[Contest], graded: Graded, drafter: str | None, rows: Rows) -> None:
-    """Enter a graded strategy into every cell; see `_enter_by_half`."""
     _enter_by_half(dict.fromkeys(contests, graded.searched_on), graded.policy, graded.results, drafter, rows)
 
 
 def _enter_by_half(
     halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
-    """Replay once per batch size, price in every cell that can verify the policy and time it, and where it can matter.
+    """Replay once per batch size; price in every cell that can verify and has timed the policy, where it may matter.
 
-    Args:
-        halves: cells, and for each the half of the folds that the policy was searched on.
-        policy, results, drafter: what is priced.
-        rows: the numbering of the texts' positions.
+    `halves` has for each cell the half of the folds that the policy was searched on.
     """
     able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
     if not able:

@@ -25,12 +25,10 @@ DRIFT = 0.02  # least relative standard deviation of a device within a session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of what was measured: of the target, by drafter name, of the host, of all by the device's pace.
+    """Relative errors of what was measured: target, drafters by name, host, and all of them by the device's pace.
 
-    Attributes:
-        host: by batch, of what a round takes beyond its forwards.
-        apart: of a plan's rounds against plain ones, between a profile and the use of its plan.
-        pace: of the whole device meanwhile, which both share.
+    `host` is by batch, of a round's time beyond its forwards. `apart` is of a plan's rounds against plain ones between
+    profile and use, `pace` of the whole device meanwhile, which both share.
     """
 
     verify: float
@@ -68,7 +66,7 @@ def errors_of(inputs: PlanInputs) -> SurfaceErrors:
 
 
 def _host_error(overhead: RoundOverhead, batch: int) -> float:
-    """Return the relative standard error of the host's lines at a batch size: how far they are from what was timed."""
+    """Return the relative standard error of the host's fitted lines against the times at a batch size."""
     left = overhead.residuals(batch)
     return NORMAL_FROM_MAD * statistics.median(left) if len(left) >= FEWEST_JUDGED else UNKNOWN_ERROR
 
@@ -79,7 +77,7 @@ def _error(surface: LatencySurface) -> float:
 
 
 def known_error(surface: LatencySurface) -> float | None:
-    """Return a surface's relative standard error: at shapes it never saw where those were timed, else at its own.
+    """Return a surface's relative standard error, at held-out shapes where those were timed, else at its own.
 
     None where single repeats leave it open.
     """
@@ -94,11 +92,7 @@ def known_error(surface: LatencySurface) -> float | None:
 class Promise:
     """Turns a chosen candidate and plain decoding of one cell into predictions.
 
-    Attributes:
-        rates: (2, resamples), paired: of the chosen one and of plain decoding.
-        plain: plain decoding.
-        texts: how many were recorded.
-        batch: of the cell.
+    `rates` (2, resamples) are paired: of the chosen one and of plain decoding. `texts` is how many were recorded.
     """
 
     rates: Floats
@@ -134,7 +128,7 @@ class Promise:
         )
 
     def _timed(self, candidate: Candidate) -> float:
-        """Return the relative error of a candidate's rounds by what was timed, each part by its share."""
+        """Return the relative error of a candidate's rounds by the timing, each part weighted by its share."""
         verify = self.errors.verify_of(candidate) * candidate.verify_ms
         draft = self.errors.draft_of(candidate) * candidate.draft_ms
         host = self.errors.host.get(self.batch, 0.0) * candidate.host_ms

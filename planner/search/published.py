@@ -1,8 +1,7 @@
-"""What others publish as their default, as strategies for one cell: the rivals a plan is held against.
+"""What others publish as their default, as strategies for one cell: the rivals that a plan is compared with.
 
-Each stands in its strategy's file. A default is taken as its authors set it, also where this device asks for another.
-Conventions differ and are turned into ours: here the root counts among verified tokens, and a beam of `depth` d runs
-d + 1 drafter forwards.
+Each lies in its strategy's file. A default is taken as its authors set it, even where this device favours another.
+Conventions become ours: the root counts among verified tokens, and a beam of `depth` d runs d + 1 drafter forwards.
 """
 
 from __future__ import annotations
@@ -37,16 +36,11 @@ class Unpriceable:
 
 
 def published_defaults(costs: CellCosts, drafter: str | None, children: int) -> tuple[PublishedDefault, ...]:
-    """Return the published defaults that can be priced in a cell.
+    """Return the published defaults that can be priced in a cell; `drafter` None leaves those that need no model.
 
-    A layer of TALON or OPT-Tree may still turn out wider than any forward that was measured: how wide it gets is
-    known only in a replay.
-
-    Args:
-        costs: of the cell.
-        drafter: who drafts; None leaves the defaults that need no model.
-        children: best next tokens recorded per node; a beam that needs more is left out, and the paper's TALON and
-            OPT-Tree stand beside the same ones over the recorded children.
+    A layer of TALON or OPT-Tree may still be wider than any measured forward; only a replay shows its width. A beam of
+    more than `children` recorded next tokens is left out. The paper's TALON and OPT-Tree come beside the same ones over
+    the recorded children.
     """
     return tuple(found for found in _all(costs, drafter, children) if isinstance(found, PublishedDefault))
 
@@ -59,7 +53,7 @@ def unpriceable_defaults(costs: CellCosts, drafter: str | None, children: int) -
 def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPrice, ...]:
     """Return the price of every published default in a cell, fastest first, and enter them among its candidates.
 
-    A default that no drafter's trace and no table can price has a reason in the place of a speed.
+    One that no drafter's trace and no table can price has a reason in place of a speed.
     """
     found: dict[str, PublishedPrice] = {}
     reasons: dict[str, str] = {}
@@ -103,7 +97,7 @@ def _all(costs: CellCosts, drafter: str | None, children: int) -> list[Published
 
 
 def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None, children: int) -> None:
-    """Raise a PlanError if a policy needs host times, forwards, children or a drafter that are not there."""
+    """Raise a PlanError if a policy lacks host times, forwards, children or a drafter."""
     costs.host_of(policy.kind, drafter)
     costs.require_verified(policy, drafter)
     width = policy.sure_width

@@ -1,7 +1,6 @@
-"""Prices of chosen policies in every cell of a plan, on the plan's inputs: for a choice among less than a plan's all.
+"""Prices of given policies in every cell of a plan, for a choice among those that an engine can express.
 
-An engine expresses some policies and not others. What it can express is priced here as candidates of a plan are, by
-replay on the recorded texts and the measured surfaces.
+They are priced like candidates of a plan: by replay on the recorded texts and the measured surfaces.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ Staged = tuple[TreePolicy, str | None]
 class Price:
     """What a policy yields in a cell.
 
-    Attributes:
-        tokens_per_s: of all sequences, nothing taken off for optimism.
-        keeps_bound: whether it keeps the latency bound; True where there is none.
+    `tokens_per_s` is of all sequences, without optimism taken off; `keeps_bound` is True where there is no bound.
     """
 
     tokens_per_s: float
@@ -52,17 +49,15 @@ def prices(
     cached_share: float = 0.0,
     is_padded: bool = False,
 ) -> dict[Staged, dict[Place, Price]]:
-    """Return the prices of policies by cell; none where a policy cannot be priced there, with the reason unsaid.
+    """Return the prices of policies by cell; none, and no reason, where a policy cannot be priced.
 
     Args:
-        inputs: what was measured and recorded.
         cells: from `cells_of`.
         staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
-        bound: of the latency.
         new_tokens: of an answer, where whole requests are priced; None for decoding alone.
-        cached_share: of a prompt, not read anew.
-        is_padded: whether every round verifies the full size of a policy, as some engines do, instead of what it
-            drafted. Not for CAST and stacks, which no engine has.
+        cached_share: of a prompt, not read again.
+        is_padded: whether every round verifies a policy's full size, as some engines do, not what it drafted. Not for
+            CAST and stacks, which no engine has.
 
     Raises:
         PlanError: the inputs have no such drafter, or fewer texts than slots.
@@ -93,10 +88,7 @@ def prices(
 
 
 def _results(rehearsal: Rehearsal, staged: Sequence[Staged]) -> Iterator[tuple[Staged, PositionResults]]:
-    """Yield what each policy does at every position; grids of one kind come out of one pass.
-
-    Nothing of one that the recording does not tell.
-    """
+    """Yield what each policy does at every position, if it was recorded; grids of one kind come out of one pass."""
     groups: dict[tuple[str, str | None], list[TreePolicy]] = {}
     for policy, drafter in dict.fromkeys(staged):
         groups.setdefault((policy.kind, drafter), []).append(policy)
@@ -122,7 +114,7 @@ def _swept(
 
 
 def _padded(policy: TreePolicy, results: PositionResults) -> PositionResults:
-    """Return results whose every tree is as large as the policy allows; what was added is never accepted."""
+    """Return results with every tree as large as the policy allows; padding is never accepted."""
     return replace(results, sizes=np.full_like(results.sizes, policy.max_verify_tokens))
 
 

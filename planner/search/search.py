@@ -1,7 +1,6 @@
 """Solve a plan: price every candidate in every cell, search the knobs that have no grid, choose.
 
-Each cell is solved by itself, so what it says does not depend on which others are planned. They are solved in groups,
-which may run in processes of their own.
+Each cell is solved alone, whichever others are planned; groups of cells may run in separate processes.
 """
 
 from __future__ import annotations
@@ -51,11 +50,9 @@ def solve(
     """Return the fastest way to decode in every cell.
 
     Args:
-        inputs: what was measured and recorded.
         cells: from `cells_of`.
         created: UTC time, ISO 8601.
         spectune: version that solves.
-        options: how long to search and what to keep to.
         studies: opens Optuna studies by name; in memory where None.
         spread: applies a function to groups of cells, in order; may do so in other processes.
         parts: groups to make; whole batch sizes as long as there are enough of them.
@@ -124,7 +121,6 @@ def _solved(contest: Contest, rehearsal: Rehearsal, options: SearchOptions, weig
 
 
 def _planned(solved: SolvedCell, rehearsal: Rehearsal, weights: Floats, errors: SurfaceErrors) -> PlanCell:
-    """Return a cell's plan: the first of what is as good as its best."""
     contest, ballot = solved.contest, solved.ballot
     one = contest.priced[ballot.near[0]]
     shape = rehearsal.shape(one.policy, one.drafter, contest.batch)
@@ -132,7 +128,7 @@ def _planned(solved: SolvedCell, rehearsal: Rehearsal, weights: Floats, errors: 
 
 
 def _groups(cells: Sequence[Cell], parts: int) -> list[tuple[Cell, ...]]:
-    """Return the cells in groups of whole batch sizes, dealt out in turn; single cells where there are more parts."""
+    """Return groups of whole batch sizes, dealt out in turn; single cells where there are more parts."""
     batches = sorted({cell.batch for cell in cells})
     if parts > len(batches):
         dealt = [tuple(cells[start::parts]) for start in range(min(parts, len(cells)))]

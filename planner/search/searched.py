@@ -1,8 +1,8 @@
-"""The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, and what lies between grid points.
+"""The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, and points between grid points.
 
-Every drafter that comes near a cell's best is searched for, and every kind whose grid does. Each study sees one half
-of the texts alone, so that what it finds can be judged on the other (crossfit.py); CAST's survival curves are fitted on
-the same half.
+The search covers every drafter that comes near a cell's best, and every kind whose grid does. Each study sees one half
+of the texts, so that the other can judge what it finds (crossfit.py); CAST's survival curves are fitted on the same
+half.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Searcher:
         return self._survivals[drafter, half]
 
     def _inputs_digest(self) -> str:
-        """Return a name for everything prices follow from: trials of other inputs must not be taken for these."""
+        """Return a name for all that prices follow from: trials of other inputs must not be reused."""
         if not self._digest:
             self._digest = _digest(self.rehearsal.inputs)
         return self._digest

@@ -1,7 +1,7 @@
 """What would change a cell's answer, computed from the candidates that were priced in it.
 
-Notation, for a policy of one cell: t tokens per sequence and round; d, v, h milliseconds of drafting, verification and
-host per round; b sequences; r milliseconds that each token pays for its drafters' reading of prompts, where it counts.
+For a policy of one cell: t tokens per sequence and round; d, v, h milliseconds of drafting, verification and host per
+round; b sequences; r milliseconds of drafters' reading of prompts per token, where it counts.
 
     rate = b * t / (d + v + h + b * t * r)
     accepted drafts = t - 1
@@ -53,16 +53,11 @@ def outlook_of(
     """Return what would change the answer of a cell; O(candidates).
 
     Args:
-        candidates: all that may be chosen in the cell; those that break the plan's bound left out.
-        chosen: place of the planned one.
-        plain: place of plain decoding.
-        costs: of the cell.
+        candidates: all that may be chosen in the cell and keep the plan's bound.
+        chosen: place of the planned one; `plain` likewise, PlanError if another policy is there.
         layers: of block drafters, most tokens of a chain.
-        optimism: relative, what choosing on the recorded texts flatters the choice; its tokens are fewer by that share
-            where it is compared with plain decoding.
-
-    Raises:
-        PlanError: the place of plain decoding holds something else.
+        optimism: relative gain by choosing on the recorded texts; the choice has fewer tokens by that share where it is
+            compared with plain decoding.
     """
     if candidates[plain].drafter is not None:
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")
@@ -211,7 +206,7 @@ class _Field:
         )
 
     def _fastest(self, then: _Rounds) -> tuple[int, float]:
-        """Return the fastest and its rate; a candidate above its own most is lowered to it until none is."""
+        """Return the fastest and its rate; a candidate above its upper bound `_most` is lowered to it until none is."""
         rates = then.rates
         while True:
             place = int(rates.argmax())
@@ -241,12 +236,12 @@ def _next_to_target(candidate: Candidate) -> str | None:
 def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int]) -> _Perfect | None:
     """Return the fastest chain of a candidate's drafter that is always right; of any known drafter where none drafts.
 
-    A chain of n emits n + 1 tokens, all of which the drafter's first forward catches up with; an exit of the target's
-    own reads 1:
+    A chain of n emits n + 1 tokens, all of which the drafter's first forward catches up with; an exit of the target
+    reads 1:
 
         rate = b * (n + 1) / (draft(n + 1) + (n - 1) * draft(1) + verify(n + 1) + host of n forwards and n + 1 nodes)
 
-    A lookup has no forwards, and a block drafter the first alone, for as many tokens as it has layers. The chain is
+    A lookup has no forwards, a block drafter the first alone, for at most as many tokens as it has layers. The chain is
     verified as the candidate's is; where none drafts, in every way there is.
     """
     drafter = _next_to_target(chosen)
@@ -261,7 +256,7 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int
 
 
 def _chain_kinds(costs: CellCosts, chosen: Candidate, drafter: str) -> tuple[str, ...]:
-    """Return as what kinds a perfect chain of a drafter is priced beside a candidate."""
+    """Return the kinds as which a perfect chain of a drafter is priced beside a candidate."""
     if drafter == LOOKUP:
         return ("lookup",)
     if chosen.drafter is None:

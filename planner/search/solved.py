@@ -12,14 +12,7 @@ from .planned import Beside
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SolvedCell:
-    """What one cell found.
-
-    Attributes:
-        contest: all that was priced.
-        ballot: which of it is as good as the best.
-        beside: what the cell's plan tells besides.
-        notes: what a reader must know of the cell.
-    """
+    """What one cell found: all that was priced, which of it is as good as the best, and notes for its readers."""
 
     contest: Contest
     ballot: Ballot

@@ -1,8 +1,7 @@
-"""How fast stacks of drafters are expected to be in a cell, so that those that deserve it are replayed.
+"""How fast stacks of drafters are expected to be in a cell, so that the promising ones are replayed.
 
-By HSD's formula, on the cell's costs and on how often drafts were right along the texts: the target's and each other's
-of models, token by token of what a lookup copies. The formula takes these as independent and knows one sequence, so it
-puts stacks in order and prices none.
+By HSD's formula, on the cell's costs and acceptance along the texts; of a lookup's copies token by token. It takes
+these as independent and knows one sequence, so it orders stacks and prices none.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
 """
@@ -31,10 +30,7 @@ MOST_COPIED = 8  # tokens of a lookup whose acceptance is looked at
 def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs: CellCosts) -> Floats:
     """Return (stacks,): tokens per second of all sequences of a cell; 0 where a draft is too long to be verified.
 
-    Args:
-        policies: without siblings, of models that run in the cell.
-        rehearsal: of the recordings.
-        costs: of the cell.
+    The policies have no siblings, and all their models run in the cell.
     """
     models = hierarchy_inputs(rehearsal.inputs, costs, STACK)
     acceptance = {model.name: _copied(rehearsal, model.name) for model in models.models[:-1]}
@@ -46,7 +42,7 @@ def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs:
 def _copied(rehearsal: Rehearsal, name: str) -> tuple[float, ...]:
     """Return the chance that a model accepts the first, second, ... token of a copy, given those before it.
 
-    A token that is no copy's counts as refused, as does one that the model and the copy agree on against the text.
+    Tokens beyond a copy, and those on which model and copy agree against the text, count as refused.
     """
     copied = rehearsal.results(LookupPolicy(length=MOST_COPIED), LOOKUP).accepted
     both = np.minimum(copied, right_run(rehearsal.recording(name).next_rank))
@@ -55,7 +51,7 @@ def _copied(rehearsal: Rehearsal, name: str) -> tuple[float, ...]:
 
 
 def _in_numbers(tables: Tables, policy: StackPolicy) -> Stack:
-    """Return a stack as the formula's solvers have it: the lowest drafter first, its chain verified bare."""
+    """Return a stack as the formula's solvers take it: the lowest drafter first, its chain verified bare."""
     names = tables.inputs.node_names
     nodes = tuple(names.index(name) for name in reversed(policy.drafters))
     return Stack(nodes, tuple(reversed(policy.lengths)), tables.finishes_of(nodes[-1])[0])

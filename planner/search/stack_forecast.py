@@ -1,8 +1,7 @@
 """The best hierarchy of drafters in a cell, modelled: what stacking drafters promises before it is recorded.
 
-Costs are the cell's own, acceptance between models is how often they agreed along the target's text, taken as
-independent from token to token. A trace of the lower drafter along the *upper one's* text would be needed to replay a
-stack, so this is a forecast and no candidate.
+Acceptance between models is how often they agreed along the target's text, taken as independent from token to token. A
+replay would need the lower drafter's trace along the *upper one's* text, so this is a forecast and no candidate.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
 """
@@ -26,9 +25,8 @@ MOST_THRESHOLD = 16  # tokens a level gathers; drafters are not measured at wide
 def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None:
     """Return the best hierarchy of two or more drafters, beside the best single one by the same model.
 
-    None where that finds a single drafter, or none, as fast; at batch sizes above 1, where sequences wait for each
-    other in ways the model does not know; with fewer than two drafters that run in the cell; and where their agreement
-    was not recorded.
+    None where at most one drafter is as fast, where fewer than two run in the cell, and where their agreement was not
+    recorded. Also None at batch sizes above 1: the model does not know how sequences wait for each other.
     """
     models = sum(one.name in costs.drafts and not one.reads_features for one in inputs.drafters)
     if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or CHAIN not in costs.host:
@@ -49,13 +47,8 @@ def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None
 def hierarchy_inputs(inputs: PlanInputs, costs: CellCosts, kind: str = CHAIN) -> HierarchyInputs:
     """Return a cell's models as a hierarchy's, the cheapest first; heads, which are in no stack, are left out.
 
-    A drafter's acceptance by the target is how often its first choice was the target's token; by another drafter, how
-    often their first choices agreed, 0 where that was not recorded.
-
-    Args:
-        inputs: what was recorded.
-        costs: of the cell.
-        kind: of the policies whose host time counts.
+    Acceptance by the target is how often a drafter's first choice was its token; by another drafter, how often their
+    first choices agreed, 0 where not recorded. The host time is of policies of `kind`.
     """
     context = float(costs.cell.context)
     host = costs.host_of(kind)
@@ -86,6 +79,5 @@ def _acceptance(inputs: PlanInputs, order: list[str]) -> tuple[tuple[float, ...]
 
 
 def _only(inputs: HierarchyInputs, place: int) -> HierarchyInputs:
-    """Return the inputs with one drafter and the target."""
     chance = inputs.acceptance[-1][place]
     return replace(inputs, models=(inputs.models[place], inputs.models[-1]), acceptance=((), (chance,)))

@@ -5,11 +5,11 @@ A stack that cannot come near the cell's best is not replayed:
     rate <= batch * (tokens per round of the first drafter's chain of the most tokens the stack hands up)
             / (verify of the fewest nodes + the fewest forwards of each of its models + host)
 
-That bound gives a lookup all it might copy, for nothing, so it says nothing about which of the others is fast. They are
-replayed by what is expected of them (`expected`): of every set of drafters the best, and the best of all.
+The bound gives a lookup all it might copy for free, so it does not say which of the rest is fast. They are replayed by
+expected rate (`expected`): the best of every set of drafters, and the best of all.
 
-How many forwards the lower models run behind the place where an upper one leaves the text is modelled (see
-`stack_replay`); all tokens of a round are exact.
+How many forwards lower models run after an upper one leaves the text is modelled (see `stack_replay`); all tokens of a
+round are exact.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
 """
@@ -91,11 +91,7 @@ class StackSearch:
         return contest.enter(policy, name, found.replay, searched_on, times=times)
 
     def price(self, contest: Contest, policy: StackPolicy) -> Candidate:
-        """Return one stack's speed in a cell.
-
-        Raises:
-            PlanError: it cannot be priced.
-        """
+        """Return one stack's speed in a cell; PlanError where it cannot be priced."""
         found = self.enter(contest, policy)
         if found is None:
             raise PlanError(f"{policy.label} cannot be priced: {contest.left_out()[0].reason}")
@@ -104,8 +100,7 @@ class StackSearch:
     def replay(self, policy: StackPolicy, batch: int) -> StackReplay:
         """Return the rounds of a stack.
 
-        Raises:
-            PlanError: a recording or an agreement is missing, or there are fewer texts than slots.
+        PlanError: a recording or an agreement is missing, or there are fewer texts than slots.
         """
         if (policy, batch) not in self._replays:
             recordings = {name: self._rehearsal.recording(name) for name in policy.models}
@@ -138,7 +133,7 @@ class StackSearch:
         return 1000.0 * costs.cell.batch * most / _least_ms(policy, costs)
 
     def _most_tokens(self, drafter: str, length: int) -> float:
-        """Return a bound on the tokens of a round whose chain is a drafter's own, of that length."""
+        """Return an upper bound on the tokens of a round whose chain is a drafter's own, of that length."""
         if (drafter, length) not in self._most:
             results = self._rehearsal.results(ChainPolicy(length=length), drafter)
             self._most[drafter, length] = most_tokens_per_round(results, self._rehearsal.rows)
@@ -146,9 +141,9 @@ class StackSearch:
 
 
 def stacks_of(inputs: PlanInputs, costs: CellCosts) -> list[StackPolicy]:
-    """Return the stacks that are worth a look in a cell: upper models cost more per forward than those below them.
+    """Return the stacks of models that run in a cell; upper models cost more per forward than those below them.
 
-    Of models that run there. Without recorded agreement between drafters only those of one model over a lookup.
+    Without recorded agreement between drafters only those of one model over a lookup.
     """
     names = [one.name for one in inputs.drafters if one.name in costs.drafts and not one.reads_features]
     one_ms = {name: float(costs.drafts[name].row(float(costs.cell.context))[1]) for name in names}
@@ -183,10 +178,9 @@ def with_siblings(policy: StackPolicy, count: int) -> StackPolicy:
 
 
 def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> RoundTimes:
-    """Return what every round of a stack costs: each forward by the model that ran it.
+    """Return what every round of a stack costs, each forward by the model that ran it.
 
-    Raises:
-        PlanError: a forward is larger than what was measured, or a model does not run in the cell.
+    PlanError: a forward is larger than measured, or a model does not run in the cell.
     """
     times = costs.times(found.replay, STACK, None).by_part.copy()
     contexts = costs.priced_at(found.replay.contexts)
@@ -203,7 +197,7 @@ def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> Ro
 
 
 def _least_ms(policy: StackPolicy, costs: CellCosts) -> float:
-    """Return a bound on a round's milliseconds: every draft accepted, every forward at its cheapest."""
+    """Return a lower bound on a round's milliseconds: every draft accepted, every forward at its cheapest."""
     counts, nodes = least_forwards(policy), np.array([1 + policy.lengths[0]])
     forwards_ms = (
         count * float(costs.drafting(name).least().ms[0, 1]) for name, count in zip(policy.models, counts, strict=True)
@@ -215,8 +209,7 @@ def _least_ms(policy: StackPolicy, costs: CellCosts) -> float:
 def least_forwards(policy: StackPolicy) -> tuple[int, ...]:
     """Return the fewest forwards of each model in a round whose texts are not at their end.
 
-    One forward of a level yields at most all that can be handed up to it and one token more. A model at the bottom
-    runs one forward per token.
+    One forward of a level yields at most all drafts from below and one token more; at the bottom, one token.
     """
     calls, found = 1, []
     for level, length in enumerate(policy.lengths[: len(policy.models)]):

@@ -32,7 +32,7 @@ class _InMemory:
 
 
 def sampler_of(name: str, seed: int) -> TPESampler:
-    """Return the sampler of a study of few trials: the fastest that are known come first, so it learns early.
+    """Return the sampler of a study of few trials: the known fastest come first, so it learns early.
 
     Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization.
     """

@@ -1,8 +1,7 @@
-"""Texts that outlive the records that they are written of: names of studies, and the order of hybrids.
+"""Texts that outlive the records they describe: names of studies, and the order of hybrids.
 
-A stored study is found again by its name, and equally fast candidates are ordered by who came first. So these texts
-never change, however records and their fields are called or ordered: with another text stored trials are lost, and
-plans from the same measurements differ. They are what `repr` gave when they were settled.
+They never change, whatever records and fields are called: else stored trials are lost, found by name, and equally fast
+candidates, ordered by these texts, give other plans. They are what `repr` gave when they were fixed.
 """
 
 from __future__ import annotations
