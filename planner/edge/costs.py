@@ -21,11 +21,10 @@ Floats = NDArray[np.float64]
 class ServerCosts:
     """Milliseconds of one round of the server, the host's work included.
 
-    `ms` (rows + 1, tokens + 1) is by drafts verified together and tokens of the longest, its root included; row 0 and
-    column 0 are 0.
+    Rows are drafts verified together, columns tokens of the longest, its root included; row 0 and column 0 are 0.
     """
 
-    ms: Floats
+    ms: Floats  # (rows + 1, tokens + 1)
 
     @property
     def most_rows(self) -> int:

@@ -33,21 +33,13 @@ WARM_SHARE = 0.1  # of the rounds, before counting begins: devices start all at 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeForecast:
-    """What to expect of some devices and a server.
+    """What to expect of some devices and a server."""
 
-    Attributes:
-        tokens_per_s: of each device.
-        rows: mean number of drafts verified together.
-        busy: share of the time in which the server computes.
-        wasted: share of the drafter's forwards whose token the target did not accept.
-        answer_ms: mean, from sending a draft to its answer.
-    """
-
-    tokens_per_s: tuple[float, ...]
-    rows: float
-    busy: float
-    wasted: float
-    answer_ms: float
+    tokens_per_s: tuple[float, ...]  # of each device
+    rows: float  # mean number of drafts verified together
+    busy: float  # share of the time in which the server computes
+    wasted: float  # share of the drafter's forwards whose token the target did not accept
+    answer_ms: float  # mean, from sending a draft to its answer
 
     @property
     def total_tokens_per_s(self) -> float:

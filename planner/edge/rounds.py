@@ -19,20 +19,15 @@ if TYPE_CHECKING:
 class EdgeRounds:
     """All rounds of one way of drafting along all texts, one text behind the other.
 
-    Attributes:
-        drafted: (rounds,), tokens of the chain that is sent.
-        kept: (rounds,), tokens that the text grows by: those accepted and one of the target's own.
-        goes_on: (rounds,), whether all of the chain is accepted and the drafter's next guess is the token behind it, so
-            that what was drafted ahead begins the next chain.
-        starts: (texts,), the first round of each.
-        censored: share of the rounds whose chain runs beyond the recording.
+    A round `goes_on` where all of its chain is accepted and the drafter's next guess is the token behind it: then what
+    was drafted ahead begins the next chain.
     """
 
-    drafted: Ints
-    kept: Ints
-    goes_on: Bools
-    starts: Ints
-    censored: float = 0.0
+    drafted: Ints  # (rounds,), tokens of the chain that is sent
+    kept: Ints  # (rounds,), tokens that the text grows by: those accepted and one of the target's own
+    goes_on: Bools  # (rounds,)
+    starts: Ints  # (texts,), the first round of each
+    censored: float = 0.0  # share of the rounds whose chain runs beyond the recording
 
 
 def edge_rounds(chain: ConfidentChainPolicy, recording: Recording) -> EdgeRounds:

@@ -33,19 +33,12 @@ class EdgeChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePlan:
-    """What to do with some devices.
+    """What to do with some devices."""
 
-    Attributes:
-        best: the fastest way that drafts at the edge.
-        usual: published settings, for comparison.
-        server_tokens_per_s: of each device, where the server decodes plainly for all and streams.
-        saves: server time of a token there over that of the best; above 1 the server can serve more devices.
-    """
-
-    best: EdgeChoice
-    usual: EdgeChoice
-    server_tokens_per_s: float
-    saves: float
+    best: EdgeChoice  # the fastest way that drafts at the edge
+    usual: EdgeChoice  # published settings, for comparison
+    server_tokens_per_s: float  # of each device, where the server decodes plainly for all and streams
+    saves: float  # server time of a token there over that of the best; above 1 the server can serve more devices
 
     @property
     def drafts_at_the_edge(self) -> bool:

@@ -29,15 +29,14 @@ def confident_chain(length: int, confidence: float) -> ConfidentChainPolicy:
 class DeviceDrafting:
     """How one device drafts: a chain, sent when the drafter doubts or it is long enough, and on while it waits.
 
-    The `chain` has the length and confidence of what is sent at once; with confidence 0 always the full length. At most
-    `ahead` tokens are drafted behind it until the answer comes. They begin the next chain where all of this one is
-    accepted and the first of them is the token that the target adds.
+    With confidence 0 chains have full length. Tokens ahead begin the next chain where all of this one is accepted and
+    the first of them is the token that the target adds.
 
     Source: Li et al. 2025, arXiv:2506.09397 (SLED), the speculation controller and asynchronous drafting.
     """
 
     chain: ConfidentChainPolicy = field(default_factory=lambda: confident_chain(4, 0.6))
-    ahead: int = 8
+    ahead: int = 8  # most tokens drafted behind it until the answer comes
 
     def __post_init__(self) -> None:
         if not 0 <= self.ahead <= MOST_AHEAD:
@@ -78,13 +77,10 @@ class BatchRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeDevice:
-    """A device: milliseconds of one drafter forward over one new token, and of the way to the server and back.
-
-    `rtt_ms` includes receiving and answering a message, but not the verification.
-    """
+    """A device: milliseconds of one drafter forward over one new token, and of the way to the server and back."""
 
     draft_ms: float
-    rtt_ms: float
+    rtt_ms: float  # with receiving and answering a message, without the verification
 
     def __post_init__(self) -> None:
         if not (LEAST_MS <= self.draft_ms <= MOST_MS and 0.0 <= self.rtt_ms <= MOST_MS):

@@ -27,22 +27,14 @@ MOST_TPOT_MS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthAdvice:
-    """What drafting chains of one length brings, in milliseconds per output token of a sequence.
+    """What drafting chains of one length brings, in milliseconds per output token of a sequence."""
 
-    Attributes:
-        length: drafted tokens; 0 is plain decoding.
-        tokens_per_round: of a sequence, the target's own token included.
-        tokens_error: its standard error, rounds taken as independent; None where rounds were not counted.
-        tpot_ms: measured, or guessed between two lengths that were.
-        least_ms, most_ms: bounds; both equal the measured time where there is one.
-    """
-
-    length: int
-    tokens_per_round: float
-    tokens_error: float | None
-    tpot_ms: float
-    least_ms: float
-    most_ms: float
+    length: int  # drafted tokens; 0 is plain decoding
+    tokens_per_round: float  # of a sequence, the target's own token included
+    tokens_error: float | None  # standard error, rounds taken as independent; None: rounds not counted
+    tpot_ms: float  # measured, or guessed between two lengths that were
+    least_ms: float  # bound; the measured time where there is one
+    most_ms: float  # likewise
 
     @property
     def is_measured(self) -> bool:
@@ -52,20 +44,13 @@ class LengthAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """All lengths from 0 to the longest that ran, and which of them to take.
-
-    Attributes:
-        best: the fastest, by measurement or guess.
-        as_good: others that are no slower than the best by more than 2 %, shortest first.
-        open: lengths that were not measured and may be faster than the best by more than 2 %.
-        notes: times that were changed, and why.
-    """
+    """All lengths from 0 to the longest that ran, and which of them to take."""
 
     lengths: tuple[LengthAdvice, ...]
-    best: LengthAdvice
-    as_good: tuple[int, ...]
-    open: tuple[int, ...]
-    notes: tuple[str, ...] = ()
+    best: LengthAdvice  # the fastest, by measurement or guess
+    as_good: tuple[int, ...]  # others that are no slower than the best by more than 2 %, shortest first
+    open: tuple[int, ...]  # lengths that were not measured and may be faster than the best by more than 2 %
+    notes: tuple[str, ...] = ()  # times that were changed, and why
 
     @property
     def speedup(self) -> float:

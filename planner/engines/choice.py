@@ -48,25 +48,15 @@ class TimedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineInputs:
-    """What an engine's plan is computed from.
+    """What an engine's plan is computed from."""
 
-    Attributes:
-        traces: of each drafter, by name; prefix-exact.
-        texts: in which n-grams are looked up.
-        timed: by concurrency, the timed settings, plain decoding among them.
-        context: middle of the texts, in tokens.
-        drift: relative, of the machine between profile and use.
-        whole_ngrams: whether the engine looks n-grams up as llama.cpp does (`whole_ngrams.py`).
-        pads_ngrams: whether a round of n-grams costs its full length, however short the copy, as in OpenVINO GenAI.
-    """
-
-    traces: Mapping[str, AcceptanceTrace]
-    texts: tuple[Text, ...]
-    timed: Mapping[int, Sequence[TimedSetting]]
-    context: int
-    drift: float
-    whole_ngrams: bool = False
-    pads_ngrams: bool = False
+    traces: Mapping[str, AcceptanceTrace]  # of each drafter, by name; prefix-exact
+    texts: tuple[Text, ...]  # in which n-grams are looked up
+    timed: Mapping[int, Sequence[TimedSetting]]  # by concurrency, the timed settings, plain decoding among them
+    context: int  # middle of the texts, in tokens
+    drift: float  # relative, of the machine between profile and use
+    whole_ngrams: bool = False  # whether n-grams are looked up as llama.cpp does (`whole_ngrams.py`)
+    pads_ngrams: bool = False  # whether a short copy costs the full length, as in OpenVINO GenAI
 
     def __post_init__(self) -> None:
         for name, trace in self.traces.items():

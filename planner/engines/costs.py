@@ -40,20 +40,13 @@ STRAIGHT = 0.3  # a timing that is 3 % off weighs as much as neighbouring pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundShape:
-    """What the rounds of one setting look like on average.
+    """What the rounds of one setting look like on average."""
 
-    Attributes:
-        source: who drafts: "plain", a drafter's name, or a text source's.
-        is_model: whether a forward of a model makes each drafted token.
-        length: most tokens of a draft; 0 for plain decoding.
-        share: of a sequence's rounds that draft at all; `drafted` are tokens per sequence and round.
-    """
-
-    source: str
-    is_model: bool
-    length: int
-    share: float
-    drafted: float
+    source: str  # who drafts: "plain", a drafter's name, or a text source's
+    is_model: bool  # whether a forward of a model makes each drafted token
+    length: int  # most tokens of a draft; 0 for plain decoding
+    share: float  # of a sequence's rounds that draft at all
+    drafted: float  # tokens per sequence and round
 
     def __post_init__(self) -> None:
         is_plain = self.source == PLAIN
@@ -90,26 +83,16 @@ class RoundCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCosts:
-    """The cost of rounds at one concurrency.
+    """The cost of rounds at one concurrency."""
 
-    Attributes:
-        plain_ms, drafting_ms: a and o.
-        token_ms: of a verified token in each piece of V, the last of which has no end.
-        forward_ms: m of each drafter.
-        scales: of each source, by measured length, measurement over line; `errors` are relative standard errors
-            likewise.
-        misfit: what the line leaves unexplained, relatively: the error of a length that was not measured.
-        has_text: whether a source that is no model was measured.
-    """
-
-    plain_ms: float
-    drafting_ms: float
-    token_ms: tuple[float, ...]
-    forward_ms: Mapping[str, float]
-    scales: Mapping[str, Mapping[int, float]]
-    errors: Mapping[str, Mapping[int, float]]
-    misfit: float
-    has_text: bool
+    plain_ms: float  # a
+    drafting_ms: float  # o
+    token_ms: tuple[float, ...]  # of a verified token in each piece of V, the last of which has no end
+    forward_ms: Mapping[str, float]  # m of each drafter
+    scales: Mapping[str, Mapping[int, float]]  # of each source, by measured length, measurement over line
+    errors: Mapping[str, Mapping[int, float]]  # likewise, relative standard errors
+    misfit: float  # what the line leaves unexplained, relative: the error of an unmeasured length
+    has_text: bool  # whether a source that is no model was measured
 
     def at(self, shape: RoundShape) -> RoundCost:
         """Return what a round of that shape costs.

@@ -24,15 +24,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Walk:
-    """What a setting does on each text, (texts,) each.
+    """What a setting does on each text, (texts,) each."""
 
-    `tokens` are emitted behind each first one; `drafts` are rounds that drafted, `drafted` their tokens.
-    """
-
-    tokens: Floats
+    tokens: Floats  # emitted behind each first one
     rounds: Floats
-    drafts: Floats
-    drafted: Floats
+    drafts: Floats  # rounds that drafted
+    drafted: Floats  # their tokens
 
     @property
     def tokens_per_round(self) -> float:

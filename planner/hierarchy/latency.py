@@ -34,23 +34,15 @@ from .tables import Floats, Ints, Stack, Tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelShare:
-    """What one level contributes.
-
-    Attributes:
-        threshold: T; None for the target.
-        tokens_per_call: E[N]; for the target, tokens per round.
-        rounds_per_call: R, verifications in a call; 1 for the source and the target.
-        forwards_per_token: forwards (drafting acts of a block) per token of the target.
-        ms_per_token: of the level alone; `share` of the whole time per token.
-    """
+    """What one level contributes."""
 
     name: str
-    threshold: int | None
-    tokens_per_call: float
-    rounds_per_call: float
-    forwards_per_token: float
-    ms_per_token: float
-    share: float
+    threshold: int | None  # T; None for the target
+    tokens_per_call: float  # E[N]; for the target, tokens per round
+    rounds_per_call: float  # R, verifications in a call; 1 for the source and the target
+    forwards_per_token: float  # forwards (drafting acts of a block) per token of the target
+    ms_per_token: float  # of the level alone
+    share: float  # of the whole time per token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,15 +120,12 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Calls:
-    """One level's calls, a row per stack: `law` of N (rows, tokens + 1), `ms` C and `rounds` R (rows,).
+    """One level's calls, a row per stack."""
 
-    `forward_ms` (rows,) is the mean time of one of its verifications; of the whole call for the source.
-    """
-
-    law: Floats
-    ms: Floats
-    rounds: Floats
-    forward_ms: Floats
+    law: Floats  # (rows, tokens + 1), of N
+    ms: Floats  # (rows,), C
+    rounds: Floats  # (rows,), R
+    forward_ms: Floats  # (rows,), mean time of one of its verifications; of the whole call for the source
 
 
 def _calls(tables: Tables, rows: _Rows, truncated: bool) -> list[_Calls]:

@@ -20,15 +20,11 @@ from ...errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCosts:
-    """What a model's forwards take; `host_ms` comes on top of each.
-
-    `forward_ms`: index = tokens fed, entry 0 is not read; steps and inversions are allowed. The last entry is the most
-    tokens of one forward: longer drafts are cut to it before they are verified.
-    """
+    """What a model's forwards take; longer drafts than the last entry's are cut before they are verified."""
 
     name: str
-    forward_ms: tuple[float, ...]
-    host_ms: float = 0.0
+    forward_ms: tuple[float, ...]  # index = tokens fed, entry 0 not read; steps and inversions stay
+    host_ms: float = 0.0  # of each forward, on top
 
     def __post_init__(self) -> None:
         _require_curve(f"forwards of {self.name}", self.forward_ms)
@@ -40,12 +36,12 @@ class ModelCosts:
 class BlockDrafter:
     """A source whose draft of n tokens is one act: lookup, suffix table, Medusa-like heads.
 
-    `draft_ms`: index = tokens drafted, entry 0 is not read. `acceptance` by verifying model: entry k - 1 is the chance
-    that token k is accepted, given that all before it were. Models without an entry cannot verify it.
+    By verifying model, entry k - 1 of `acceptance` is the chance that token k is accepted, given that all before it
+    were. Models without an entry cannot verify it.
     """
 
     name: str
-    draft_ms: tuple[float, ...]
+    draft_ms: tuple[float, ...]  # index = tokens drafted; entry 0 is not read
     acceptance: Mapping[str, tuple[float, ...]]
 
     def __post_init__(self) -> None:
@@ -59,13 +55,12 @@ class BlockDrafter:
 class EdgeCosts:
     """What forwards take where one model verifies a certain drafter, in place of the verifier's own curve.
 
-    The full model behind an early exit, for one, reuses the layers that the exit has run. `forward_ms`: index = tokens
-    fed, entry 0 is not read; the verifier's host time is still added.
+    The full model behind an early exit, for one, reuses the layers that the exit has run.
     """
 
     verifier: str
     drafter: str
-    forward_ms: tuple[float, ...]
+    forward_ms: tuple[float, ...]  # index = tokens fed, entry 0 not read; the verifier's host time is added
 
     def __post_init__(self) -> None:
         _require_curve(f"forwards of {self.verifier} on {self.drafter}", self.forward_ms)
@@ -75,19 +70,14 @@ class EdgeCosts:
 class TopTree:
     """A tree that the target verifies instead of the bare chain of one drafter.
 
-    Attributes:
-        drafter: name of the model or block drafter that drafts the chain in the tree.
-        expected_tokens: index = tokens drafted in the chain: mean tokens of a verification, the target's own included.
-            Entry 0 is not read; longer drafts are cut to the last entry.
-        verify_tokens: index likewise: tokens fed to the target, root included.
-        host_ms: of each verification, beyond the target's own.
+    Indices are tokens drafted in the chain. Entry 0 is not read; longer drafts are cut to the last entry.
     """
 
     name: str
-    drafter: str
-    expected_tokens: tuple[float, ...]
-    verify_tokens: tuple[int, ...]
-    host_ms: float = 0.0
+    drafter: str  # model or block drafter that drafts the chain in the tree
+    expected_tokens: tuple[float, ...]  # mean of a verification, the target's own included
+    verify_tokens: tuple[int, ...]  # fed to the target, root included
+    host_ms: float = 0.0  # of each verification, beyond the target's own
 
     def __post_init__(self) -> None:
         if len(self.expected_tokens) != len(self.verify_tokens) or len(self.expected_tokens) < 2:
@@ -103,17 +93,13 @@ class TopTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HierarchyInputs:
-    """All that the solvers read.
+    """All that the solvers read."""
 
-    `models` are smallest first, the target last; of `acceptance[i][j]` only entries j < i are read. `edges` are costs
-    of one pair only, `trees` those that the target may verify.
-    """
-
-    models: tuple[ModelCosts, ...]
-    acceptance: tuple[tuple[float, ...], ...]
+    models: tuple[ModelCosts, ...]  # smallest first, the target last
+    acceptance: tuple[tuple[float, ...], ...]  # [i][j], read where j < i
     blocks: tuple[BlockDrafter, ...] = ()
-    edges: tuple[EdgeCosts, ...] = ()
-    trees: tuple[TopTree, ...] = ()
+    edges: tuple[EdgeCosts, ...] = ()  # costs of one pair only
+    trees: tuple[TopTree, ...] = ()  # those that the target may verify
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -162,13 +148,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchy:
-    """A chain of drafting levels below the target, lowest first; without levels the target decodes alone.
-
-    `tree` is the name of the tree that the target verifies; None is the bare chain.
-    """
+    """A chain of drafting levels below the target, lowest first; without levels the target decodes alone."""
 
     levels: tuple[Level, ...] = ()
-    tree: str | None = None
+    tree: str | None = None  # that the target verifies; None is the bare chain
 
     def __post_init__(self) -> None:
         if self.tree is not None and not self.levels:

@@ -24,24 +24,19 @@ MEASURES = {"accuracy": "share of right answers", "log-prob": "nats per token by
 class Quality:
     """How good texts are beside the target's own, on the same prompts; [low, high] is a 95 % interval of the loss.
 
-    Attributes:
-        measure: "accuracy": share of prompts answered right. "log-prob": the target's mean log-probability of a token,
-            where prompts have no answers; a proxy for how natural the text is to the target, not for truth.
-        target, lossy: of the target's own texts, and of the lossy ones.
-        loss: target - lossy; below 0 where the lossy texts are better.
-        same_texts: share of prompts whose text is the target's own, token for token.
-        lossy_tokens: share of the emitted tokens that only the rule accepted.
+    "accuracy" is the share of prompts answered right. "log-prob", where prompts have no answers, is the target's mean
+    log-probability of a token: a proxy for how natural the text is to the target, not for truth.
     """
 
     measure: Measure
     prompts: int
-    target: float
-    lossy: float
-    loss: float
+    target: float  # of the target's own texts
+    lossy: float  # of the lossy texts
+    loss: float  # target - lossy; below 0 where the lossy texts are better
     low: float
     high: float
-    same_texts: float
-    lossy_tokens: float
+    same_texts: float  # share of prompts whose text is the target's own, token for token
+    lossy_tokens: float  # share of the emitted tokens that only the rule accepted
 
     def __post_init__(self) -> None:
         if self.prompts < 1 or not self.low <= self.loss <= self.high:

@@ -38,42 +38,33 @@ else:
 class LossyRun:
     """The rounds of one policy at one batch size, and what the texts were worth; arrays are read-only.
 
-    Attributes:
-        target: ModelIdentity.key.
-        drafters: names and keys of the models that drafted.
-        drafter: what a plan's cell calls them together.
-        prompts: in order; texts are named by their place in it.
-        contexts, nodes, catch_up, widths, texts, kept: as `Replay` has them.
-        levels: (rounds, forwards), as `StackReplay` has them; NOBODY where no forward ran, and everywhere for a chain.
-        matched: drafted tokens that were the target's own, up to where each chain ended.
-        mismatched: the others, likewise, with the one that ended a chain.
-        entropies: of the target, by the rule's definition, where FLy's window accepted a mismatch and the gate decided.
-        pivots: chances of being a pivot, of the mismatches at PAD's floor or above, which its classifier saw.
+    Arrays up to `kept` are as `Replay` has them. FLy's gate decides where its window accepts a mismatch, PAD's
+    classifier where a mismatch has the floor.
     """
 
-    target: str
+    target: str  # ModelIdentity.key
     dtype: str
     workload: str
     temperature: float
     seed: int
     max_new_tokens: int
     batch: int
-    drafters: tuple[tuple[str, str], ...]
-    drafter: str
+    drafters: tuple[tuple[str, str], ...]  # names and keys of the models that drafted
+    drafter: str  # what a plan's cell calls them together
     policy: LossyWay
     quality: Quality
-    prompts: tuple[tuple[int, ...], ...]
+    prompts: tuple[tuple[int, ...], ...]  # in order; texts are named by their place in it
     contexts: Ints32
     nodes: Ints32
     catch_up: Ints32
     widths: Ints32
-    levels: Ints32
+    levels: Ints32  # (rounds, forwards), as in `StackReplay`; NOBODY where none ran, and for a chain
     texts: Ints32
     kept: Ints32
-    matched: int
-    mismatched: int
-    entropies: Floats32
-    pivots: Floats32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    matched: int  # drafted tokens that were the target's own, up to where each chain ended
+    mismatched: int  # the others, likewise, with the one that ended a chain
+    entropies: Floats32  # of the target where the gate decided, by the rule's definition
+    pivots: Floats32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))  # chances, by PAD's classifier
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:

@@ -14,19 +14,15 @@ from .plan import Plan, PlanCell
 class Crossing:
     """Where plain decoding begins to win at one context.
 
-    Attributes:
-        last: largest planned batch that speculates; None where none does.
-        first_plain: the planned batch above it; None where `last` is the largest.
-        plain_below: planned batches below `last` that do not speculate; gains need not be monotonic in the batch.
-        batch: at which speculation equals plain decoding, between those two: log(speed-up) is interpolated in
-            log(batch); None where one of them is.
+    At `batch` speculation equals plain decoding: log(speed-up) is interpolated in log(batch) between `last` and
+    `first_plain`.
     """
 
     context: int
-    last: int | None
-    first_plain: int | None
-    batch: float | None
-    plain_below: tuple[int, ...] = ()
+    last: int | None  # largest planned batch that speculates; None where none does
+    first_plain: int | None  # the planned batch above it; None where `last` is the largest
+    batch: float | None  # None where one of these is
+    plain_below: tuple[int, ...] = ()  # planned batches below `last` that do not speculate
     pays_at: tuple[int, ...] = ()  # planned batches that speculate
 
 

@@ -16,20 +16,16 @@ Step = Literal["drafter", "kind", "shallower", "deeper", "narrower", "wider", "s
 class Scenario:
     """One thing of the cell scaled for every policy, and what would be fastest then.
 
-    Attributes:
-        change: the part of a round's milliseconds, or the accepted drafts, that `factor` scales.
-        label, drafter: of the policy that is fastest then.
-        loss: of the planned policy against it, relative, at least 0. The simplest of several equally fast policies is
-            planned, so a loss within noise means nothing.
-        speedup: of the planned policy over plain decoding then; scaled verification scales plain decoding too.
+    The simplest of several equally fast policies is planned, so a loss within noise means nothing. Scaled verification
+    scales plain decoding too.
     """
 
-    change: Change
+    change: Change  # the part of a round's milliseconds, or the accepted drafts, that is scaled
     factor: float
-    label: str
+    label: str  # of the policy that is fastest then
     drafter: str | None
-    loss: float
-    speedup: float
+    loss: float  # of the planned policy against that one, relative, at least 0
+    speedup: float  # of the planned policy over plain decoding then
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.loss <= 1.0 or not 0.0 <= self.speedup < math.inf:
@@ -40,18 +36,15 @@ class Scenario:
 class Neighbour:
     """The fastest policy that differs from the planned one in one way; its other settings were chosen afresh.
 
-    Attributes:
-        step: "drafter": another one, any kind. "kind": another kind, same drafter. Else the same of both, with less or
-            more depth, nodes per drafter forward, or verified tokens.
-        tokens_per_s: as replayed, without optimism taken off, like a plan's alternatives.
-        tokens_per_round: per sequence.
+    A step of "drafter" allows any kind, one of "kind" has the same drafter. The others have the same of both, with less
+    or more depth, nodes per drafter forward, or verified tokens.
     """
 
     step: Step
     label: str
     drafter: str | None
-    tokens_per_s: float
-    tokens_per_round: float
+    tokens_per_s: float  # as replayed, without optimism taken off, like a plan's alternatives
+    tokens_per_round: float  # per sequence
     draft_ms: float
     verify_ms: float
     host_ms: float
@@ -79,26 +72,17 @@ class Challenger:
 class Outlook:
     """What would change the answer of a cell, and what a better drafter would be worth.
 
-    Attributes:
-        scenarios: costs and acceptance a tenth off, either way.
-        break_even: share of accepted drafts that the planned policy may lose before plain decoding is as fast; None for
-            plain decoding.
-        needed: for plain decoding, the speculative policy that lacks least; else None, and where none would be as fast
-            with all drafts accepted.
-        worth_per_percent: relative gain in speed per percent more accepted drafts.
-        perfect_tokens_per_s: of a drafter that is always right at the planned one's cost (for plain decoding the
-            fastest such), with the best chain of `perfect_length` that the measured forwards allow, verified as the
-            plan does. None where no chain was measured.
-        neighbours: what the planned shape, kind and drafter are better than.
+    The perfect drafter is always right at the planned one's cost; for plain decoding it is the fastest such. It drafts
+    the best chain that the measured forwards allow, verified as the plan does.
     """
 
-    scenarios: tuple[Scenario, ...]
-    break_even: float | None
-    needed: Challenger | None
-    worth_per_percent: float
-    perfect_tokens_per_s: float | None
-    perfect_length: int | None = None
-    neighbours: tuple[Neighbour, ...] = ()
+    scenarios: tuple[Scenario, ...]  # costs and acceptance a tenth off, either way
+    break_even: float | None  # share of accepted drafts to lose until plain decoding is as fast; None if plain
+    needed: Challenger | None  # for plain decoding, the policy that lacks least; None: others, or out of reach
+    worth_per_percent: float  # relative gain in speed per percent more accepted drafts
+    perfect_tokens_per_s: float | None  # None where no chain was measured
+    perfect_length: int | None = None  # of that chain
+    neighbours: tuple[Neighbour, ...] = ()  # what the planned shape, kind and drafter are better than
 
     def __post_init__(self) -> None:
         if self.break_even is not None and not 0.0 <= self.break_even <= 1.0:

@@ -80,48 +80,29 @@ class StackForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCell:
-    """How to decode at one batch size and context.
-
-    Attributes:
-        drafter: name of what drafts: "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain
-            decoding.
-        run_tokens: index = tokens in the tree, value = tokens fed to the target per sequence; up to
-            policy.max_verify_tokens.
-        run_ms: likewise, mean time of that forward at the cell's context; the median in older plans, empty in the
-            oldest.
-        runner_up: the fastest alternative of another kind or drafter; `lead` is None where there is none.
-        alternatives: the fastest of every kind and drafter, fastest first, the plan's own left out.
-        published: published defaults, each with its fastest drafter.
-        memory_bytes: at the peak of decoding, weights and caches included; None where architectures are not known.
-        keeps_bound: True where the plan has no latency bound.
-        stack: the best hierarchy of drafters, where pairwise acceptance is known.
-        quality: measured cost of a lossy policy; None for lossless ones.
-        reading: what reading prompts adds; None where it was not timed of all who draft.
-        latency_ms: of the policy, by the metric of the plan's bound; None where there is none.
-        priced_at: the nearest measured context, where the cell's own lies beyond all measured ones; else None.
-    """
+    """How to decode at one batch size and context."""
 
     batch: int
     context: int
     policy: TreePolicy
-    drafter: str | None
-    run_tokens: tuple[int, ...]
+    drafter: str | None  # "lookup" for a LookupPolicy, `stack_name` of a StackPolicy, None for plain decoding
+    run_tokens: tuple[int, ...]  # index = tokens in the tree, value = tokens fed per sequence
     prediction: Prediction
     plain: Prediction
-    runner_up: Alternative | None
-    alternatives: tuple[Alternative, ...]
-    published: tuple[PublishedPrice, ...] = ()
+    runner_up: Alternative | None  # the fastest alternative of another kind or drafter
+    alternatives: tuple[Alternative, ...]  # the fastest of every other kind and drafter, fastest first
+    published: tuple[PublishedPrice, ...] = ()  # published defaults, each with its fastest drafter
     outlook: Outlook | None = None
-    memory_bytes: int | None = None
-    keeps_bound: bool = True
-    lead: Lead | None = None
-    stack: StackForecast | None = None
+    memory_bytes: int | None = None  # at the peak, with weights and caches; None: unknown architecture
+    keeps_bound: bool = True  # True where the plan has no latency bound
+    lead: Lead | None = None  # over the runner-up
+    stack: StackForecast | None = None  # the best hierarchy, where pairwise acceptance is known
     shape: ShapeFacts | None = None
-    run_ms: tuple[float, ...] = ()
-    quality: Quality | None = None
-    reading: PromptReading | None = None
-    latency_ms: float | None = None
-    priced_at: int | None = None
+    run_ms: tuple[float, ...] = ()  # mean of that forward at the context; older plans: median, or empty
+    quality: Quality | None = None  # measured cost of a lossy policy; None for lossless ones
+    reading: PromptReading | None = None  # None where it was not timed of all who draft
+    latency_ms: float | None = None  # by the metric of the plan's bound; None where there is none
+    priced_at: int | None = None  # nearest measured context where its own is beyond all; else None
 
     def __post_init__(self) -> None:
         if not (1 <= self.batch <= MOST_BATCH and 1 <= self.context <= MOST_CONTEXT):
@@ -173,12 +154,7 @@ class PlanCell:
 class Plan:
     """The schedule of one target on one device for one workload and temperature.
 
-    Attributes:
-        new_tokens: of an answer, where requests chose the plan; older plans say it in their cells alone.
-        cached_share: of the prompts, not read again, since earlier texts began so.
-        hysteresis: how far beyond the middle between two cells, as a factor in batch or context, a running decoder
-            keeps its cell.
-        version: `LOSSY_VERSION` where any cell names a lossy policy, else `VERSION`; 0 is filled in.
+    A running decoder keeps its cell up to the factor `hysteresis`, in batch or context, beyond the middle to the next.
     """
 
     device: Device
@@ -190,10 +166,10 @@ class Plan:
     cells: tuple[PlanCell, ...]
     provenance: Provenance
     bound: LatencyBound | None = None
-    new_tokens: int | None = None
-    cached_share: float = 0.0
+    new_tokens: int | None = None  # of an answer, where requests chose the plan; older ones: in their cells alone
+    cached_share: float = 0.0  # of the prompts, not read again, since earlier texts began so
     hysteresis: float = 1.0
-    version: int = 0
+    version: int = 0  # LOSSY_VERSION where any cell names a lossy policy, else VERSION; 0 is filled in
 
     def __post_init__(self) -> None:
         own = LOSSY_VERSION if any(cell.names_lossy for cell in self.cells) else VERSION

@@ -12,23 +12,17 @@ from ...errors import PlanError
 class PromptReading:
     """Milliseconds of the whole device for one prompt, during which no sequence of the batch decodes.
 
-    Attributes:
-        cached_tokens: of the prompt, not read again, since an earlier text began so.
-        target_ms: None where it was not timed.
-        drafter_ms: by all models that draft; 0 where none does.
-        pays_from: new tokens of an answer from which on requests are faster than by plain decoding; 0 where no model
-            drafts, None for plain decoding and where it is no slower.
-        new_tokens: most of an answer, where requests chose the plan; `decoded_tokens` are its mean, in older plans all
-            but the first, as if none ended before.
+    From `pays_from` new tokens on, requests are faster than by plain decoding. It is 0 where no model drafts, None for
+    plain decoding and where it is no slower.
     """
 
     prompt_tokens: int
-    target_ms: float | None
-    drafter_ms: float
+    target_ms: float | None  # None where it was not timed
+    drafter_ms: float  # by all models that draft; 0 where none does
     pays_from: float | None
-    new_tokens: int | None = None
-    decoded_tokens: float | None = None
-    cached_tokens: int = 0
+    new_tokens: int | None = None  # most of an answer, where requests chose the plan
+    decoded_tokens: float | None = None  # their mean; in older plans all but the first
+    cached_tokens: int = 0  # of the prompt, not read again, since an earlier text began so
 
     def __post_init__(self) -> None:
         told = (self.target_ms or 0.0, self.drafter_ms, self.pays_from or 0.0, self.decoded_tokens or 0.0)

@@ -23,16 +23,12 @@ ONE = np.ones(1, dtype=np.int64)  # token that a drafter catches up with, at lea
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bound:
-    """What a policy's rounds come to at best.
+    """What a policy's rounds come to at best."""
 
-    `most_tokens` is a mean per sequence and round. `nodes` (1,) is of the smallest tree, `widths` (1, forwards) the
-    least nodes of each drafter forward.
-    """
-
-    most_tokens: float
-    nodes: Ints
-    widths: Ints
-    censored_share: float
+    most_tokens: float  # mean per sequence and round
+    nodes: Ints  # (1,), of the smallest tree of a round
+    widths: Ints  # (1, forwards), the least nodes of each drafter forward
+    censored_share: float  # of the positions, those whose result the trace leaves open
 
     def least_ms(self, costs: RoundCosts) -> float:
         """Return the milliseconds that no round falls below, at the least costs of its kind."""

@@ -42,30 +42,19 @@ UNKNOWN = "no rounds with it beside a target in {regime} were timed at batch {ba
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellCosts:
-    """All costs of one cell; `verify` has the shape that runs already chosen.
-
-    Attributes:
-        run_tokens: index = tokens in the tree, value = tokens fed.
-        drafts: by name of the drafters that run here; `undrafted` says why others do not.
-        host: by kind (`kind_of`), of rounds with a model or without a drafter.
-        host_beside: likewise, by the name of each drafter whose rounds were timed apart.
-        resumed: by the name of an exit, the cost of verifying from its states, where timed.
-        device_kind: "cpu" or "cuda", where drafts grow differently.
-        captures_drafts: whether whole drafts are captured work, and rounds run ahead of the host.
-        eager: the drafters whose drafts are not captured: exits and block drafters.
-    """
+    """All costs of one cell; `verify` has the shape that runs already chosen."""
 
     cell: Cell
     verify: CostTable
-    run_tokens: tuple[int, ...]
-    drafts: dict[str, CostTable]
-    host: dict[str, HostLine]
-    resumed: dict[str, Verification] = field(default_factory=dict)
-    device_kind: str = "cpu"
-    captures_drafts: bool = False
-    eager: frozenset[str] = frozenset()
-    undrafted: dict[str, str] = field(default_factory=dict)
-    host_beside: dict[str, dict[str, HostLine]] = field(default_factory=dict)
+    run_tokens: tuple[int, ...]  # index = tokens in the tree, value = tokens fed
+    drafts: dict[str, CostTable]  # by name of the drafters that run here
+    host: dict[str, HostLine]  # by kind (`kind_of`), of rounds with a model or without a drafter
+    resumed: dict[str, Verification] = field(default_factory=dict)  # by exit: of verifying from its states
+    device_kind: str = "cpu"  # "cpu" or "cuda", where drafts grow differently
+    captures_drafts: bool = False  # whether whole drafts are captured work, and rounds run ahead of the host
+    eager: frozenset[str] = frozenset()  # the drafters whose drafts are not captured: exits and block drafters
+    undrafted: dict[str, str] = field(default_factory=dict)  # by name of the others, why
+    host_beside: dict[str, dict[str, HostLine]] = field(default_factory=dict)  # by drafter timed apart, then by kind
 
     def times(self, replay: Replay, kind: str, drafter: str | None) -> RoundTimes:
         """Return what every round of a replay costs here; `kind` is from `kind_of`, `drafter` the model that drafts.

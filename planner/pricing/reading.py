@@ -28,22 +28,14 @@ from .cells import Cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingCosts:
-    """Milliseconds of reading one prompt of a cell, and the tokens of its answer.
-
-    Attributes:
-        cached_tokens: of the prompt, not read again.
-        new_tokens: most of an answer; None where that is open, and then nothing is chosen by it.
-        decoded_tokens: of an answer on average; None likewise.
-        target_ms: None where it was not timed.
-        drafts_ms: by name of the drafters that were timed.
-    """
+    """Milliseconds of reading one prompt of a cell, and the tokens of its answer."""
 
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    new_tokens: int | None = None
-    decoded_tokens: float | None = None
-    target_ms: float | None = None
-    drafts_ms: Mapping[str, float] = field(default_factory=dict)
+    cached_tokens: int = 0  # of the prompt, not read again
+    new_tokens: int | None = None  # most of an answer; None where open, and then nothing is chosen by it
+    decoded_tokens: float | None = None  # of an answer on average; None likewise
+    target_ms: float | None = None  # None where it was not timed
+    drafts_ms: Mapping[str, float] = field(default_factory=dict)  # by name of the drafters that were timed
 
     def drafter_ms(self, policy: TreePolicy, drafter: str | None) -> float | None:
         """Return what all models that draft take, 0 where none does; None where one of them was not timed."""

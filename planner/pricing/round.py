@@ -48,14 +48,10 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoundCosts:
-    """Milliseconds of rounds of one kind in a cell, by their shape alone.
+    """Milliseconds of rounds of one kind in a cell, by their shape alone."""
 
-    `verify` is by tokens in the tree, `draft` by tokens of a drafter's forward; it is None where no model drafts, or
-    several do.
-    """
-
-    verify: CostTable
-    draft: CostTable | None
+    verify: CostTable  # by tokens in the tree
+    draft: CostTable | None  # by tokens of a forward; None where no model drafts, or several do
     host: HostLine
     batch: int
 

@@ -21,19 +21,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CostTable:
-    """Mean milliseconds of one forward at one batch size.
+    """Mean milliseconds of one forward at one batch size."""
 
-    Attributes:
-        contexts: (knots,), ascending.
-        ms: (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed.
-        is_block: one forward drafts a whole tree, whatever its layers; its tokens are those that it reads.
-        reads_newest: of the committed tokens it reads the newest alone; the target has read the others for it.
-    """
-
-    contexts: Floats
-    ms: Floats
-    is_block: bool = False
-    reads_newest: bool = False
+    contexts: Floats  # (knots,), ascending
+    ms: Floats  # (knots, tokens + 1), by tokens per sequence; entry 0 is 0.0, nothing fed
+    is_block: bool = False  # one forward drafts a whole tree, whatever its layers; its tokens are those that it reads
+    reads_newest: bool = False  # reads the newest committed token alone: the target has read the others
 
     @property
     def most_tokens(self) -> int:

@@ -20,71 +20,50 @@ FULL_SHARE = 0.5  # below this share of the deepest path, wrong drafts cost more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFacts:
-    """A published default beside the plan; None where it has no price, for the `reason` given.
-
-    `ratio` is its speed over the plan's, both as the recorded texts replay; `speedup` its speed over plain decoding.
-    """
+    """A published default beside the plan; None where it has no price."""
 
     name: str
     drafter: str | None
-    ratio: float | None
-    speedup: float | None
-    reason: str
+    ratio: float | None  # its speed over the plan's, both as the recorded texts replay
+    speedup: float | None  # over plain decoding
+    reason: str  # why it has no price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedShares:
-    """What a published default would reach of a plan's speed over all cells; None where it has no price in any.
-
-    `priced` counts cells with a price, `slower_than_plain` those of them in which plain decoding is faster.
-    """
+    """What a published default would reach of a plan's speed over all cells; None where it has no price in any."""
 
     name: str
     least: float | None
     middle: float | None  # the median
     most: float | None
-    priced: int
-    slower_than_plain: int
+    priced: int  # cells in which it has a price
+    slower_than_plain: int  # of these, those in which plain decoding is faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellFacts:
-    """What explains a cell, as numbers.
-
-    Attributes:
-        label: the way of decoding in people's words; `settings` has all of it in one line.
-        depth: most drafted tokens on one path; `width`: most nodes of one drafter forward.
-        verify_tokens: most tokens of a tree, root included; `fed_tokens`: what is fed for so many.
-        share_*: of the round's time.
-        limited_by: largest part of the round; "acceptance" where less than half of the deepest path is accepted on
-            average.
-        accepted: drafts per sequence and round; with `break_even_accepted` the round is as fast as plain decoding.
-        acceptance: of each drafted token of a chain, implied by its tokens per round; else None.
-        break_even: acceptance at which the chain is as fast as plain decoding; None for other policies and where even a
-            perfect drafter would lose.
-        ms_per_token: mean of one sequence.
-        lead_over_runner_up: relative, negative where the runner-up is faster within noise.
-    """
+    """What explains a cell, as numbers; shares are of the round's time."""
 
     batch: int
     context: int
-    label: str
-    settings: str
+    label: str  # the way of decoding in people's words
+    settings: str  # all of it in one line
     drafter: str | None
-    depth: int
-    width: int
-    verify_tokens: int
-    fed_tokens: int
+    depth: int  # most drafted tokens on one path
+    width: int  # most nodes of one drafter forward
+    verify_tokens: int  # most tokens of a tree, root included
+    fed_tokens: int  # what is fed for so many
     share_draft: float
     share_verify: float
     share_host: float
-    limited_by: Limit
-    accepted: float
-    break_even_accepted: float | None
-    acceptance: float | None
-    break_even: float | None
-    ms_per_token: float
-    lead_over_runner_up: float | None
+    limited_by: Limit  # largest part of the round; "acceptance" where under half of the deepest path is accepted
+    accepted: float  # drafts per sequence and round
+    break_even_accepted: float | None  # with so many as fast as plain decoding; None for plain decoding
+    acceptance: float | None  # of each drafted token of a chain, implied by its tokens per round; else None
+    break_even: float | None  # acceptance where a chain is as fast as plain decoding; None: no chain, or never
+    ms_per_token: float  # mean of one sequence
+    lead_over_runner_up: float | None  # relative, negative where the runner-up is faster within noise
     published: tuple[PublishedFacts, ...]
 
 

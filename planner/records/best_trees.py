@@ -30,19 +30,12 @@ _ROUNDING = 1e-6  # acceptances estimated in float32 may sum to a little over 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NestedTrees:
-    """The best trees of 1, 2, .. nodes in one: the tree of n nodes is made of the first n; arrays are (nodes,).
+    """The best trees of 1, 2, .. nodes in one: the tree of n nodes is made of the first n; arrays are (nodes,)."""
 
-    Attributes:
-        parents: index of each node's parent; -1 for the root.
-        ranks: which child of its parent each node is; 0 for the root.
-        depths: edges to the root.
-        reaches: chance that the node is accepted; never growing, 1 for the root.
-    """
-
-    parents: Ints
-    ranks: Ints
-    depths: Ints
-    reaches: Floats
+    parents: Ints  # index of each node's parent; -1 for the root
+    ranks: Ints  # which child of its parent each node is; 0 for the root
+    depths: Ints  # edges to the root
+    reaches: Floats  # chance that the node is accepted; never growing, 1 for the root
 
     def __len__(self) -> int:
         return len(self.parents)

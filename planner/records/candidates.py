@@ -24,23 +24,14 @@ MANY = 512  # candidates from which on sorting a shortlist is faster than sortin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateLayer:
-    """All children recorded by one drafter forward; candidate = slot * children + rank.
+    """All children recorded by one drafter forward; candidate = slot * children + rank."""
 
-    Attributes:
-        tokens: (batch, candidates).
-        scores: (batch, candidates), float32 path log-probability.
-        parents: (batch, candidates), parent's index among all candidates of all layers; -1 = root.
-        children: recorded per expanded node.
-        start: index of this layer's first candidate among those of all layers.
-        width: nodes per sequence the forward saw.
-    """
-
-    tokens: Ints
-    scores: Scores
-    parents: Ints
-    children: int
-    start: int
-    width: int
+    tokens: Ints  # (batch, candidates)
+    scores: Scores  # (batch, candidates), float32 path log-probability
+    parents: Ints  # (batch, candidates), parent's index among all candidates of all layers; -1 = root
+    children: int  # recorded per expanded node
+    start: int  # index of this layer's first candidate among those of all layers
+    width: int  # nodes per sequence the forward saw
 
 
 def first_layer(scorer: LayerScorer, children: int) -> CandidateLayer:

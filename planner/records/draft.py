@@ -25,13 +25,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children:
-    """The most likely next tokens of every node of one layer, (batch, width, children).
+    """The most likely next tokens of every node of one layer."""
 
-    `log_probs` are conditional on the node, descending, at most 0.
-    """
-
-    tokens: Ints
-    log_probs: Scores
+    tokens: Ints  # (batch, width, children)
+    log_probs: Scores  # (batch, width, children), conditional on the node, descending, at most 0
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 3 or self.tokens.shape != self.log_probs.shape:
@@ -61,26 +58,17 @@ class DraftBatch:
     """One drafted tree per sequence; not frozen, as that slows setting its fields every round, but never written to.
 
     Invariant: node 0 is the root, parents come before their children. Rows are padded to the largest tree; padding has
-    token -1, parent 0 and depth 1.
-
-    Attributes:
-        tokens: (batch, nodes), drafted token of each node; -1 for the root.
-        parents: (batch, nodes), index of the parent; -1 for the root.
-        depths: (batch, nodes), edges to the root, so position = context + depth.
-        sizes: (batch,), nodes of each row that are no padding, root included.
-        widths: nodes per sequence of every drafter forward that ran, in order. Of a stack: tokens fed, also those read
-            again. Of a block drafter: of every layer, all but the first of which cost no forward.
-        levels: of a stack, which model ran each of these forwards, 0 being next to the target; else empty.
-        is_sound: whether kernels that know no tokens but the texts' own made it, so that no check is needed.
+    token -1, parent 0 and depth 1. Of a stack, `widths` are tokens fed, also those read again; of a block drafter,
+    nodes of every layer, all but the first of which cost no forward.
     """
 
-    tokens: Ints
-    parents: Ints
-    depths: Ints
-    sizes: Ints
-    widths: tuple[int, ...]
-    levels: tuple[int, ...] = ()
-    is_sound: bool = False
+    tokens: Ints  # (batch, nodes), drafted token of each node; -1 for the root
+    parents: Ints  # (batch, nodes), index of the parent; -1 for the root
+    depths: Ints  # (batch, nodes), edges to the root, so position = context + depth
+    sizes: Ints  # (batch,), nodes of each row that are no padding, root included
+    widths: tuple[int, ...]  # nodes per sequence of every drafter forward that ran, in order
+    levels: tuple[int, ...] = ()  # of a stack, which model ran each forward, 0 next to the target; else empty
+    is_sound: bool = False  # whether kernels that know no tokens but the texts' own made it: needs no check
 
     def __post_init__(self) -> None:
         shape = self.tokens.shape

@@ -31,20 +31,16 @@ Entropy = Literal["top-nats", "normalised"]
 class FlyRule:
     """When a mismatch stays; the defaults are vLLM's.
 
-    Attributes:
-        threshold: least entropy of an open gate. 0 opens every gate; what no entropy reaches closes all.
-        window: drafted tokens a mismatch needs behind it; `counts_itself` as in the published code: then one fewer has
-            to match.
-        entropy: "top-nats" (published code, vLLM) is -sum p ln p over the `top` likeliest tokens, p of the whole
-            distribution, in nats, at most ln(top) for top >= 3; "normalised" (paper) is the whole entropy over
-            ln(vocabulary), in [0, 1]. A threshold of one means nothing to the other.
+    "top-nats" (published code, vLLM) is -sum p ln p over the `top` likeliest tokens, p of the whole distribution, in
+    nats, at most ln(top) for top >= 3; "normalised" (paper) is the whole entropy over ln(vocabulary), in [0, 1]. A
+    threshold of one means nothing to the other.
     """
 
-    threshold: float = 0.3
-    window: int = 6
+    threshold: float = 0.3  # least entropy of an open gate: 0 opens all, one out of reach none
+    window: int = 6  # drafted tokens a mismatch needs behind it
     entropy: Entropy = "top-nats"
     top: int = 3
-    counts_itself: bool = False
+    counts_itself: bool = False  # as in the published code: one token fewer has to match
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold < math.inf:

@@ -27,14 +27,11 @@ FLOOR = 1e-4  # the published least probability
 class PadRule:
     """When a mismatch stays; both numbers lie in [0, 1].
 
-    Attributes:
-        threshold: pivot chance from which on a token is a pivot. At 0 every token is: strict verification. Published
-            are 0.3, 0.5 and 0.7.
-        floor: least probability by the target of a token that may stay. At 1 none has it.
+    At threshold 0 every token is a pivot: strict verification. Published are 0.3, 0.5 and 0.7.
     """
 
-    threshold: float = 0.5
-    floor: float = FLOOR
+    threshold: float = 0.5  # pivot chance from which on a token is a pivot
+    floor: float = FLOOR  # least probability by the target of a token that may stay; 1 admits none
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.threshold <= 1.0 or not 0.0 <= self.floor <= 1.0:

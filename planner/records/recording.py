@@ -45,21 +45,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """Where the positions of several texts lie; `starts`, `ends` are (texts,), the others (rows,).
+    """Where the positions of several texts lie."""
 
-    Attributes:
-        starts: row of each text's first position.
-        ends: row that stands for "finished".
-        text_of: the text each row belongs to.
-        contexts: tokens in the target's cache before a round there: len(prompt) + t.
-        left: tokens still to come; 0 at the end.
-    """
-
-    starts: Ints
-    ends: Ints
-    text_of: Ints
-    contexts: Ints
-    left: Ints
+    starts: Ints  # (texts,), row of each text's first position
+    ends: Ints  # (texts,), row that stands for "finished"
+    text_of: Ints  # (rows,), the text each row belongs to
+    contexts: Ints  # (rows,), tokens in the target's cache before a round there: len(prompt) + t
+    left: Ints  # (rows,), tokens still to come; 0 at the end
 
 
 def rows_of(texts: Sequence[Text]) -> Rows:
@@ -80,35 +72,21 @@ def rows_of(texts: Sequence[Text]) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recording:
-    """All expansions of a trace, numbered through; the last one, `missing`, stands for "not recorded".
-
-    Attributes:
-        next_rank: (rows,), the drafter's rank of the token that follows; MISS if beyond or at an end.
-        roots: (rows,), expansion of the committed text.
-        bounds: (rows + 1,), a position's own expansions are bounds[row]:bounds[row + 1]; an end has none.
-        child: (expansions, children), expansion of each child; `missing` where none was recorded.
-        log_probs: (expansions, children); -inf at `missing`.
-        scores: (expansions, children), path log-probability of each child, summed in float32 from the root down.
-        depths: (expansions,), edges between the root and the node that was expanded.
-        hit_rank: (expansions,), which child is the target's token on the target's own path, or MISS.
-        is_prefix_exact: next_rank alone replays chains and static trees.
-        is_ordered: no recorded child scores above its parent, and each is possible: the kernels rely on it.
-        survived: cache of `survivals`, by curves.
-    """
+    """All expansions of a trace, numbered through; the last one, `missing`, stands for "not recorded"."""
 
     texts: tuple[Text, ...]
     rows: Rows
-    next_rank: Ints
-    roots: Ints
-    bounds: Ints
-    child: NDArray[np.int32]
-    log_probs: Scores
-    scores: Scores
-    depths: Ints
-    hit_rank: Ints
-    is_prefix_exact: bool
-    is_ordered: bool
-    survived: dict[tuple[SurvivalCurve, ...], Floats] = field(default_factory=dict, repr=False)
+    next_rank: Ints  # (rows,), the drafter's rank of the token that follows; MISS if beyond or at an end
+    roots: Ints  # (rows,), expansion of the committed text
+    bounds: Ints  # (rows + 1,), a position's own expansions are bounds[row]:bounds[row + 1]; an end has none
+    child: NDArray[np.int32]  # (expansions, children), expansion of each child; `missing` where none was recorded
+    log_probs: Scores  # (expansions, children); -inf at `missing`
+    scores: Scores  # (expansions, children), path log-probability of each child, summed in float32 from the root down
+    depths: Ints  # (expansions,), edges between the root and the node that was expanded
+    hit_rank: Ints  # (expansions,), which child is the target's token on the target's own path, or MISS
+    is_prefix_exact: bool  # next_rank alone replays chains and static trees
+    is_ordered: bool  # no recorded child scores above its parent, and each is possible: the kernels rely on it
+    survived: dict[tuple[SurvivalCurve, ...], Floats] = field(default_factory=dict, repr=False)  # of `survivals`
 
     @property
     def children(self) -> int:
@@ -161,14 +139,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recorded:
-    """What a strategy replays from: texts, the numbering of their positions, and a drafter's recording over them.
-
-    `recording` is None where no model drafts.
-    """
+    """What a strategy replays from: texts, the numbering of their positions, and a drafter's recording over them."""
 
     texts: tuple[Text, ...]
     rows: Rows
-    recording: Recording | None = None
+    recording: Recording | None = None  # None where no model drafts
 
     @classmethod
     def by(cls, recording: Recording) -> Recorded:

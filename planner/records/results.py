@@ -13,20 +13,12 @@ from .recording import Recording
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PositionResults:
-    """One policy at every row of a numbering of positions.
+    """One policy at every row of a numbering of positions."""
 
-    Attributes:
-        accepted: (rows,), nodes of the verified tree on the target's own path.
-        sizes: (rows,), nodes of the verified tree, root included.
-        censored: (rows,), the trace lacks an expansion that could change the result.
-        widths: (rows, forwards), nodes of every drafter forward, 0 = did not run; (1, forwards) if equal at all
-            positions.
-    """
-
-    accepted: Ints
-    sizes: Ints
-    censored: Bools
-    widths: Ints
+    accepted: Ints  # (rows,), nodes of the verified tree on the target's own path
+    sizes: Ints  # (rows,), nodes of the verified tree, root included
+    censored: Bools  # (rows,), the trace lacks an expansion that could change the result
+    widths: Ints  # (rows or 1, forwards), nodes of every drafter forward, 0 = did not run; 1: same everywhere
 
     @property
     def arrays(self) -> Results:

@@ -9,17 +9,11 @@ from ...errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeFacts:
-    """Means over rounds, by depth of the drafted token: entry 0 is depth 1, the tokens after the committed text.
+    """Means over rounds, by depth of the drafted token: entry 0 is depth 1, the tokens after the committed text."""
 
-    Attributes:
-        verified: nodes per sequence that the target verifies there.
-        reached: share of rounds in which the target takes one of them, never more than at the depth above.
-        taken: share of rounds in which each node of a fixed tree is taken, by index, the root's 1.0 first; else empty.
-    """
-
-    verified: tuple[float, ...]
-    reached: tuple[float, ...]
-    taken: tuple[float, ...] = ()
+    verified: tuple[float, ...]  # nodes per sequence that the target verifies there
+    reached: tuple[float, ...]  # share of rounds in which the target takes one of them; never rising
+    taken: tuple[float, ...] = ()  # of a fixed tree, share by node, the root's 1.0 first; else empty
 
     def __post_init__(self) -> None:
         if len(self.verified) != len(self.reached):

@@ -12,12 +12,11 @@ class TokenTree:
     """A rooted tree whose nodes say which of their parent's likely next tokens they are.
 
     Invariant: node 0 is the root (the last committed token), parents come before their children, and siblings are
-    different children, so no token is drafted twice. `parents` are indices, -1 for the root; `ranks` say which child of
-    its parent each node is, 0 = the drafter's most likely, and for the root.
+    different children, so no token is drafted twice.
     """
 
-    parents: tuple[int, ...]
-    ranks: tuple[int, ...]
+    parents: tuple[int, ...]  # index of each node's parent; -1 for the root
+    ranks: tuple[int, ...]  # which child of its parent, 0 = the drafter's most likely; 0 for the root
 
     def __post_init__(self) -> None:
         if not self.parents or len(self.parents) != len(self.ranks):

@@ -23,28 +23,21 @@ from ..strategies.stack import model_of
 class Candidate:
     """What a policy yields in the steady state of one cell; times are means per round of a sequence.
 
-    Attributes:
-        drafter: name of what drafts, None for plain decoding.
-        tokens: (texts,), tokens each recorded text emitted in the rounds counted.
-        ms: (texts,), time spent on each; the slots of a round share it equally. It includes `reading_ms` for every
-            token, the drafters' reading of prompts, where answers are of known length.
-        tokens_per_round: per sequence.
-        censored_share: share of the visited positions whose result the trace leaves open.
-        run_tokens: the padding it was priced with: index = tokens in the tree, value = tokens fed.
-        quality: measured cost of a lossy policy; None for lossless ones.
+    The slots of a round share its time equally. Where answers are of known length, `ms` includes the drafters' reading
+    of prompts, `reading_ms` for every token.
     """
 
     policy: TreePolicy
-    drafter: str | None
-    tokens: Ints
-    ms: Floats
-    tokens_per_round: float
+    drafter: str | None  # name of what drafts, None for plain decoding
+    tokens: Ints  # (texts,), tokens each recorded text emitted in the rounds counted
+    ms: Floats  # (texts,), time spent on each
+    tokens_per_round: float  # per sequence
     draft_ms: float
     verify_ms: float
     host_ms: float
-    censored_share: float
-    run_tokens: tuple[int, ...]
-    quality: Quality | None = None
+    censored_share: float  # share of the visited positions whose result the trace leaves open
+    run_tokens: tuple[int, ...]  # the padding it was priced with: index = tokens in the tree, value = tokens fed
+    quality: Quality | None = None  # measured cost of a lossy policy; None for lossless ones
     reading_ms: float = 0.0
 
     @property

@@ -27,20 +27,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ballot:
-    """The candidates of one cell that may be chosen: all that were priced, and places among them.
-
-    Attributes:
-        plain: plain decoding.
-        able: those that may be chosen, plain decoding always among them.
-        near: those as good as the best; first the one that the cell takes by itself.
-        cross_fitted: tokens per second of choices on texts that did not make them; NaN where unknown.
-    """
+    """The candidates of one cell that may be chosen: all that were priced, and places among them."""
 
     candidates: list[Candidate]
-    plain: int
-    able: tuple[int, ...]
-    near: tuple[int, ...]
-    cross_fitted: float
+    plain: int  # plain decoding
+    able: tuple[int, ...]  # those that may be chosen, plain decoding always among them
+    near: tuple[int, ...]  # those as good as the best; first the one that the cell takes by itself
+    cross_fitted: float  # tokens per second of choices on texts that did not make them; NaN where unknown
 
     @property
     def flattery(self) -> float:
@@ -97,16 +90,12 @@ def _without_needless_loss(candidates: Sequence[Candidate], near: Sequence[int])
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Field:
-    """Candidates of which one is to be chosen.
+    """Candidates of which one is to be chosen."""
 
-    `tokens`, `ms` (candidates, texts) and `weights` (resamples, texts). `simplicity` (candidates,) is a rank, the
-    simplest first; equally simple ones share it.
-    """
-
-    tokens: Floats
-    ms: Floats
-    simplicity: Ints
-    weights: Floats
+    tokens: Floats  # (candidates, texts)
+    ms: Floats  # (candidates, texts)
+    simplicity: Ints  # (candidates,), rank, the simplest first; equally simple ones share it
+    weights: Floats  # (resamples, texts)
 
     @staticmethod
     def of(candidates: Sequence[Candidate], weights: Floats) -> Field:

@@ -33,33 +33,20 @@ NeedsBytes = Callable[[TreePolicy, str | None], int | None]  # of a policy with 
 
 @dataclass(slots=True, eq=False)
 class Contest:
-    """The candidates of one cell.
-
-    Attributes:
-        needs_bytes: the memory of a policy; `unknown_bytes` while a contest moves between processes.
-        most_bytes: of memory; None is no limit.
-        bound: of the latency; a candidate that breaks it is priced, but no other is measured against it.
-        priced: in order of entry; each policy with a drafter once, but for lossy ones.
-        searched_on: of each, the half of the folds its knobs were searched on; EVERYWHERE where it is from a grid or
-            both halves led to it.
-        latencies_ms: of each where there is a bound, by its metric.
-        pruned: how many were not replayed because they cannot win.
-        untried: how many might win, but others were expected to be faster, so they were not replayed.
-        clipped_share: of plain decoding's rounds, those priced at the nearest measured context.
-    """
+    """The candidates of one cell; one that breaks the bound is priced, but no other is measured against it."""
 
     costs: CellCosts
     texts: int  # recorded
-    needs_bytes: NeedsBytes
-    most_bytes: int | None = None
+    needs_bytes: NeedsBytes  # the memory of a policy; `unknown_bytes` between processes
+    most_bytes: int | None = None  # of memory; None is no limit
     reading: ReadingCosts = field(default_factory=ReadingCosts)
     bound: LatencyBound | None = None
-    priced: list[Candidate] = field(default_factory=list)
-    searched_on: list[int] = field(default_factory=list)
-    latencies_ms: list[float] = field(default_factory=list)
-    pruned: int = 0
-    untried: int = 0
-    clipped_share: float = 0.0
+    priced: list[Candidate] = field(default_factory=list)  # in order of entry; once each, but for lossy ones
+    searched_on: list[int] = field(default_factory=list)  # half of the folds for its knobs; EVERYWHERE: grid, both
+    latencies_ms: list[float] = field(default_factory=list)  # where there is a bound, by its metric
+    pruned: int = 0  # not replayed because they cannot win
+    untried: int = 0  # not replayed because others are expected to be faster, though they might win
+    clipped_share: float = 0.0  # of plain decoding's rounds, those priced at the nearest measured context
     _places: dict[Staged, int] = field(default_factory=dict)
     _best: dict[Rival | None, float] = field(default_factory=dict)
     _least: dict[Rival, RoundCosts] = field(default_factory=dict)

@@ -18,30 +18,17 @@ Studies = Callable[[str], "optuna.Study"]  # opens or creates the study of a nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How long a search takes and what it must keep to.
+    """How long a search takes and what it must keep to."""
 
-    Attributes:
-        seed: of the resampling of texts and of Optuna's samplers.
-        trials: per cell and searched policy kind; 0 leaves it at grids and fixed points.
-        bound: latency to keep where possible.
-        new_tokens: of an answer, so that drafters' reading of prompts counts; None chooses by decoding alone.
-        cached_share: of a prompt, not read again where requests are planned.
-        max_memory_bytes: most that weights and key-value caches of a cell take.
-        allow_lossy: whether ways may compete whose output is not the target's own.
-        max_quality_loss: most loss of such a way, in units of its measure, at the upper end of its interval; None is no
-            limit.
-        tables: frozen ones that Cacheback may draft from beside the texts' own.
-    """
-
-    seed: int = 0
-    trials: int = 24
-    bound: LatencyBound | None = None
-    new_tokens: int | None = None
-    cached_share: float = 0.0
-    max_memory_bytes: int | None = None
-    allow_lossy: bool = False
-    max_quality_loss: float | None = None
-    tables: tuple[FrozenTable, ...] = ()
+    seed: int = 0  # of the resampling of texts and of Optuna's samplers
+    trials: int = 24  # per cell and searched policy kind; 0 leaves it at grids and fixed points
+    bound: LatencyBound | None = None  # latency to keep where possible
+    new_tokens: int | None = None  # of an answer: drafters' reading of prompts counts; None: decoding alone
+    cached_share: float = 0.0  # of a prompt, not read again where requests are planned
+    max_memory_bytes: int | None = None  # most that weights and key-value caches of a cell take
+    allow_lossy: bool = False  # whether ways may compete whose output is not the target's own
+    max_quality_loss: float | None = None  # in the measure's units, at the interval's upper end; None: no limit
+    tables: tuple[FrozenTable, ...] = ()  # frozen ones that Cacheback may draft from beside the texts' own
 
     def __post_init__(self) -> None:
         if self.trials < 0:

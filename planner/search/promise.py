@@ -25,18 +25,14 @@ DRIFT = 0.02  # least relative standard deviation of a device within a session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurfaceErrors:
-    """Relative errors of what was measured: target, drafters by name, host, and all of them by the device's pace.
-
-    `host` is by batch, of a round's time beyond its forwards. `apart` is of a plan's rounds against plain ones between
-    profile and use, `pace` of the whole device meanwhile, which both share.
-    """
+    """Relative errors of what was measured: target, drafters by name, host, and all of them by the device's pace."""
 
     verify: float
     drafts: dict[str, float]
-    apart: float = DRIFT
-    pace: float = DRIFT
+    apart: float = DRIFT  # of a plan's rounds against plain ones, between profile and use
+    pace: float = DRIFT  # of the whole device meanwhile, which both share
     resumed: dict[str, float] = field(default_factory=dict)  # of verifications from an exit's states, by its name
-    host: dict[int, float] = field(default_factory=dict)
+    host: dict[int, float] = field(default_factory=dict)  # by batch, of a round's time beyond its forwards
 
     def verify_of(self, candidate: Candidate) -> float:
         """Return the error of a candidate's verification."""
@@ -90,15 +86,12 @@ def known_error(surface: LatencySurface) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Promise:
-    """Turns a chosen candidate and plain decoding of one cell into predictions.
+    """Turns a chosen candidate and plain decoding of one cell into predictions."""
 
-    `rates` (2, resamples) are paired: of the chosen one and of plain decoding. `texts` is how many were recorded.
-    """
-
-    rates: Floats
+    rates: Floats  # (2, resamples), paired: of the chosen one and of plain decoding
     plain: Candidate
     errors: SurfaceErrors
-    texts: int
+    texts: int  # how many were recorded
     batch: int
 
     def of(self, chosen: Candidate, flattery: float) -> Prediction:

@@ -30,13 +30,10 @@ Staged = tuple[TreePolicy, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a policy yields in a cell.
+    """What a policy yields in a cell."""
 
-    `tokens_per_s` is of all sequences, without optimism taken off; `keeps_bound` is True where there is no bound.
-    """
-
-    tokens_per_s: float
-    keeps_bound: bool
+    tokens_per_s: float  # of all sequences, without optimism taken off
+    keeps_bound: bool  # True where there is no bound
 
 
 def prices(
