@@ -13,12 +13,7 @@ class Command(click.Command):
 
     # Any: as click types what it passes on
     def __init__(self, *args: Any, basic: Sequence[str] = (), stray: str = "", **attributes: Any) -> None:
-        """Return a command.
-
-        Args:
-            basic: options shown first, by their longest names; all are where empty.
-            stray: what is said of words that the command does not take.
-        """
+        """Take options shown first (`basic`, by longest names; all where empty) and a text on `stray` words."""
         if stray:
             attributes["context_settings"] = {"allow_extra_args": True, **attributes.get("context_settings", {})}
         super().__init__(*args, **attributes)

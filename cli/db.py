@@ -182,7 +182,6 @@ def backup(file: Path, store: str | None) -> None:
 
 
 def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
-    """Return a database; a service has no file to look after."""
     from ..db.remote_url import is_service
     from ..db.sql_store import SqlStore
     from ..db.url import named_place, resolve_url
@@ -197,7 +196,7 @@ def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
 
 
 def _checked(store: str | None) -> tuple[str, list[Fault]]:
-    """Return where a store is and its faults; one that cannot be opened has that one."""
+    """Return where a store is and its faults; one that cannot be opened has that fault."""
     from ..db.check import Fault, faults_of
     from ..db.url import resolve_url, shown
     from ..errors import StoreError

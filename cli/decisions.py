@@ -25,7 +25,6 @@ Decide = Callable[["Store", int, str], None]  # in a store, of a plan, by somebo
 
 
 def _decision(run: Callable[..., None]) -> click.Command:
-    """Return a command that takes what all decisions take."""
     for given in (click.pass_obj, options.as_json, options.store, reason, plan_name.argument):
         run = given(run)
     return click.command()(run)
@@ -86,7 +85,7 @@ def _named(plan: str | None, plan_option: str | None) -> str:
 
 
 def _decide(decide: Decide, name: str, settings: Settings, store: str | None, as_json: bool) -> None:
-    """Change a plan's state, and tell it with the plan that counts for its setup now."""
+    """Change a plan's state, and print it with the plan that counts for its setup now."""
     from ..db.store import open_store
 
     require_there(store, NOTHING)
@@ -117,7 +116,7 @@ def _counting(store: Store, row: PlanRow) -> int | None:
 
 
 def _somebody(store: str | None) -> str:
-    """Return who decides: this user; at a service whoever the token is for, which it knows itself."""
+    """Return who decides: this user; nobody at a service, which knows whose the token is."""
     from ..db.remote_url import is_service
     from ..db.url import named_place
 

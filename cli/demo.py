@@ -86,7 +86,6 @@ def demo(
 
 
 def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Models, DemoSize]:
-    """Return the models of the demo, and how much of them it measures."""
     from ..demo.story import DemoSize, family_folder, family_models
 
     if real is None:

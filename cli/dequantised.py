@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def tell_dequantised(settings: Settings, models: Iterable[Path | str], dtype: str | None) -> None:
-    """Say of each model in a GGUF file what becomes of its weights, if they are not run as they are stored.
-
-    Raises:
-        ModelError: such a file cannot be read.
-    """
+    """Say of each model in a GGUF file how its weights run, if not as stored; ModelError where it cannot be read."""
     from ..profiler.gguf_file import is_gguf, read_gguf
     from ..profiler.records.architecture import QUANTISED
 

@@ -19,11 +19,9 @@ def is_here(text: str) -> bool:
 
 
 def named_device(text: str, store: Store) -> Device:
-    """Return a device of this machine, of a JSON file, or the one the store knows by this fingerprint or name.
+    """Return a device of this machine, of a JSON file, or of the store by fingerprint or name.
 
-    Raises:
-        DeviceError: none of them, or several devices share the name.
-        StoreError: the file holds no device.
+    DeviceError: none of them, or several devices share the name. StoreError: the file holds no device.
     """
     if is_here(text):
         from ..profiler.device import detect

@@ -25,15 +25,14 @@ def named_models(ctx: click.Context, _param: click.Parameter, texts: Sequence[st
 
 
 def _unnamed_models(ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> None:
-    """Remember what --draft-model gave until --drafter is read; it is eager, so it comes first."""
+    """Store what --draft-model gave until --drafter is read; it is eager, so it comes first."""
     ctx.meta[UNNAMED] = [(own_name(text.strip()), text.strip()) for text in texts]
 
 
 def own_name(text: str) -> str:
-    """Return what a model is called by its place: its folder, its file less the suffix, or the end of its id.
+    """Return a model's name by its place: its folder, its file less the suffix, or the end of its id.
 
-    Raises:
-        BadParameter: the place has no name, or one that no drafter may have.
+    BadParameter: the place has no name, or one that no drafter may have.
     """
     from ..planner.inputs import NAMING, is_free
     from ..profiler.snapshot import name_of

@@ -189,7 +189,7 @@ def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str
 
 
 def _dtype(engine: str, asked: str) -> str:
-    """Return the number format that was asked for; for "auto" the device's native one where the engine runs it."""
+    """Return the number format; for "auto" the device's native one where the engine runs it."""
     from ..profiler.device import detect
     from ..profiler.records.device import AUTO_DTYPE
     from ..runtime.engines.running import own_dtype
@@ -199,7 +199,7 @@ def _dtype(engine: str, asked: str) -> str:
 
 
 def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the batches that were typed; else 1, and 4 where the engine takes several sequences."""
+    """Return the typed batches; else 1, and 4 where the engine takes several sequences."""
     source = click.get_current_context().get_parameter_source("batches")
     if source == ParameterSource.COMMANDLINE:
         return asked
@@ -217,7 +217,7 @@ def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
 
 
 def _require_only(known: set[str]) -> None:
-    """Refuse options that say nothing to an engine."""
+    """Refuse options that mean nothing to an engine."""
     context = click.get_current_context()
     typed = [
         parameter

@@ -19,10 +19,9 @@ def as_it_is(store: str | None) -> str | None:
 
 
 def opened_as_it_is(store: str | None) -> Store:
-    """Open a store to look into it, one in memory where there is none yet; nothing of it is changed.
+    """Open a store without changing it, one in memory where there is none yet.
 
-    Raises:
-        StoreError: it cannot be opened, or its schema is an older one: it would have to be upgraded first.
+    StoreError: it cannot be opened, or its schema is older and needs an upgrade.
     """
     from ..db.store import open_store
     from ..db.url import is_sqlite_memory, resolve_url

@@ -130,8 +130,6 @@ class _Player:
 
 
 class _Play:
-    """Devices, messages between them and the server, and the server."""
-
     def __init__(self, players: list[_Player], rule: BatchRule, costs: ServerCosts) -> None:
         self._players, self._rule, self._costs = players, rule, costs
         self._events: list[tuple[float, int, int]] = []  # when, in which order, whose draft arrives; NOBODY: look again

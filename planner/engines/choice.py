@@ -139,7 +139,6 @@ def walks_of(inputs: EngineInputs) -> dict[Way, Walk]:
 
 
 def _mapped(texts: Sequence[Text], ngram: int, lengths: Sequence[int]) -> dict[Way, Walk]:
-    """Return the walks of llama.cpp's `ngram-map-k` that draft anything."""
     walked = {length: mapped_walk(texts, ngram, length) for length in lengths}
     return {
         (LookupPolicy(length=length, max_ngram=ngram, min_ngram=ngram, occurrence="mapped"), LOOKUP): one

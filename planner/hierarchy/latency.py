@@ -180,7 +180,6 @@ def _overshot(reached: Floats, steps: Floats, thresholds: Ints) -> Floats:
 
 
 def _cut(law: Floats, limits: Ints) -> Floats:
-    """Return the law of min(N, limit)."""
     size = min(law.shape[1], int(limits.max()) + 1)
     beyond = np.arange(law.shape[1]) > limits[:, None]
     lost = np.where(beyond, law, 0.0).sum(axis=1)

@@ -72,7 +72,6 @@ def _with_neighbours(tables: Tables, stacks: Iterable[Stack]) -> set[Stack]:
 
 
 def _descended(tables: Tables, stacks: Iterable[Stack], max_threshold: int) -> dict[Stack, float]:
-    """Return where the descents from these stacks end, with the times there."""
     starts = list(stacks)
     falling = dict(zip(starts, latencies_ms(tables, starts).tolist(), strict=True))
     ended: dict[Stack, float] = {}

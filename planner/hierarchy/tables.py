@@ -151,7 +151,6 @@ class Tables:
         return np.concatenate((np.cumprod(known), np.zeros(self.most_drafts - len(known))))
 
     def _lay_finishes(self) -> None:
-        """Lay out the bare chains of every drafter the target can verify, then the trees."""
         target = self.target
         chains = np.flatnonzero(self.limit[target] > 0)
         names = self.inputs.node_names
@@ -192,7 +191,6 @@ class Tables:
 
 
 def _edge_curves(inputs: HierarchyInputs) -> dict[tuple[int, int], tuple[float, ...]]:
-    """Return forward_ms by (verifier, drafter) of every allowed edge."""
     models, names = inputs.models, inputs.node_names
     curves = {(i, j): models[i].forward_ms for i in range(len(models)) for j in range(i)}
     for node, block in enumerate(inputs.blocks, start=len(models)):

@@ -76,7 +76,6 @@ def unread_tokens(model: Footprint, load: Load) -> int:
 
 
 def _scoring(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
-    """Return what scoring a drafter's widest forward takes, its logits included."""
     in_place, noise = are_read_in_place(model, device_kind), NOISE[device_kind]
     copied = DRAWN if model.number_bytes < DRAWN else 0
     logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))

@@ -48,8 +48,6 @@ class DrafterParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heads:
-    """The heads of a drafter's layer."""
-
     heads: int
     kv_heads: int
     head_dim: int

@@ -91,7 +91,6 @@ def _read(text: str) -> Json:
 
 
 def _require_known_kinds(cells: list[Json]) -> None:
-    """Raise PlanError for a policy of an unknown kind, wherever in a cell it is."""
     for place, entry in enumerate(cells):
         others = entry.get("alternatives")
         ways = [entry, entry.get("runner_up"), *(others if isinstance(others, list) else ())]
@@ -104,7 +103,6 @@ def _require_known_kinds(cells: list[Json]) -> None:
 
 
 def _kinds(policy: object) -> Iterator[object]:
-    """Yield the kind of a policy, and of those that it is made of."""
     if isinstance(policy, list):
         for part in policy:
             yield from _kinds(part)

@@ -135,7 +135,6 @@ class CellCosts:
         return inside
 
     def _elsewhere(self, contexts: Ints) -> float:
-        """Return the context at which rounds outside the cell's span are priced."""
         own = contexts[self._inside(contexts)]
         return float(own.mean()) if len(own) else float(self.cell.context)
 

@@ -138,7 +138,6 @@ def cost_table(
 
 
 def _row(surface: LatencySurface, batch: int, context: int, shapes: Sequence[int]) -> list[float]:
-    """Return milliseconds of the shapes at a context, NaN for those not known there."""
     found = []
     for tokens in shapes:
         try:

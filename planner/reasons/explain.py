@@ -105,7 +105,6 @@ def _end(crossing: Crossing) -> str:
 
 
 def _published(plan: Plan) -> list[str]:
-    """Return what every published default would reach of the plan's speed over all cells."""
     shares = published_shares(plan)
     return ["published defaults would keep", *(f"  {_kept(each)}" for each in shares)] if shares else []
 

@@ -54,7 +54,6 @@ def _choice(facts: CellFacts) -> str:
 
 
 def _settings(facts: CellFacts) -> Iterator[str]:
-    """Yield all settings where the label leaves some out."""
     if name_of(facts.settings, facts.drafter) != name_by(facts.settings, facts.drafter) and facts.drafter is not None:
         yield f"settings: {facts.settings}"
 

@@ -126,7 +126,6 @@ def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftB
 
 
 def _candidates_of(layers: Sequence[CandidateLayer]) -> tuple[Ints, Ints, Ints]:
-    """Return the tokens and parents of all candidates, and where each layer's begin."""
     tokens, parents = _all([layer.tokens for layer in layers]), _all([layer.parents for layer in layers])
     return tokens, parents, np.array([layer.start for layer in layers])
 

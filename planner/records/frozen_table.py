@@ -133,7 +133,6 @@ def packed_table(entries: Entries) -> FrozenTable:
 
 
 def _most_frequent(rows: Ints, most: int) -> Ints:
-    """Return (found, tokens): the most frequent of the rows, most frequent first."""
     found, counts = _counted(rows)
     return found[np.argsort(-counts, kind="stable")[:most]]
 

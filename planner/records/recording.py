@@ -224,7 +224,6 @@ def recording_of(trace: AcceptanceTrace) -> Recording:
 
 
 def _along_paths(roots: Ints, child: NDArray[np.int32], log_probs: Scores) -> tuple[Scores, Ints]:
-    """Return the path scores of all children, and the depths of the expansions, layer by layer."""
     scores, depths = log_probs.copy(), np.zeros(len(child), dtype=np.int64)
     missing = len(child) - 1
     layer, depth = roots[roots != missing], 0
@@ -239,7 +238,6 @@ def _along_paths(roots: Ints, child: NDArray[np.int32], log_probs: Scores) -> tu
 
 
 def _enter_children(child: NDArray[np.int32], prompt: PromptTrace, first: int) -> None:
-    """Write where the expansions of one prompt, numbered from `first`, are found from their parents."""
     inner = np.flatnonzero(prompt.parent >= 0)
     own = np.repeat(prompt.offsets[:-1], np.diff(prompt.offsets))
     child[first + own[inner] + prompt.parent[inner], prompt.rank[inner]] = first + inner

@@ -89,7 +89,6 @@ def _run_ms(costs: CellCosts, chosen: Candidate) -> tuple[float, ...]:
 
 
 def _lead(chosen: Candidate, able: Sequence[Candidate], others: Sequence[Alternative], weights: Floats) -> Lead | None:
-    """Return the choice's lead over the runner-up on the recorded texts."""
     if not others:
         return None
     rival = next(one for one in able if (one.policy, one.drafter) == (others[0].policy, others[0].drafter))

@@ -82,7 +82,6 @@ def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPr
 
 
 def _all(costs: CellCosts, drafter: str | None, children: int) -> list[PublishedDefault | Unpriceable]:
-    """Return every default, priceable or not, in a fixed order."""
     rules = [rule for strategy in REGISTRY.values() for rule in strategy.published(costs, drafter, children)]
     found = list[PublishedDefault | Unpriceable]()
     for rule in sorted(rules, key=lambda rule: rule.place):
@@ -97,7 +96,6 @@ def _all(costs: CellCosts, drafter: str | None, children: int) -> list[Published
 
 
 def _require_priceable(policy: TreePolicy, costs: CellCosts, drafter: str | None, children: int) -> None:
-    """Raise a PlanError if a policy lacks host times, forwards, children or a drafter."""
     costs.host_of(policy.kind, drafter)
     costs.require_verified(policy, drafter)
     width = policy.sure_width

@@ -123,8 +123,6 @@ def _rounds(candidates: Sequence[Candidate], batch: int) -> _Rounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Field:
-    """All candidates of one cell."""
-
     candidates: Sequence[Candidate]
     rounds: _Rounds
     batch: int
@@ -256,7 +254,6 @@ def _perfect_chain(costs: CellCosts, chosen: Candidate, layers: Mapping[str, int
 
 
 def _chain_kinds(costs: CellCosts, chosen: Candidate, drafter: str) -> tuple[str, ...]:
-    """Return the kinds as which a perfect chain of a drafter is priced beside a candidate."""
     if drafter == LOOKUP:
         return ("lookup",)
     if chosen.drafter is None:
