@@ -97,7 +97,7 @@ def export(
 
 
 def _require_models(found: Exported, plan: Plan, target: Path | None, drafters: Mapping[str, str]) -> None:
-    """Raise RequestError where what is written reads a model that is neither named nor where it was profiled."""
+    """Raise RequestError where the output reads a model that is neither named nor where it was profiled."""
     from ..errors import RequestError
 
     written = "\n".join((found.command, *(text for _, text in found.files)))
@@ -112,7 +112,7 @@ def _require_models(found: Exported, plan: Plan, target: Path | None, drafters: 
 
 
 def _of_another(target: Path | None, plan: Plan) -> tuple[str, ...]:
-    """Return what a reader must know of a target that lies here and is not the plan's."""
+    """Return a note for readers on a local target that is not the plan's."""
     from ..profiler.identity import identify
 
     if target is None or not (target / "config.json").is_file() or identify(target).key == plan.target.key:
@@ -121,10 +121,7 @@ def _of_another(target: Path | None, plan: Plan) -> tuple[str, ...]:
 
 
 def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan of a file or of a number, and what a reader must know of it.
-
-    Where neither is given it is the newest for the engine or our own decoder.
-    """
+    """Return the plan of a file or number, else the newest for the engine or our decoder, and notes for readers."""
     from ..errors import RequestError
     from ..planner.plans.document import plan_from_json
     from ..tuning.export import newest_plan_for, notes_on
@@ -199,7 +196,7 @@ def _dropped_table(found: Exported) -> Table:
 
 
 def _gets(one: Dropped) -> str:
-    """Return what a cell gets instead; what an engine does in a way of its own has the price of the nearest."""
+    """Return what a cell gets instead; an engine's own variant has the price of the nearest way."""
     from ..planner.strategies.naming import name_of
 
     own, like, code = one.gets.rpartition(", priced as ")

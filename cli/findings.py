@@ -34,13 +34,9 @@ class Examination:
 def examine(
     store: str | None, *, measure: bool, target: str | None = None, drafters: Mapping[str, str] | None = None
 ) -> Examination:
-    """Return what was found about everything; at most a measured bandwidth is written down.
+    """Return what was found about everything; it stores a measured bandwidth at most.
 
-    Args:
-        store: where plans are kept, as `open_store` takes it.
-        measure: whether to measure a memory bandwidth that is not known yet.
-        target: model to look at, if any.
-        drafters: likewise, by name.
+    `measure` allows to measure an unknown memory bandwidth; `target` and `drafters`, by name, are looked at if given.
     """
     system = Finding(name="spectune", seen=f"{version('spectune')}, Python {platform.python_version()}")
     libraries = library_findings(requires("spectune") or [])
@@ -84,7 +80,7 @@ def _release(text: str) -> tuple[int, ...]:
 
 
 def _guarded(name: str, look: Callable[[], Examination]) -> Examination:
-    """Return what a look finds; what stops it is a finding too."""
+    """Return what a look finds; an error that stops it is a finding too."""
     try:
         return look()
     except (SpectuneError, ImportError, OSError) as error:

@@ -32,16 +32,10 @@ ray_address = click.option(
 
 
 def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_json: bool) -> None:
-    """Profile every device of this machine as it comes, or of a cluster, and print what became of each.
+    """Profile every device of this machine in its current state, or of a cluster at `address`, and print the results.
 
-    Args:
-        settings: how much is printed.
-        job: what every device is asked for.
-        address: of the cluster; None is this machine.
-        as_json: one JSON object a device, each on its line, instead of tables.
-
-    Raises:
-        DeviceError: at least one device failed; every other one was profiled and printed.
+    `as_json` prints one JSON object a line for each device. DeviceError: at least one device failed; the others were
+    profiled and printed.
     """
     from ..tuning.fleet.fleet import profile_all
 
@@ -77,7 +71,7 @@ def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
 
 
 def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> list[Outcome]:
-    """Return what became of every kind; Ray prints the log of a lost node on stdout, where only results belong."""
+    """Return what became of every kind; Ray prints a lost node's log on stdout, which is for results only."""
     from ..tuning.fleet.turns import profile_cluster
 
     with redirect_stdout(sys.stderr if settings.verbose else io.StringIO()):

@@ -18,13 +18,10 @@ INTERRUPTED = 130  # what a shell reports for a process ended by Ctrl-C: 128 + S
 
 
 class LazyGroup(click.Group):
-    """Imports a command's module only when that command is asked for.
+    """Imports a command's module only when that command is used; `groups` are commands by name, by their title.
 
-    A SpectuneError becomes one line on stderr and exit code 1, and so does a package of the extra `run` that is
-    missing; Ctrl-C becomes exit code 130. Any other exception is a bug and keeps its traceback.
-
-    Args:
-        groups: commands by name, by the title that they are listed under.
+    A SpectuneError becomes one line on stderr and exit code 1, as does a missing package of the extra `run`; Ctrl-C
+    becomes exit code 130. Any other exception is a bug and keeps its traceback.
     """
 
     # Any: click types both the options it passes on and the result of a command so.

@@ -109,7 +109,7 @@ def _require_none(given: Mapping[str, object], why: str) -> None:
 
 
 def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping | None, *, as_json: bool) -> None:
-    """Print what an engine counted, and keep it with the plan that it ran."""
+    """Print an engine's counters, and store them with the plan that it ran."""
     from ..tuning.engines.counters import read_counters
     from .counters import print_counted
 

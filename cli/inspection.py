@@ -31,13 +31,9 @@ class Inspection:
 
 
 def inspect_devices(measure: bool) -> tuple[Inspection, ...]:
-    """Return every device of this machine, GPUs first.
+    """Return every device of this machine, GPUs first; DeviceError where one cannot be read.
 
-    Args:
-        measure: whether to measure a bandwidth that is not known yet, or was disturbed; about a second each.
-
-    Raises:
-        DeviceError: a device that is there cannot be read.
+    `measure` measures bandwidths that are unknown or were disturbed, about a second each.
     """
     return tuple(_inspect(device, measure) for device in detect_all())
 
@@ -58,11 +54,9 @@ def _inspect(device: Device, measure: bool) -> Inspection:
 
 
 def _measured(device: Device, known: Bandwidth | None) -> Bandwidth:
-    """Measure while nobody profiles the device, and remember the better of this and what was known.
+    """Measure while no profile of the device runs, and store the better of this and the known bandwidth.
 
-    Raises:
-        DeviceError: the device is in use, cannot be measured, or the result cannot be remembered.
-        NotInstalledError: torch, which measures it, is not here.
+    DeviceError: the device is in use, cannot be measured, or the result not stored. NotInstalledError: no torch.
     """
     if not _torch_can_use(device):
         raise DeviceError(f"the installed torch cannot use {device.label}; install one for CUDA {device.cuda}")

@@ -186,7 +186,7 @@ def lossy(
 
 
 def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itself: bool) -> None:
-    """Raise a usage error for what no way that is measured would ask."""
+    """Raise a usage error for options that no measured way reads."""
     is_pad = [PAD.fullmatch(text) is not None for text in ways]
     if counts_itself and all(is_pad):
         raise click.UsageError("--window-counts-itself is of FLy's windows, and every --setting is PAD's.")
@@ -209,16 +209,9 @@ def policy_of(text: str, drafter: str, counts_itself: bool = False) -> LossyWay:
 
 
 def pad_policy_of(text: str, drafter: str, classifier: ModelIdentity | None, floor: float) -> LossyWay:
-    """Return the way by PAD that a setting's text names.
+    """Return the way by PAD that a setting's text names; RequestError where there is no classifier.
 
-    Args:
-        text: of the setting.
-        drafter: name of the model that drafts.
-        classifier: that is asked; None where none was given.
-        floor: unless the setting has one.
-
-    Raises:
-        RequestError: no classifier was given.
+    `drafter` is a model's name; `floor` counts unless the setting has one.
     """
     from ..errors import RequestError
     from ..planner.records.pad_rule import PadRule

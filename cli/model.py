@@ -15,21 +15,16 @@ if TYPE_CHECKING:
 
 
 def model_places(named: Mapping[str, str]) -> dict[str, Path]:
-    """Return where each of several models lies, by name; ids are fetched where the cache lacks them.
-
-    Raises:
-        ModelError: an id cannot be fetched, or holds no model.
-    """
+    """Return where each of several models lies, by name; missing ids are fetched, ModelError where that fails."""
     from ..profiler.hub import resolve_model
 
     return {name: resolve_model(text) for name, text in named.items()}
 
 
 def named_model(text: str, store: Store) -> ModelIdentity:
-    """Return the model in a folder, the one the store knows by this name or key, or that of an id in the cache.
+    """Return the model in a folder, in the store by name or key, or of an id in the cache.
 
-    Raises:
-        ModelError: neither, or several models share the name.
+    ModelError: none of them, or several models share the name.
     """
     from ..profiler.gguf_file import is_gguf
     from ..profiler.hub import cached_model

@@ -14,9 +14,7 @@ UNFITTED = "name a target that can be computed with --target, to see whether it 
 def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for every model; no weight is read, but those of a target with drafters are hashed.
 
-    Args:
-        target: a folder, a GGUF file or an id; None where none is looked at.
-        drafters: likewise, by name; whether they fit the target is looked at, too.
+    Models are folders, GGUF files or ids; drafters, by name, must also fit the target, which may be None.
     """
     if target is None and not drafters:
         return

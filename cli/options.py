@@ -203,11 +203,9 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON o
 
 
 def files_of(kind: str, use: str) -> Callable[[Any], Any]:  # Any: as click types a decorator
-    """Return the repeatable option for files that `spectune show KIND -o` wrote.
+    """Return the repeatable option for files that `spectune show KIND -o` wrote; `use` begins the help.
 
-    Args:
-        kind: "surface" or "trace", which names the option; its parameter is the plural.
-        use: what is done with them, as the help's first words.
+    `kind`, "surface" or "trace", names the option; its parameter is the plural.
     """
     return click.option(
         f"--{kind}",

@@ -42,7 +42,7 @@ class Pace:
         return f"{words}: about {speed:,.0f} tokens/s{self._promise(wanted, choice)}"
 
     def _promise(self, wanted: GenerationSettings, choice: Choice) -> str:
-        """Return what the plan promises where it does: for one text of its own temperature, run as was planned."""
+        """Return the plan's promise, if any: for one text of its own temperature, run as planned."""
         plan = choice.plan
         is_near = choice.match is not None and choice.match.grade == "same"
         if plan is None or not is_near or not choice.is_in_planned_dtype or plan.temperature != wanted.temperature:

@@ -244,7 +244,7 @@ def plan(
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:
-    """Refuse options that contradict each other: files say themselves what they are of."""
+    """Refuse options that contradict each other: files name their own target."""
     context = click.get_current_context()
 
     def typed(names: tuple[str, ...]) -> list[str]:
@@ -262,7 +262,7 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
 def _from_files(
     files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort, guard: Guard
 ) -> tuple[Plan, str | None, int | None]:
-    """Return the plan, where it is kept, and its number: nowhere unless a store is named."""
+    """Return the plan, its store and its number there, None unless a store is named."""
     from ..planner.plans.document import plan_to_json
     from ..tuning.documents import inputs_from_files
     from ..tuning.plan import keep_plan, solve_plan
@@ -288,7 +288,7 @@ def _from_store(
     effort: Effort,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
-    """Return the plan, the store it is kept in, and its number there."""
+    """Return the plan, the store that holds it, and its number there."""
     from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
@@ -313,7 +313,7 @@ def _from_store(
 def _profiled_last(
     settings: Settings, target: ModelIdentity, device: Device, wanted: dict[str, Any], store: Store
 ) -> dict[str, str]:
-    """Return the number format and the workload, of what was profiled last where they are not named."""
+    """Return the number format and the workload of the last profile, where they are not named."""
     from ..tuning.profiled_last import dtype_profiled_last, workload_profiled_last
 
     found = {"dtype": wanted["dtype"] or dtype_profiled_last(target, device, wanted["regime"], store)}

@@ -56,12 +56,7 @@ def one_of(plan: str | None, plan_option: str | None) -> str | None:
 
 
 def document_of(path: Path) -> str:
-    """Return the plan in a file.
-
-    Raises:
-        RequestError: it cannot be read.
-        PlanError: it holds no plan.
-    """
+    """Return the plan in a file; RequestError where it cannot be read, PlanError where it holds no plan."""
     from ..planner.plans.document import plan_from_json
 
     try:
@@ -82,11 +77,7 @@ def number_in(document: str, store: Store) -> int | None:
 
 
 def number_of(plan: str, store: Store) -> int:
-    """Return the number of a plan that a person names.
-
-    Raises:
-        StoreError: the store does not hold the plan of that file.
-    """
+    """Return the number of a plan that a person names; StoreError where the store lacks the plan of that file."""
     if is_number(plan):
         return int(plan)
     number = number_in(document_of(Path(plan)), store)

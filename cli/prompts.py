@@ -46,10 +46,9 @@ def named_prompts(
 
 
 def tell_cut(settings: Settings, request: ProfileRequest) -> None:
-    """Say how many prompts have more tokens than are read of one, and how many conversations are read as bare text.
+    """Say how many prompts are cut to the most tokens, and how many conversations are read as bare text.
 
-    Raises:
-        SpectuneError: the target has no tokenizer, or a prompt no tokens.
+    SpectuneError: the target has no tokenizer, or a prompt no tokens.
     """
     prompts, target = request.prompts, request.models.target
     if settings.quiet or not target.exists():  # that there is no target is for others to say

@@ -16,15 +16,10 @@ from ..report.file import write_whole
 
 @contextmanager
 def rescued(what: str, document: str, output: Path | None = None) -> Iterator[None]:
-    """Write a document to a file where the block cannot keep it in a store, and say where it is.
+    """Write a document (JSON, `what` in a word) to a file where the block fails to store it, and say where it is.
 
-    Args:
-        what: the document is, in a word.
-        document: JSON.
-        output: file that was asked for; else one is made in the current folder, or in that of temporary files.
-
-    Raises:
-        StoreError: the block's own, and where the document is.
+    The file is `output`, else a new one in the current folder or that of temporary files. StoreError: the block's, with
+    that place.
     """
     try:
         yield

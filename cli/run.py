@@ -192,19 +192,19 @@ def _echoed(pieces: Pieces[str, None, Completion]) -> Completion:
 
 
 def _is_lossy(generator: Generator, allow_lossy: bool) -> bool:
-    """Say whether any round may have let a token be that is not the target's own."""
+    """Say whether any round may have accepted a token that is not the target's own."""
     return allow_lossy and any(setup.is_lossy for setup in generator.choice.setups)
 
 
 def _seen(generator: Generator) -> list[str]:
-    """Return what the decoder found out about its plan: drift, faults, a way back to plain decoding."""
+    """Return the decoder's findings on its plan: drift, faults, a way back to plain decoding."""
     from ..runtime.watch.watch import Watch
 
     return [event.message for event in generator.observer.events] if isinstance(generator.observer, Watch) else []
 
 
 def _unloaded(names: Iterable[str], choice: Choice) -> str:
-    """Return what is to be said of drafters that no plan drafts by."""
+    """Return what to say of drafters that no plan drafts by."""
     idle = ", ".join(names) if choice.plan is None else ""
     return f"; --drafter {idle} is not loaded: without a plan nothing drafts" if idle else ""
 

@@ -13,7 +13,7 @@ TEXT = "serve serves the store; text is served by: spectune endpoint --target"
 
 
 def _text_is_served_elsewhere(_ctx: click.Context, _param: click.Parameter, model: str | None) -> None:
-    """Refuse a model, and say which command serves it."""
+    """Refuse a model, and name the command that serves it."""
     if model is not None:
         raise click.UsageError(f"{TEXT} {model}")
 

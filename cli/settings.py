@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How much a command prints; quiet and verbose exclude each other.
-
-    Commands receive it through `click.pass_obj`.
-    """
+    """How much a command prints, received by `click.pass_obj`; quiet and verbose exclude each other."""
 
     quiet: bool = False  # no progress on stderr
     verbose: bool = False  # more of it, and tracebacks

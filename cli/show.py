@@ -101,7 +101,7 @@ def show(
 
 
 def _found(kind: str, name: str | None, store: str | None) -> tuple[Stored, str]:
-    """Return a record, and what a reader should know of the store; a plan of a file needs no store."""
+    """Return a record, and notes on the store; a plan of a file needs no store."""
     from ..db.store import open_store
     from .existing import as_it_is
     from .stored import KINDS

@@ -38,11 +38,7 @@ class Stored:
 
 
 def stored_surface(store: Store, number: int | None) -> Stored:
-    """Return a latency surface; where no number is given the target's that was timed last, or else any model's.
-
-    Raises:
-        StoreError: there is no such surface.
-    """
+    """Return a surface; without a number the target's timed last, or else any model's. StoreError: there is none."""
     rows = {row.id: row for row in sorted(store.surface_rows(), key=lambda row: (row.role == VERIFY, row.newest))}
     row = rows[_chosen("surface", number, tuple(rows), store.url)]
     own = {"role": row.role, "regime": row.regime, "attention": row.attention}
@@ -66,11 +62,7 @@ def stored_surface(store: Store, number: int | None) -> Stored:
 
 
 def stored_trace(store: Store, number: int | None) -> Stored:
-    """Return a trace, without its tokens; the newest where no number is given.
-
-    Raises:
-        StoreError: there is no such trace.
-    """
+    """Return a trace, without its tokens; the newest where no number is given; StoreError where there is none."""
     rows = {row.id: asdict(row) for row in store.trace_rows()}
     chosen = _chosen("trace", number, tuple(rows), store.url)
     trace = store.trace(chosen)

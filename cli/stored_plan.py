@@ -27,11 +27,9 @@ FINGERPRINTS = ("device", "device_kind", "content_hash")  # shown behind all oth
 
 
 def named_plan(store: Store, name: str | None) -> Stored:
-    """Return the plan that a person names, with all the store knows of it.
+    """Return the plan by number or file, with all the store knows of it; without a name the one in use.
 
-    Args:
-        store: where plans are kept.
-        name: a number, or a file, which need not be in the store; the plan in use for what was planned last where None.
+    The one in use is for what was planned last; a file need not be in the store.
 
     Raises:
         NoPlanError: no plan was named, and the store holds none.

@@ -159,8 +159,7 @@ def pad(
 def exercises_of(path: Path, target: Path) -> list[Exercise]:
     """Return the problems of a file in the target's tokens.
 
-    Raises:
-        RequestError: the file cannot be read as prompts, or a line has no answer or an image.
+    RequestError: the file cannot be read as prompts, or a line has no answer or an image.
     """
     from ..errors import RequestError
     from ..profiler.prompts import answers_of, read_prompts

@@ -65,12 +65,9 @@ class TrainingRun:
 
 
 def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Command], Command]:
-    """Return what gives a command the shared options; it is called with a `TrainingRun` for all of them.
+    """Return a decorator that gives a command the shared options, and calls it with a `TrainingRun` for all of them.
 
-    Args:
-        piece: default of --piece.
-        least_piece: least value of --piece.
-        said: what --piece means.
+    `piece` and `least_piece` are default and least value of --piece, `said` is its help.
     """
 
     def given(command: Command) -> Command:
@@ -91,14 +88,7 @@ def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Comman
 
 
 def show_card(settings: Settings, run: TrainingRun, card: Card, name: str) -> None:
-    """Print what a finished drafter's card tells, and what to do next.
-
-    Args:
-        settings: of the command line.
-        run: that is finished.
-        card: its own.
-        name: to call the drafter by in the next command.
-    """
+    """Print the card of a finished drafter, and the next command, in which it is called `name`."""
     if run.as_json:
         print_json(asdict(card) | {"folder": str(run.output)})
         return

@@ -129,7 +129,7 @@ def validate(
 
 
 def _tell_apart(settings: Settings, done: Validation) -> None:
-    """Say of what lies outside its interval why it does."""
+    """Say why results lie outside their interval."""
     from .cells import why_apart
 
     for row in done.rows:

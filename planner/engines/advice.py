@@ -6,9 +6,8 @@ Of all rounds that may draft a chain of k tokens a share a_i accepts the i-th to
 
 tokens. The engine's time per output token at a length n that ran, TPOT_n, gives its round: T_n = TPOT_n E_n, drafting,
 verifying and the host together. Between two lengths that ran, T is guessed on the straight line, as if all drafted
-tokens cost the same. Only one thing is sure: a longer draft takes no less time. So T_k lies between those of the next
-shorter and the next longer length that ran, and bounds TPOT_k = T_k / E_k. Beyond the longest that ran there is no
-statement.
+tokens cost the same. Sure is only that a longer draft takes no less time: T_k lies between those of the next shorter
+and the next longer length that ran, and bounds TPOT_k = T_k / E_k. Beyond the longest nothing is said.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Candidates are chains of every drafter at every length up to the longest measured, copies behind n-grams, and plain
 decoding. Tokens of a round come from walks over recorded texts (`walk.py`), its cost from a few measured settings
 (`costs.py`); at concurrency c the speed is c t / T. An untimed length must beat the timed ones by more than its price's
-error. Ties within noise go to the simpler way: plain decoding, then the text, then the shorter draft. The promise has
-the optimism of choosing on these texts taken off.
+error. Ties within noise go to the simpler way: plain decoding, then the text, then the shorter draft. The optimism of
+choosing on these texts is taken off the promise.
 """
 
 from __future__ import annotations

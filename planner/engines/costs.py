@@ -7,11 +7,9 @@ At one concurrency, a round that drafts with a share s of its sequences, d token
 a is a plain round, o the cost of speculating at any length, V of verifying drafted tokens, m of a drafter's forward. V
 is piecewise linear with bends at `BENDS`: tokens cost less in a forward that waits for memory than in one that
 computes; else searches that draft often and little would pay for those that draft seldom and much. All are fitted
-together over all sources, none negative, by relative errors: verifying has one price. A bend without measurements stays
-straight.
+together over all sources, none negative, by relative errors. A bend without measurements stays straight.
 
-Engines have steps that no line has, so each source is scaled to go through its measurements; between two lengths the
-scale is linear.
+Engines have steps that no line has, so each source's line is scaled, linearly between lengths, to its measurements.
 
 Source: non-negative least squares, Lawson and Hanson 1974, chapter 23.
 """
@@ -97,8 +95,7 @@ class RoundCosts:
     def at(self, shape: RoundShape) -> RoundCost:
         """Return what a round of that shape costs.
 
-        PlanError: its source, or a model's draft of that length, was not measured. Text sources share one cost and
-        replace each other.
+        PlanError: its source, or a model's draft that long, was not measured. Text sources replace each other.
         """
         scales = self.scales.get(shape.source)
         if not scales:
@@ -129,10 +126,7 @@ class RoundCosts:
 
 
 def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
-    """Return the costs of one concurrency from samples of any sources and lengths.
-
-    PlanError: plain decoding was not measured, or a (source, length) occurs twice.
-    """
+    """Return the costs of one concurrency; PlanError: plain decoding is missing, or a (source, length) occurs twice."""
     places = [(sample.shape.source, sample.shape.length) for sample in samples]
     if len(set(places)) < len(places):
         raise PlanError(f"a setting was given twice among {sorted(places)}; join its repeats first")

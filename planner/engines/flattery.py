@@ -21,11 +21,8 @@ def flattery(
     and of the choice. Only the second is counted. Held-out texts would instead charge for choices from fewer texts,
     which are worse where texts are few.
 
-    Args:
-        tokens, ms: (ways, texts), decoded tokens and their milliseconds.
-        simplicity: of each way; less is simpler, and goes first within a tie.
-        final: place of the choice on all texts.
-        tie: relative difference below which two ways are equal.
+    `tokens`, `ms` are (ways, texts). Less `simplicity` goes first within a `tie`, a relative difference; `final` is the
+    place of the choice on all texts.
 
     Source: Efron 1983, Estimating the error rate of a prediction rule; Efron and Tibshirani 1993, section 17.6.
     """

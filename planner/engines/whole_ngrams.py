@@ -23,10 +23,7 @@ from ..strategies.lookup import LookupPolicy
 def whole_ngram_results(
     texts: Sequence[Text], ngram: int, lengths: Sequence[int]
 ) -> Iterator[tuple[LookupPolicy, PositionResults]]:
-    """Yield the results of copies of each length at every position.
-
-    `ngram` tokens are looked for, at most a length of `lengths` copied; PlanError where one is below 1.
-    """
+    """Yield what copies of each length give at every position; `ngram` tokens are looked up; PlanError: one below 1."""
     if ngram < 1 or min(lengths, default=1) < 1:
         raise PlanError(f"a lookup needs n-grams and copies of 1 token or more, got {ngram} and {list(lengths)}")
     found = [_found(np.array([*text.prompt, *text.continuation]), len(text.prompt) + 1, ngram) for text in texts]

@@ -57,8 +57,7 @@ class HierarchyLatency:
 def exact_latency(inputs: HierarchyInputs, hierarchy: Hierarchy, *, truncated: bool = False) -> HierarchyLatency:
     """Return the expected time per token under independent acceptances, level by level.
 
-    `truncated` cuts every level to its threshold (HSD-T); else overshoot counts (HSD). PlanError: the hierarchy does
-    not fit the inputs.
+    `truncated` cuts levels to their thresholds (HSD-T), else overshoot counts (HSD). PlanError: inputs do not fit.
     """
     tables = Tables(inputs)
     stack = tables.stack_of(hierarchy)

@@ -68,10 +68,7 @@ class Tables:
         return float(self.single_ms[self.target])
 
     def stack_of(self, hierarchy: Hierarchy) -> Stack:
-        """Return the hierarchy in numbers.
-
-        PlanError: a name is unknown, the order is impossible, or a threshold exceeds what its verifier can take.
-        """
+        """Return the hierarchy in numbers; PlanError: unknown name, impossible order, or too high a threshold."""
         if not hierarchy.levels:
             return Stack()
         names = {name: node for node, name in enumerate(self.inputs.node_names)}

@@ -36,8 +36,7 @@ class Forecast:
 def expected_tokens(run: LossyRun, length: int, rule: FlyRule | PadRule) -> float:
     """Return the recurrence's tokens per sequence and round for `length` drafted tokens, with a run's counted chances.
 
-    The run is by a rule of the same kind: of FLy by the same gate, of PAD by the same floor; `rule` gives the window,
-    or threshold.
+    The run's rule is of the same kind, FLy's with the same gate, PAD's with the same floor; `rule` sets the rest.
     """
     seen = run.matched + run.mismatched
     match = run.matched / seen if seen else 0.0

@@ -61,10 +61,7 @@ def ends_with(text: str, answer: str) -> bool:
 
 
 def share_interval(hits: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return an interval that holds a share with at least that confidence (Clopper and Pearson 1934).
-
-    PlanError: not 0 <= hits <= count, or count is 0.
-    """
+    """Return a share's interval at a confidence (Clopper and Pearson 1934); PlanError unless 0 <= hits <= count > 0."""
     if count < 1 or not 0 <= hits <= count:
         raise PlanError(f"a share needs 0 <= hits <= count and count >= 1, got {hits} of {count}")
     tail = (1.0 - confidence) / 2.0

@@ -69,10 +69,7 @@ class _Heads:
 
 
 def footprint_beside(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return what a drafter beside its target takes in the target's number format.
-
-    ModelError: the format is unknown. PlanError: a tensor is missing.
-    """
+    """Return what a drafter beside its target takes; ModelError: unknown format, PlanError: a missing tensor."""
     try:
         return _FOOTPRINTS[parts.form](parts, dtype)
     except KeyError as error:

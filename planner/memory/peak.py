@@ -99,8 +99,7 @@ def peak_bytes(
 ) -> int:
     """Return the most bytes that a decoder's tensors take at once.
 
-    `is_sampled`: whether requests have a temperature above 0; `library_bytes`: the libraries' part of torch's
-    allocator.
+    `is_sampled`: some request has a temperature above 0; `library_bytes` of torch's allocator are the libraries'.
     """
     if device_kind != "cpu":
         target, *drafters = (replace(model, widened_bytes=0, halved_bytes=0) for model in (target, *drafters))

@@ -14,8 +14,7 @@ from .plan import Plan, PlanCell
 class Crossing:
     """Where plain decoding begins to win at one context.
 
-    At `batch` speculation equals plain decoding: log(speed-up) is interpolated in log(batch) between `last` and
-    `first_plain`.
+    At `batch` speculation equals plain decoding, by log(speed-up) linear in log(batch) between planned batches.
     """
 
     context: int

@@ -1,6 +1,6 @@
 """A schedule at work: a running decoder does not thrash between its cells.
 
-It leaves a cell only when batch or context are beyond the middle to the next one by a factor, at most at that one.
+It leaves a cell only when batch or context pass the middle to the next one by a factor, at the latest at that one.
 """
 
 from __future__ import annotations

@@ -44,9 +44,7 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
 def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
     """Return every batch at the contexts where it did not fail, in the order of `cells_of`.
 
-    Raises:
-        MeasurementError: no cell is left.
-        PlanError: no batch, no context, or one below 1.
+    MeasurementError: no cell is left. PlanError: no batch, no context, or one below 1.
     """
     wanted = [(cell.batch, cell.context) for cell in cells_of(batches, contexts)]
     able = [place for place in wanted if verify.barred(*place) is None]

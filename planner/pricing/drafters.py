@@ -31,10 +31,7 @@ def drafted_tables(
 def resumed_verification(
     surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float
 ) -> Verification | None:
-    """Return the cost of verifying from an exit's states; None where nothing of it runs in the cell.
-
-    A root alone is always verified whole, with the whole forward's padding.
-    """
+    """Return the cost of verifying from an exit's states, a root alone whole; None where nothing runs in the cell."""
     try:
         context = reached_context(surface, cell.batch, cell.context)
         padded = padded_tokens(surface, cell.batch, context)

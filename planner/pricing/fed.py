@@ -16,7 +16,7 @@ def nearest_context(surface: LatencySurface, batch: int, context: int) -> int:
 def reached_context(surface: LatencySurface, batch: int, context: int) -> int:
     """Return the context clipped to those measured at a batch.
 
-    MeasurementError: nothing of the batch ran, or it failed at the context or at a shorter one beyond all others.
+    MeasurementError: nothing of the batch ran, or it failed at the context or at a shorter one beyond all that ran.
     """
     barred = surface.barred(batch, context)
     if barred is not None:
@@ -25,10 +25,7 @@ def reached_context(surface: LatencySurface, batch: int, context: int) -> int:
 
 
 def drafted_tokens(surface: LatencySurface, batch: int, context: int) -> list[int]:
-    """Return (most + 1,), by tokens wanted: the fewest, at least as many, that can be looked up at a context.
-
-    MeasurementError: none can.
-    """
+    """Return (most + 1,), by tokens wanted: the fewest from there on that are known; MeasurementError: none is."""
     fed = [_most_tokens(surface, batch, context)]
     for tokens in range(fed[0] - 1, 0, -1):
         fed.append(tokens if _is_known(surface, batch, context, tokens) else fed[-1])

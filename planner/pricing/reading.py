@@ -75,10 +75,7 @@ def reading_costs(inputs: PlanInputs, cell: Cell, new_tokens: int | None, cached
 
 
 def decoded_tokens(texts: Sequence[Text], new_tokens: int) -> float:
-    """Return how many tokens of an answer of at most `new_tokens` are decoded on average.
-
-    Recorded texts shorter than the longest had ended; the longest would have gone on.
-    """
+    """Return mean decoded tokens of answers of at most `new_tokens`; the longest recorded texts would have gone on."""
     most, longest = new_tokens - 1, max(text.positions for text in texts)
     return statistics.mean(min(text.positions, most) if text.positions < longest else most for text in texts)
 

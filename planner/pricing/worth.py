@@ -56,15 +56,11 @@ class DecisionWorth:
         blocks: Collection[int] = (),
         resumes: Mapping[int, int] | None = None,
     ) -> None:
-        """Sketch the policies.
+        """Sketch the policies; numbers and keys are those of surfaces.
 
-        Args:
-            verify: number of the target's surface.
-            acceptance: by number of the drafter's surface, its unconditional acceptance by rank: (children,).
-            contexts: where rates are compared; PlanError if there is none.
-            texts: recorded, in which lookups find what they draft.
-            blocks: numbers of the surfaces of block drafters, whose one forward drafts a whole tree.
-            resumes: by number of an exit's surface, that of verifying its chains from its states.
+        `acceptance` (children,) is a drafter's, unconditional by rank. `blocks` are block drafters, whose one forward
+        drafts a tree; `resumes` gives for an exit the surface of verifying from its states. Rates are compared at
+        `contexts`, PlanError if empty; lookups draft from `texts`.
         """
         if not contexts:
             raise PlanError("rates need a context to be compared at; name at least one")

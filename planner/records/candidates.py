@@ -77,10 +77,7 @@ def _at_least_the_last(scores: Scores, count: int) -> Ints:
 
 
 def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
-    """Return the tree of the best `drafts` candidates beside the root, or of all where fewer; ties in index order.
-
-    Layers are top down.
-    """
+    """Return the tree of the best `drafts` candidates beside the root, or all; ties in index order, layers top down."""
     scores = _all([layer.scores for layer in layers])
     if scores.shape[1] >= MANY or drafts < 1:
         return tree_of(layers, best_candidates(scores, drafts))

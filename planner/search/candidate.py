@@ -64,10 +64,7 @@ class Candidate:
 
 
 def times_of(policy: TreePolicy, drafter: str | None, replay: Replay, costs: CellCosts) -> RoundTimes:
-    """Return what each round of a replay costs; `drafter` is one model, LOOKUP, or None.
-
-    PlanError: a forward is larger than measured, or the kind has no host time.
-    """
+    """Return the cost of each round of a replay; `drafter` is a model, LOOKUP, or None; errors as `CellCosts.times`."""
     model = model_of(drafter)
     return costs.times(_as_run(policy, model, replay, costs), costs.kind_of(policy, model), model)
 

@@ -75,10 +75,7 @@ class Contest:
         return self._best.get((kind, drafter), 0.0)
 
     def lacks_times(self, policy: TreePolicy, drafter: str | None) -> bool:
-        """Return whether a policy is refused without a replay.
-
-        Its kind has no host time, its trees no verify time, or its drafter does not run in this cell.
-        """
+        """Return whether a policy is refused without a replay, for lack of host or verify times, or of its drafter."""
         model = model_of(drafter)
         try:
             self.costs.host_of(policy.kind, model)
@@ -93,8 +90,7 @@ class Contest:
     def can_matter(self, policy: TreePolicy, drafter: str | None, bound: Bound) -> bool:
         """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
 
-        One with results that were not recorded has no bound on its speed; `enter` refuses it. `lacks_times` must be
-        False.
+        One whose results were not recorded has no bound; `enter` refuses it. `lacks_times` must be False.
         """
         if bound.censored_share > MOST_CENSORED:
             return True

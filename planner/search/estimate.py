@@ -32,10 +32,7 @@ def resampled_rates(candidates: Sequence[Candidate], weights: Floats) -> Floats:
 
 
 def resampled(tokens: Floats, ms: Floats, weights: Floats) -> Floats:
-    """Return (candidates, resamples): tokens per millisecond.
-
-    `tokens`, `ms` are (candidates, texts), `weights` (resamples, texts).
-    """
+    """Return (candidates, resamples): tokens per millisecond; inputs are (candidates, texts), (resamples, texts)."""
     drawn_ms: Floats = ms @ weights.T
     return tokens @ weights.T / np.maximum(drawn_ms, TINY)
 

@@ -1,7 +1,6 @@
 """Knobs of strategies, searched by Optuna on replayed speed; the floor above opens the study.
 
-A study holds numbers alone. A stored one resumes: finished trials are replayed to be candidates again, and cost no
-trial.
+A study holds numbers; a stored one resumes: finished trials are replayed as candidates, at no trial's cost.
 """
 
 from __future__ import annotations

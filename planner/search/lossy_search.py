@@ -53,10 +53,7 @@ def search_lossy(
 
 
 def lossy_times(contest: Contest, run: LossyRun) -> RoundTimes:
-    """Return what every round of a run costs in a cell.
-
-    PlanError: a forward is larger than measured, or the kind has no host time.
-    """
+    """Return what every round of a run costs in a cell; errors as `CellCosts.times`."""
     draft = run.policy.draft
     if not isinstance(draft, StackPolicy):
         return contest.costs.times(run.replay, contest.costs.kind_of(draft, run.drafter), run.drafter)

@@ -73,10 +73,7 @@ def _error(surface: LatencySurface) -> float:
 
 
 def known_error(surface: LatencySurface) -> float | None:
-    """Return a surface's relative standard error, at held-out shapes where those were timed, else at its own.
-
-    None where single repeats leave it open.
-    """
+    """Return a surface's relative standard error, at held-out shapes if timed; None where single repeats hide it."""
     judged = [held.error for held in surface.held_out()]
     if len(judged) >= FEWEST_JUDGED:
         return NORMAL_FROM_MAD * statistics.median(judged)

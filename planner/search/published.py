@@ -38,9 +38,9 @@ class Unpriceable:
 def published_defaults(costs: CellCosts, drafter: str | None, children: int) -> tuple[PublishedDefault, ...]:
     """Return the published defaults that can be priced in a cell; `drafter` None leaves those that need no model.
 
-    A layer of TALON or OPT-Tree may still be wider than any measured forward; only a replay shows its width. A beam of
-    more than `children` recorded next tokens is left out. The paper's TALON and OPT-Tree come beside the same ones over
-    the recorded children.
+    A layer of TALON or OPT-Tree may still be wider than any measured forward; only a replay shows that. A beam of more
+    than `children` recorded next tokens is left out. The paper's TALON and OPT-Tree come beside the same ones over the
+    recorded children.
     """
     return tuple(found for found in _all(costs, drafter, children) if isinstance(found, PublishedDefault))
 

@@ -47,19 +47,14 @@ def solve(
     spread: Spread = map,
     parts: int = 1,
 ) -> Plan:
-    """Return the fastest way to decode in every cell.
+    """Return the fastest way to decode in every cell; cells are from `cells_of`.
 
-    Args:
-        cells: from `cells_of`.
-        created: UTC time, ISO 8601.
-        spectune: version that solves.
-        studies: opens Optuna studies by name; in memory where None.
-        spread: applies a function to groups of cells, in order; may do so in other processes.
-        parts: groups to make; whole batch sizes as long as there are enough of them.
+    `created` is UTC, ISO 8601; `spectune` the version. `studies` opens Optuna studies by name, in memory where None.
+    `spread` applies a function to `parts` groups of cells, in order, maybe in other processes; groups are whole batch
+    sizes as long as there are enough.
 
-    Raises:
-        PlanError: fewer texts than slots, or inputs that do not belong together.
-        MeasurementError: a batch, or the host time of plain decoding, was not measured.
+    PlanError: fewer texts than slots, or inputs that do not belong together. MeasurementError: a batch, or the host
+    time of plain decoding, was not measured.
     """
     wanted = options or SearchOptions()
     groups = _groups(cells, parts)

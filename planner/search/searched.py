@@ -1,8 +1,7 @@
 """The knobs that grids cannot hold, searched per cell: CAST's thresholds and caps, and points between grid points.
 
-The search covers every drafter that comes near a cell's best, and every kind whose grid does. Each study sees one half
-of the texts, so that the other can judge what it finds (crossfit.py); CAST's survival curves are fitted on the same
-half.
+The search covers every drafter that comes near a cell's best, and every kind whose grid does. Each study, and CAST's
+survival curves, see one half of the texts, so that the other can judge (crossfit.py).
 """
 
 from __future__ import annotations

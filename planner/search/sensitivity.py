@@ -52,12 +52,9 @@ def outlook_of(
 ) -> Outlook:
     """Return what would change the answer of a cell; O(candidates).
 
-    Args:
-        candidates: all that may be chosen in the cell and keep the plan's bound.
-        chosen: place of the planned one; `plain` likewise, PlanError if another policy is there.
-        layers: of block drafters, most tokens of a chain.
-        optimism: relative gain by choosing on the recorded texts; the choice has fewer tokens by that share where it is
-            compared with plain decoding.
+    `candidates` keep the plan's bound; `chosen` and `plain` are places, PlanError if `plain` has another policy.
+    `layers` of block drafters are the most tokens of a chain. `optimism` is the relative gain by choosing on the
+    recorded texts: against plain decoding the choice has fewer tokens by that share.
     """
     if candidates[plain].drafter is not None:
         raise PlanError(f"candidate {plain} is a {candidates[plain].policy.label}; pass the place of plain decoding")

@@ -28,10 +28,7 @@ MOST_COPIED = 8  # tokens of a lookup whose acceptance is looked at
 
 
 def expected_rates(policies: Sequence[StackPolicy], rehearsal: Rehearsal, costs: CellCosts) -> Floats:
-    """Return (stacks,): tokens per second of all sequences of a cell; 0 where a draft is too long to be verified.
-
-    The policies have no siblings, and all their models run in the cell.
-    """
+    """Return (stacks,): a cell's tokens per second; 0 where a draft is too long. No siblings; all models must run."""
     models = hierarchy_inputs(rehearsal.inputs, costs, STACK)
     acceptance = {model.name: _copied(rehearsal, model.name) for model in models.models[:-1]}
     block = BlockDrafter(name=LOOKUP, draft_ms=(0.0,) * (MOST_COPIED + 1), acceptance=acceptance)

@@ -6,10 +6,8 @@ A stack that cannot come near the cell's best is not replayed:
             / (verify of the fewest nodes + the fewest forwards of each of its models + host)
 
 The bound gives a lookup all it might copy for free, so it does not say which of the rest is fast. They are replayed by
-expected rate (`expected`): the best of every set of drafters, and the best of all.
-
-How many forwards lower models run after an upper one leaves the text is modelled (see `stack_replay`); all tokens of a
-round are exact.
+expected rate (`expected`): the best of every set of drafters, and the best of all. Forwards of lower models after an
+upper one leaves the text are modelled (see `stack_replay`); all tokens of a round are exact.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
 """
@@ -98,10 +96,7 @@ class StackSearch:
         return found
 
     def replay(self, policy: StackPolicy, batch: int) -> StackReplay:
-        """Return the rounds of a stack.
-
-        PlanError: a recording or an agreement is missing, or there are fewer texts than slots.
-        """
+        """Return a stack's rounds; PlanError: no recording or agreement, or fewer texts than slots."""
         if (policy, batch) not in self._replays:
             recordings = {name: self._rehearsal.recording(name) for name in policy.models}
             chances = agreement_of(policy, recordings, self._rehearsal.inputs.pairwise)
@@ -178,10 +173,7 @@ def with_siblings(policy: StackPolicy, count: int) -> StackPolicy:
 
 
 def stack_times(policy: StackPolicy, found: StackReplay, costs: CellCosts) -> RoundTimes:
-    """Return what every round of a stack costs, each forward by the model that ran it.
-
-    PlanError: a forward is larger than measured, or a model does not run in the cell.
-    """
+    """Return a stack's round times, each forward by its model; PlanError: one is too large, or a model does not run."""
     times = costs.times(found.replay, STACK, None).by_part.copy()
     contexts = costs.priced_at(found.replay.contexts)
     for level, name in enumerate(policy.models):
