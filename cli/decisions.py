@@ -85,7 +85,6 @@ def _named(plan: str | None, plan_option: str | None) -> str:
 
 
 def _decide(decide: Decide, name: str, settings: Settings, store: str | None, as_json: bool) -> None:
-    """Change a plan's state, and print it with the plan that counts for its setup now."""
     from ..db.store import open_store
 
     require_there(store, NOTHING)

@@ -140,8 +140,6 @@ def _quiet(what: str, share: float) -> None:
 
 
 class _Telling:
-    """One line on stderr whenever something new begins."""
-
     def __init__(self) -> None:
         self._last = ""
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `host`."""
     read = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::(\d{1,5}))?", text)
     if read is None or not 0 < int(read[3] or PORT) < 65536:
         raise click.BadParameter(f"{text!r} is no HOST:PORT; write for example 192.168.1.5:{PORT} or [::1]:{PORT}")

@@ -117,7 +117,6 @@ def serve(
 
 
 def _verifier(settings: Settings, model: CausalModel, *, slots: int, capacity: int, most_drafted: int) -> EdgeVerifier:
-    """Return what holds so many texts; RequestError where they do not fit."""
     from ..runtime.edge.verifier import EdgeVerifier
 
     room = min(capacity, model.longest_context - most_drafted - 1)

@@ -217,7 +217,6 @@ def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
 
 
 def _require_only(known: set[str]) -> None:
-    """Refuse options that mean nothing to an engine."""
     context = click.get_current_context()
     typed = [
         parameter

@@ -152,7 +152,6 @@ def _from_files(surfaces: tuple[Path, ...], traces: tuple[Path, ...]) -> PlanInp
 
 
 def _write(found: Exported, folder: Path) -> list[Path]:
-    """Write the command and the files it reads to a folder, which is made where it is missing."""
     from ..errors import RequestError
     from .output import write_whole
 

@@ -79,7 +79,6 @@ def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> l
 
 
 def _print_outcome(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
-    """Print what became of a device, and on stderr why there is no profile of it."""
     if as_json:
         print_json({"where": outcome.where, "failure": outcome.failure} | (outcome.facts or {}))
     elif outcome.facts is not None:

@@ -109,7 +109,6 @@ def _require_none(given: Mapping[str, object], why: str) -> None:
 
 
 def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping | None, *, as_json: bool) -> None:
-    """Print an engine's counters, and store them with the plan that it ran."""
     from ..tuning.engines.counters import read_counters
     from .counters import print_counted
 
@@ -125,7 +124,6 @@ def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping
 def _keep(
     file: Path, file_format: CounterFormat, found: Counted, plan: str, place: Place, store: str | None, dry_run: bool
 ) -> str:
-    """Add counters to a plan's observations, and return what became of them."""
     from importlib.metadata import version
 
     from ..tuning.engines.counted import counted_observation, keep_observation, stored_plan

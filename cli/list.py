@@ -56,7 +56,6 @@ def list(settings: Settings, store: str | None, as_json: bool) -> None:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """Return the rows of each kind; models are named where the store knows their names."""
     from ..db.plan_rows import counting
     from .stored import model_names, named, surface_facts
 

@@ -288,7 +288,6 @@ def _from_store(
     effort: Effort,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
-    """Return the plan, the store that holds it, and its number there."""
     from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued

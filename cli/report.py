@@ -84,8 +84,6 @@ def _bar() -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line whenever something new begins."""
-
     def __init__(self) -> None:
         self._last = ""
 

@@ -182,7 +182,6 @@ def run(
 
 
 def _echoed(pieces: Pieces[str, None, Completion]) -> Completion:
-    """Print pieces as they come; return what they are of."""
     while True:
         try:
             click.echo(next(pieces), nl=False)
@@ -204,7 +203,6 @@ def _seen(generator: Generator) -> list[str]:
 
 
 def _unloaded(names: Iterable[str], choice: Choice) -> str:
-    """Return what to say of drafters that no plan drafts by."""
     idle = ", ".join(names) if choice.plan is None else ""
     return f"; --drafter {idle} is not loaded: without a plan nothing drafts" if idle else ""
 

@@ -141,7 +141,6 @@ class EdgeSearch:
         return self._rounds_of(chain).censored <= MOST_CENSORED
 
     def _usual(self) -> DeviceDrafting:
-        """Return the default, its chains as long as the server takes and was recorded."""
         default = DeviceDrafting()  # what a third party's tuning of SLED found: 4 while surer than 0.6, 8 ahead
         lengths = range(min(default.chain.length, self._most), 1, -1)
         chains = (replace(default.chain, length=length) for length in lengths)

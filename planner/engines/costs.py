@@ -81,7 +81,7 @@ class RoundCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCosts:
-    """The cost of rounds at one concurrency."""
+    """The cost of rounds at one concurrency; letters are those of the formula above."""
 
     plain_ms: float  # a
     drafting_ms: float  # o

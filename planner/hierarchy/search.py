@@ -54,7 +54,6 @@ def _with_node(tables: Tables, levels: list[Level], node: int) -> list[Level]:
 
 
 def _fitted(tables: Tables, levels: list[Level]) -> Iterator[Stack]:
-    """Yield the stack with its first possible finish, if it is allowed."""
     if not levels:
         yield Stack()
         return

@@ -115,7 +115,6 @@ def _eagle(parts: DrafterParts, dtype: str) -> Footprint:
 
 
 def _medusa(parts: DrafterParts, dtype: str) -> Footprint:
-    """Return that of Medusa heads, which hold nothing of a text."""
     size, hidden, vocabulary = bytes_of(dtype), parts.target.hidden, parts.target.vocabulary
     said = Said(
         places=parts.sizes["outs.weight"][0],

@@ -114,7 +114,6 @@ def _kinds(policy: object) -> Iterator[object]:
 
 
 def _without_headline(entry: Json, place: int) -> Json:
-    """Take the repeated values out of a cell and return them."""
     names = ("drafters", "predicted_tokens_per_s", "interval", "predicted_speedup")
     missing = [name for name in names if name not in entry]
     if missing:

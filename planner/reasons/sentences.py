@@ -87,7 +87,6 @@ def _open(errors: ErrorParts) -> str:
 
 
 def _requests(cell: PlanCell) -> Iterator[str]:
-    """Yield how the choice does on whole requests with their prompts, or from which answers on it pays."""
     reading = cell.reading
     if reading is None:
         return
@@ -122,7 +121,6 @@ def _round(cell: PlanCell, facts: CellFacts) -> Iterator[str]:
 
 
 def _is_fixed(cell: PlanCell) -> bool:
-    """Say whether all rounds verify equally many tokens after equally many forwards."""
     return (
         cell.policy.kind == "plain"
         or cell.policy.kind == "chain"

@@ -97,8 +97,8 @@ def frozen_table(
 ) -> FrozenTable:
     """Return the most frequent leaders of a corpus, and what followed each most often; ties go to the lower tokens.
 
-    `corpus` (tokens,) is one text behind the other; `leaders` and `followers` (of one) are most numbers. PlanError: a
-    size below 1, or a corpus shorter than one n-gram.
+    `corpus` (tokens,) is one text behind the other; at most `leaders` leaders, of `followers` followers each, are
+    returned. PlanError: a size below 1, or a corpus shorter than one n-gram.
     """
     width = leader_tokens + follower_tokens
     if min(leader_tokens, follower_tokens, leaders, followers) < 1 or len(corpus) < width:
@@ -138,7 +138,6 @@ def _most_frequent(rows: Ints, most: int) -> Ints:
 
 
 def _counted(rows: Ints) -> tuple[Ints, Ints]:
-    """Return different rows in the order of their tokens, and how often each occurs."""
     order = np.lexsort(rows.T[::-1])
     ordered = rows[order]
     is_new = np.ones(len(rows), dtype=np.bool_)

@@ -30,7 +30,7 @@ class Ballot:
     """The candidates of one cell that may be chosen: all that were priced, and places among them."""
 
     candidates: list[Candidate]
-    plain: int  # plain decoding
+    plain: int  # place of plain decoding
     able: tuple[int, ...]  # those that may be chosen, plain decoding always among them
     near: tuple[int, ...]  # those as good as the best; first the one that the cell takes by itself
     cross_fitted: float  # tokens per second of choices on texts that did not make them; NaN where unknown
@@ -156,7 +156,6 @@ def _able(contest: Contest) -> Ints:
 
 
 def _complexity(candidate: Candidate) -> tuple[int, ...]:
-    """Return what makes a candidate less simple: loss, models, nodes, complexity of the policy."""
     policy, drafts = candidate.policy, drafting(candidate.policy)
     models = 0 if isinstance(policy, PlainPolicy | TextPolicy) else 1
     if isinstance(drafts, StackPolicy):

@@ -118,7 +118,6 @@ class Promise:
         )
 
     def _timed(self, candidate: Candidate) -> float:
-        """Return the relative error of a candidate's rounds by the timing, each part weighted by its share."""
         verify = self.errors.verify_of(candidate) * candidate.verify_ms
         draft = self.errors.draft_of(candidate) * candidate.draft_ms
         host = self.errors.host.get(self.batch, 0.0) * candidate.host_ms
