@@ -114,7 +114,7 @@ def _acceptance_rows(acceptance: ArrayLike, depth: int) -> Floats:
 
 
 def static_trees(acceptance: Floats, most_tokens: int = max(SIZES)) -> list[TokenTree]:
-    """Return the best trees, no chains, of many sizes and depths, each once; acceptance as for `static_tree`."""
+    """Return the best trees, no chains, of many sizes and depths, each once; acceptance as for `nested_trees`."""
     sizes = [size for size in SIZES if size <= most_tokens]
     trees: dict[TokenTree, None] = {}
     for max_depth in DEPTHS if sizes else ():

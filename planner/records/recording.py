@@ -111,7 +111,7 @@ class Recording:
     def survivals(self, curves: tuple[SurvivalCurve, ...] = ()) -> Floats:
         """Return (expansions, children), cached: the probability that each child is on the target's own path.
 
-        Exactly the numbers that `cast.survivals` gives each candidate of a growing tree. `curves` are by depth, the
+        The very numbers that `cast_growth.survivals` gives each candidate of a growing tree. `curves` are by depth, the
         last one for all deeper; without any it is the drafter's own path probability.
         """
         if curves not in self.survived:

@@ -6,7 +6,7 @@ A stack that cannot come near the cell's best is not replayed:
             / (verify of the fewest nodes + the fewest forwards of each of its models + host)
 
 The bound gives a lookup all it might copy for free, so it does not say which of the rest is fast. They are replayed by
-expected rate (`expected`): the best of every set of drafters, and the best of all. Forwards of lower models after an
+expected rate (`expected_rates`): the best of every set of drafters, and of all. Forwards of lower models after an
 upper one leaves the text are modelled (see `stack_replay`); all tokens of a round are exact.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
