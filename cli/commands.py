@@ -33,6 +33,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand]] = {
         "profile": LazyCommand(target=".profile:profile", help="Measure this device and a set of drafters."),
         "plan": LazyCommand(target=".plan:plan", help="Find the fastest way to decode, and say why."),
         "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
+        "tune": LazyCommand(target=".tune:tune", help="Find the drafts that a server should make."),
         "advise": LazyCommand(target=".advise:advise", help="Find a running server's best draft length."),
     },
     "Use": {

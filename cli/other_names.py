@@ -33,7 +33,7 @@ ANSWERS: Mapping[str, str] = {
     for answer, names in {
         START: "start init setup quickstart example examples tutorial try",
         PROFILE: "measure record calibrate calibration analyze analyse probe time latency trace acceptance",
-        PLAN: "tune autotune auto-tune auto sweep search optimize optimise solve recommend choose select best grid",
+        PLAN: "autotune auto-tune auto sweep search optimize optimise solve recommend choose select best grid",
         WHAT_IF: "estimate simulate predict what-if whatif",
         VALIDATE: "bench benchmark benchmarks bench-serving perf throughput compare race eval evaluate test verify",
         RUN: "generate gen complete completion completions decode infer inference predict-text prompt sample stream",

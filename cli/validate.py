@@ -19,6 +19,8 @@ from .report import print_json, print_table, progress, tell
 from .rescue import rescued
 from .settings import Settings
 
+STRAY = "name the model with --target MODEL and a plan with --plan 3"
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -39,10 +41,16 @@ if TYPE_CHECKING:
         "fail-above",
         "device",
     ),
-    stray="name the model with --target MODEL and a plan with --plan 3",
 )
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @engines.option
-@options.target
+@click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
+@click.option(
+    "--bundle",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Race what tune --bundle chose against the server that COMMAND starts.",
+)
 @options.prompts
 @options.sample
 @click.option("--plan", metavar="PLAN", help="A number of the list or a file; else the plan in use on this device.")
@@ -71,8 +79,10 @@ if TYPE_CHECKING:
 def validate(
     settings: Settings,
     /,
+    command: tuple[str, ...],
     engine: str | None,
-    target: str,
+    target: str | None,
+    bundle: Path | None,
     prompts: Path | None,
     drafters: dict[str, str],
     sample: int | None,
@@ -91,7 +101,18 @@ def validate(
         spectune validate --target path/to/target --fail-above 15
         spectune validate --target path/to/target --plan 3 --drafter small=path/to/small
         spectune validate --engine llama.cpp --target target.gguf
+        spectune validate --bundle out.json --prompts new.jsonl -- llama-server -m target.gguf -md draft.gguf
     """
+    if bundle is not None:
+        from .tuned import validate_server
+
+        used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
+        validate_server(settings, bundle, command, used, measured["rounds"], as_json=as_json)
+        return
+    if command:
+        raise click.UsageError(f"got an unexpected argument {command[0]!r}; {STRAY}")
+    if target is None:
+        raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
     from ..db.store import open_store

@@ -58,7 +58,7 @@ def test_the_help_lists_the_commands_by_group_and_in_its_order() -> None:
     names = re.findall(r"(?m)^  (\w+)  ", shown)
     assert titles == ["Start", "Measure", "Use", "Look", "Manage", "More"] == [*GROUPS]
     assert names == [name for group in GROUPS.values() for name in group]
-    assert names[:6] == ["demo", "doctor", "profile", "plan", "validate", "advise"]
+    assert names[:7] == ["demo", "doctor", "profile", "plan", "validate", "tune", "advise"]
 
 
 @pytest.mark.parametrize("path", [name for name, _ in EVERY])
@@ -76,7 +76,7 @@ def test_h_is_help_everywhere(path: str) -> None:
             ("benchmark", "validate"),
             ("compare", "validate"),
             ("sweep", "plan"),
-            ("tune", "plan"),
+            ("search", "plan"),
         ],
         *[("autotune", "plan"), ("optimize", "plan"), ("chat", "run"), ("generate", "run"), ("server", "endpoint")],
         *[("api", "endpoint"), ("config", "export"), ("deploy", "export"), ("ls", "list"), ("info", "doctor")],

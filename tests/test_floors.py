@@ -20,12 +20,13 @@ FLOOR = {
     "planner": 2,
     "db": 3,
     "runtime": 4,
-    "tuning": 5,
-    "training": 5,
-    "report": 5,
-    "service": 6,
-    "demo": 6,
-    "cli": 7,
+    "engines": 5,
+    "tuning": 6,
+    "training": 6,
+    "report": 6,
+    "service": 7,
+    "demo": 7,
+    "cli": 8,
 }
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
 READ_BY_THE_PLANNER = (
@@ -35,8 +36,11 @@ READ_BY_THE_PLANNER = (
 )
 TORCH_FREE = ("planner", "profiler/records")
 TORCH_AND_FRIENDS = {"torch", "transformers", "safetensors", "sqlalchemy", "alembic"}
-LIGHT = ("planner", "db", "profiler", "report", "service", "cli")  # load nothing that the extra `run` brings
-LIGHT_JOBS = ("plan", "export", "edge", "engines.plan", "engines.counted", "estimates.inputs", "foreign.importing")
+LIGHT = ("planner", "db", "profiler", "report", "service", "cli", "engines")  # load nothing that the extra `run` brings
+LIGHT_JOBS = (
+    *("plan", "export", "edge", "engines.plan", "engines.counted", "estimates.inputs", "foreign.importing"),
+    *("engines.tune", "engines.tuned_server", "engines.look", "engines.honest", "engines.served_race"),
+)
 SERVES_TEXT = "service/text"  # of a loaded target
 
 UPWARD = [

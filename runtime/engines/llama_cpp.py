@@ -79,6 +79,12 @@ class LlamaCpp:
         options = self._all_options(schedule, target, version)
         return tuple(part for _, name, value in options for part in (f"--{name}", str(value)))
 
+    def drafting(self, setting: Setting, length: int, version: str) -> list[Option]:
+        """Return the options that draft, and no others; the drafter's path is that of a file."""
+        drafter = setting.drafter
+        path = "" if drafter is None else drafter.path
+        return self._named(self._options(setting, length, path, version), version)
+
     def _has_types(self, version: str) -> bool:
         return schema_of(self.name).knows("flags", "spec-type", version)
 

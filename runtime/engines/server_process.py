@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from ...errors import MeasurementError
+from ...errors import MeasurementError, NoRoomError, RequestError
 
 START_S = 600.0  # until a server has loaded its models from a slow disk
 STOP_S = 10.0  # between SIGTERM and SIGKILL
@@ -26,6 +27,11 @@ POLL_S = 0.05
 TAIL_LINES, TAIL_BYTES = 12, 4096  # of its log, in an error
 HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
+NO_ROOM = re.compile(
+    r"out of memory|OutOfMemory|cudaMalloc failed|bad_alloc|cannot allocate memory|failed to allocate|"
+    r"No available memory for the cache blocks|ErrorOutOfDeviceMemory",
+    re.IGNORECASE,
+)
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
 Json = dict[str, Any]  # JSON values
 
@@ -34,19 +40,37 @@ class ServerProcess:
     """One running server; `close` ends it."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, is_up: str = "/health", advice: str, start_s: float = START_S
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        is_up: str = "/health",
+        advice: str,
+        start_s: float = START_S,
+        port: int | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
-        """Start a server and wait until `is_up` answers 200; `--host` and `--port` are added to the command.
+        """Start a server and wait until `is_up` answers 200.
+
+        `--host` and `--port` are added to the command where no `port` is given, which the command names then. No error
+        shows `secrets`, words of the command.
 
         Raises:
             MeasurementError: it cannot be run, ends, or is not up in time; `advice` is then part of the message.
+            NoRoomError: it ends for want of memory.
+            RequestError: something else listens on the port.
         """
+        if port is not None:
+            require_free(port)
         self._name, self._advice = name, advice
+        self._secrets = secrets
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
-        port = free_port()
+        own = free_port() if port is None else port
+        added = ("--host", HOST, "--port", str(own)) if port is None else ()
+        self.url = f"http://{HOST}:{own}"
         try:
             self._process = subprocess.Popen(
-                [*command, "--host", HOST, "--port", str(port)],
+                [*command, *added],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
@@ -58,7 +82,7 @@ class ServerProcess:
             raise MeasurementError(f"{name} does not start: {command[0]}: {error.strerror}; {advice}") from error
         atexit.register(self.close)
         self._client = httpx.Client(  # past any proxy, and without certificates, which take time to read
-            base_url=f"http://{HOST}:{port}",
+            base_url=self.url,
             timeout=httpx.Timeout(REQUEST_S, connect=10.0),
             trust_env=False,
             verify=False,
@@ -105,8 +129,27 @@ class ServerProcess:
             time.sleep(POLL_S)
         raise self._not_up(f"was not up after {start_s:g} s")
 
+    def require_alive(self) -> None:
+        """Raise what ended the process, if anything did.
+
+        Raises:
+            MeasurementError: it ended.
+            NoRoomError: it ended for want of memory.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # a process that dies closes its sockets first
+        if self._process.poll() is not None:
+            tail = self._tail()
+            raise self._kind(tail)(f"{self._name} {self._ending()}{tail}")
+
     def _not_up(self, why: str) -> MeasurementError:
-        return MeasurementError(f"{self._name} does not start: it {why}; {self._advice}{self._tail()}")
+        tail = self._tail()
+        return self._kind(tail)(f"{self._name} does not start: it {why}; {self._advice}{tail}")
+
+    def _kind(self, tail: str) -> type[MeasurementError]:
+        """Return the error of its end: want of memory is one that fewer sequences may mend."""
+        is_killed = self._process.returncode == -signal.SIGKILL
+        return NoRoomError if is_killed or NO_ROOM.search(tail) else MeasurementError
 
     def _answer(self, path: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
         try:
@@ -134,6 +177,8 @@ class ServerProcess:
         """Return the last lines of its log, without moving the file's position, where it writes on."""
         size = os.fstat(self._log.fileno()).st_size
         told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
+        for word in self._secrets:
+            told = told.replace(word, "...")
         lines = [line for line in told.splitlines() if line.strip()][-TAIL_LINES:]
         return "\nits last lines:\n  " + "\n  ".join(lines) if lines else ""
 
@@ -143,6 +188,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def require_free(port: int) -> None:
+    """Raise RequestError where something listens on a port of the loopback."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        if probe.connect_ex((HOST, port)) == 0:
+            raise RequestError(f"something listens on port {port} already; stop it, or give the command another --port")
 
 
 def _die_with_parent() -> None:

@@ -19,7 +19,7 @@ from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written, served
 from .grids import CHAINS, FIRST_LOOKUPS, SUFFIX_TREES
 from .schema import schema_of
-from .setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, with_likeliest
+from .setting import OF_LLAMA_CPP, PADDED, EngineDrafter, Knobs, Off, Schedule, Setting, Stage, with_likeliest
 
 if TYPE_CHECKING:
     from ...planner.strategies.suffix_tree import SuffixTreePolicy
@@ -119,12 +119,7 @@ class VLLM:
                 options=(*told, *environment),
                 notes=tuple(_notes(schedule)),
             )
-        values: dict[str, object] = {"method": setting.method}
-        if setting.drafter is not None:
-            values["model"] = setting.drafter.path
-        values |= {"num_speculative_tokens": schedule.longest, **dict(setting.knobs)}
-        if len(schedule.stages) > 1:
-            values[ROWS] = _rows(schedule)
+        values = speculation(replace(setting, length=schedule.longest), schedule.stages)
         flags = (*beside, "--speculative-config", json.dumps(values))
         why_older = self._why_older(schedule, setting, version)
         if why_older:
@@ -132,7 +127,7 @@ class VLLM:
         return Written(
             flags=flags,
             command=_command(environment, target, flags),
-            options=(*told, *environment, *_options(values)),
+            options=(*told, *environment, *options_of(values)),
             notes=(*_notes_on(schedule, setting, why_older), *_notes(schedule), *schedule.asked),
         )
 
@@ -211,13 +206,23 @@ def _notes_on(schedule: Schedule, setting: Setting, why_older: str) -> Iterator[
         yield WRONG_DRAWS
 
 
-def _rows(schedule: Schedule) -> list[list[int]]:
-    rows = [[stage.first, stage.last or 0, stage.length] for stage in schedule.stages]
+def speculation(setting: Setting, stages: Sequence[Stage]) -> dict[str, object]:
+    """Return the JSON object behind `--speculative-config`, with rows where lengths differ by batch."""
+    values: dict[str, object] = {"method": setting.method}
+    if setting.drafter is not None:
+        values["model"] = setting.drafter.path
+    values |= {"num_speculative_tokens": setting.length, **dict(setting.knobs)}
+    return values | {ROWS: _rows(stages)} if len(stages) > 1 else values
+
+
+def _rows(stages: Sequence[Stage]) -> list[list[int]]:
+    rows = [[stage.first, stage.last or 0, stage.length] for stage in stages]
     rows[-1][1] = max(LAST_BATCH, rows[-1][0])
     return rows
 
 
-def _options(values: dict[str, object]) -> list[Option]:
+def options_of(values: dict[str, object]) -> list[Option]:
+    """Return such an object as options of the schema."""
     found: list[Option] = [("methods", str(values["method"]), True)]
     for name, value in values.items():
         if isinstance(value, list):

@@ -1,0 +1,344 @@
+"""`spectune tune`: which drafts a server that people run should make."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from . import draft_models, options
+from .command import Command
+from .prompts import named_prompts
+from .report import Table, facts_of, print_json, print_table, progress, tell
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from ..engines.bundle import Bundle
+    from ..planner.engines.served_choice import LatencyBounds
+    from ..tuning.engines.tune import Choice, Tuned
+    from ..tuning.engines.tuned_server import ServerJob, TunedServer
+
+ENGINES = ("llama.cpp", "vllm")  # a test compares them
+REQUESTS = 16  # of a load, or twice the largest concurrency
+Json = dict[str, Any]  # JSON values
+
+
+def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
+    """Return the bounds of a text like `tpot<=20ms,ttft<=500ms`."""
+    if text is None:
+        return None
+    from ..errors import PlanError
+    from ..planner.engines.served_choice import latency_bounds
+
+    try:
+        return latency_bounds(text)
+    except PlanError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(
+    cls=Command,
+    basic=(
+        "engine",
+        "prompts",
+        "concurrency",
+        "draft-model",
+        "drafter",
+        "slo",
+        "starts",
+        "requests",
+        "max-new-tokens",
+        "bundle",
+    ),
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option("--engine", required=True, type=click.Choice(ENGINES), help="Whose server the command starts.")
+@click.option("--server", metavar="URL", help="Measure the server that runs there, which is never stopped.")
+@options.prompts
+@options.sample
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    default="1,4,8",
+    show_default=True,
+    callback=options.counts,
+    metavar="N,N,...",
+    help="Requests in flight at once.",
+)
+@draft_models.drafters
+@click.option("--slo", "bounds", metavar="BOUNDS", callback=bounds_of, help="Mean latencies: tpot<=20ms,ttft<=500ms.")
+@click.option("--starts", default=6, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
+@click.option(
+    "--requests",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Requests of each load; 16, or twice the largest concurrency, unless given.",
+)
+@click.option("--longest", default=8, show_default=True, type=click.IntRange(1, 64), help="Drafted tokens at most.")
+@options.max_new_tokens
+@click.option(
+    "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="That requests ask for."
+)
+@click.option("--ignore-eos", is_flag=True, help="Let every answer have --max-new-tokens tokens.")
+@click.option("--model-name", default="", metavar="NAME", help="What requests call the model; else the first served.")
+@click.option(
+    "--start-timeout", "start_s", default=1800.0, show_default=True, type=click.FloatRange(1.0), help="Seconds."
+)
+@click.option(
+    "--stall-timeout",
+    "stall_s",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(1.0),
+    help="Seconds without a byte of an answer.",
+)
+@click.option(
+    "--bundle",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write all measurements there, without keys and prompts, and resume from it.",
+)
+@options.seed
+@options.as_json
+@click.pass_obj
+def tune(
+    settings: Settings,
+    /,
+    command: tuple[str, ...],
+    engine: str,
+    server: str | None,
+    prompts: Path | None,
+    sample: int | None,
+    concurrencies: tuple[int, ...],
+    drafters: dict[str, str],
+    bounds: LatencyBounds | None,
+    starts: int,
+    requests: int | None,
+    longest: int,
+    max_new_tokens: int,
+    temperature: float,
+    ignore_eos: bool,
+    model_name: str,
+    start_s: float,
+    stall_s: float,
+    bundle: Path | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Find the drafts that a server should make.
+
+    COMMAND starts the server. It is started a few times with other drafts, and the prompts are sent to it over HTTP.
+    The result is the same command with the best speculative options, for each concurrency, or plain decoding where
+    that is faster. An interrupted run resumes from its bundle. API keys come from SPECTUNE_API_KEY or OPENAI_API_KEY.
+
+    \b
+        spectune tune --engine llama.cpp --prompts traffic.jsonl -- llama-server -m target.gguf -md draft.gguf -np 8
+        spectune tune --engine vllm --concurrency 1,8,32 --bundle out.json -- vllm serve MODEL
+    """
+    import os
+
+    from ..engines.load import Sampling
+    from ..engines.server import Limits
+    from ..engines.table import ENGINES as KNOWN
+    from ..tuning.engines.tuned_server import ServerJob
+
+    if bool(command) == bool(server):
+        raise click.UsageError("give the server's command behind --, or --server URL of one that runs.")
+    job = ServerJob(
+        engine=KNOWN[engine],
+        command=command,
+        prompts=named_prompts(settings, prompts, "evaluation", sample=sample, seed=seed),
+        sampling=Sampling(max_tokens=max_new_tokens, temperature=temperature, ignore_eos=ignore_eos),
+        concurrencies=tuple(sorted(concurrencies)),
+        requests=requests or max(REQUESTS, 2 * max(concurrencies)),
+        longest=longest,
+        drafters=drafters,
+        limits=Limits(start_s=start_s, stall_s=stall_s),
+        model=model_name,
+        key=os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+    )
+    with ended_by_signals():
+        if server is not None:
+            _look(settings, job, server, as_json=as_json)
+        else:
+            _tune(settings, job, bundle, bounds, starts, as_json=as_json)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does, so that no server is left behind."""
+
+    def end(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tune(
+    settings: Settings,
+    job: ServerJob,
+    file: Path | None,
+    bounds: LatencyBounds | None,
+    starts: int,
+    *,
+    as_json: bool,
+) -> None:
+    from ..planner.engines.served_choice import LatencyBounds
+    from ..profiler.records.wire import to_json
+    from ..tuning.engines.honest import warnings_before, warnings_behind
+    from ..tuning.engines.tune import TuneRequest, time_left_s, tune
+    from ..tuning.engines.tuned_server import TunedServer
+    from .output import require_writable, write_whole
+
+    require_writable(file)
+    held = _held(settings, job, file)
+    serving = TunedServer(job, held.version)
+    request = TuneRequest(
+        concurrencies=job.concurrencies, longest=job.longest, most_starts=starts, bounds=bounds or LatencyBounds()
+    )
+    for line in warnings_before(job.prompts, job.requests, job.sampling, repeats=job.repeats):
+        tell(settings, f"warning: {line}")
+    loads = len(job.concurrencies)
+    tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
+    seen = len(held.trials)
+
+    def save(bundle: Bundle) -> None:
+        nonlocal seen
+        if file is not None:
+            write_whole(file, to_json(bundle))
+        if len(bundle.trials) == seen + 1 == loads:
+            left_s = time_left_s(bundle, starts, loads)
+            tell(settings, f"at most {left_s / 60.0:.0f} minutes more, starting apart")
+        seen = len(bundle.trials)
+
+    with progress(settings) as report:
+        found = tune(request, serving, held, save=save, progress=report)
+    warned = tuple(warnings_behind(found.bundle.trials, job.sampling))
+    if as_json:
+        print_json(_facts(found, serving, warned))
+    else:
+        _print(found, serving, warned)
+    if file is not None:
+        tell(settings, f"wrote {file}")
+
+
+def _held(settings: Settings, job: ServerJob, file: Path | None) -> Bundle:
+    """Return what an interrupted run of the same setup measured, or an empty bundle."""
+    from importlib.metadata import version
+
+    from ..engines.bundle import Bundle, read_bundle
+    from ..errors import RequestError
+
+    empty = Bundle(spectune=version("spectune"), setup=job.setup)
+    if file is None or not file.exists():
+        return empty
+    found = read_bundle(file)
+    if found.setup != job.setup:
+        raise RequestError(f"{file} is of another command, prompts or loads; give another file with --bundle")
+    if found.chosen is not None:
+        raise RequestError(f"{file} is of a run that ended; give another file with --bundle, or remove it")
+    tell(settings, f"resuming: {len(found.trials)} loads ran before")
+    return found
+
+
+def _facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> Json:
+    from ..engines.command import hidden
+
+    return {
+        "engine": serving.job.engine.name,
+        "version": found.bundle.version,
+        "command": hidden(serving.command(found.start)),
+        "start": facts_of(found.start),
+        "choices": [facts_of(choice) for choice in found.choices],
+        "ways": [{"concurrency": at, **facts_of(way)} for at, own in found.ways.items() for way in own],
+        "starts": [facts_of(start) for start in found.bundle.starts()],
+        "notes": list(found.notes),
+        "warnings": list(warned),
+    }
+
+
+def _print(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
+    from ..engines.base import PLAIN
+    from ..engines.command import typed
+
+    print_table(_table(found))
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    for line in warned:
+        click.echo(f"warning: {line}")
+    if found.start.source == PLAIN:
+        click.echo("do not speculate: no drafts are faster here than plain decoding")
+    else:
+        source = next(one for one in serving.sources() if one.name == found.start.source)
+        click.echo(f"draft: {found.start.label} ({serving.job.engine.name}: {source.checked})")
+    click.echo(typed(serving.command(found.start)))
+
+
+def _table(found: Tuned) -> Table:
+    rows = [
+        (
+            choice.concurrency,
+            _named(choice),
+            choice.plain.tokens_per_s,
+            choice.way.tokens_per_s,
+            choice.gain,
+            f"{choice.interval[0]:.2f} to {choice.interval[1]:.2f}",
+            choice.way.tpot_ms,
+            choice.way.ttft_ms,
+            "yes" if choice.fits else "NO",
+        )
+        for choice in found.choices
+    ]
+    columns = ("at once", "drafts", "plain tokens/s", "tokens/s", "gain", "90 %", "TPOT ms", "TTFT ms", "within SLO")
+    return Table(title="best drafts at each concurrency", columns=columns, rows=rows)
+
+
+def _named(choice: Choice) -> str:
+    way = choice.way
+    if not way.length:
+        return "none"
+    return f"{way.length} by {way.source}{'' if way.is_measured else ' (predicted)'}"
+
+
+def _look(settings: Settings, job: ServerJob, url: str, *, as_json: bool) -> None:
+    """Measure a server that runs, which nobody restarts."""
+    from ..engines.server import reached
+    from ..tuning.engines.honest import warnings_before
+    from ..tuning.engines.look import look
+
+    for line in warnings_before(job.prompts, job.requests, job.sampling, repeats=job.repeats):
+        tell(settings, f"warning: {line}")
+    with progress(settings) as report:
+        found = look(job, reached(job.engine, url, job.limits, model=job.model, key=job.key), report)
+    if as_json:
+        print_json({"engine": job.engine.name, "loads": [facts_of(one) for one in found.loads], "notes": found.notes})
+        return
+    rows = [
+        (
+            one.concurrency,
+            one.tokens_per_s,
+            one.tokens_per_s_per_user,
+            one.ttft_ms.p50,
+            one.ttft_ms.p99,
+            one.tpot_ms.p50,
+            one.tpot_ms.p99,
+            one.e2e_ms.p50,
+            one.tokens_per_round,
+        )
+        for one in found.loads
+    ]
+    columns = (
+        *("at once", "tokens/s", "per user", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "whole p50 ms"),
+        "tokens a round",
+    )
+    print_table(Table(title=f"{job.engine.name} {found.version} at {url}", columns=columns, rows=rows))
+    for note in found.notes:
+        click.echo(f"note: {note}")

@@ -1,0 +1,178 @@
+"""What a server counts, from its Prometheus page: drafts, what was accepted of them, tokens and answers.
+
+A round is one forward of the target behind an answer's first token; it yields one token beside those it accepted. An
+answer's first token comes from prefill, so that
+
+    rounds = generated tokens - accepted tokens - answers
+
+Acceptance is unconditional: of all rounds, the share in which the first k drafted tokens were accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+
+from ..errors import MeasurementError
+
+SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")  # name, labels, value, a timestamp
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+Labels = dict[str, str]
+
+
+def samples_of(page: str, name: str) -> list[tuple[Labels, float]]:
+    """Return labels and values of a counter, whether or not its name ends in `_total`."""
+    found = []
+    for line in page.splitlines():
+        match = SAMPLE.fullmatch(line.strip())
+        if match is not None and match[1].removesuffix("_total") == name:
+            found.append((dict(LABEL.findall(match[2] or "")), float(match[3])))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterNames:
+    """What an engine calls its counters.
+
+    Attributes:
+        drafts, drafted, accepted, by_position: rounds that drafted, and tokens.
+        generated: tokens of answers.
+        answers: that ended; "" where the engine counts none.
+    """
+
+    drafts: str
+    drafted: str
+    accepted: str
+    by_position: str
+    generated: str
+    answers: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a server counted, since its start or between two pages.
+
+    Attributes:
+        drafts: rounds that drafted.
+        drafted, accepted: tokens.
+        by_position: tokens accepted at the first, second, ... drafted place.
+        generated, answers: None where the page has none.
+    """
+
+    drafts: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+    by_position: tuple[float, ...] = ()
+    generated: float | None = None
+    answers: float | None = None
+
+    def since(self, before: Counts) -> Counts:
+        """Return what was counted after an earlier page of the same server.
+
+        Raises:
+            MeasurementError: a counter fell, so the server started again in between.
+        """
+        fallen = [name for name in ("drafts", "drafted", "accepted") if getattr(self, name) < getattr(before, name)]
+        if fallen:
+            raise MeasurementError(
+                f"the counter of {fallen[0]} fell from {getattr(before, fallen[0]):g} to {getattr(self, fallen[0]):g}; "
+                "the server started again in between: measure again"
+            )
+        pairs = zip_longest(self.by_position, before.by_position, fillvalue=0.0)
+        return Counts(
+            drafts=self.drafts - before.drafts,
+            drafted=self.drafted - before.drafted,
+            accepted=self.accepted - before.accepted,
+            by_position=tuple(now - then for now, then in pairs),
+            generated=_less(self.generated, before.generated),
+            answers=_less(self.answers, before.answers),
+        )
+
+    def plus(self, other: Counts) -> Counts:
+        """Return what was counted in two spans together."""
+        return Counts(
+            drafts=self.drafts + other.drafts,
+            drafted=self.drafted + other.drafted,
+            accepted=self.accepted + other.accepted,
+            by_position=tuple(map(sum, zip_longest(self.by_position, other.by_position, fillvalue=0.0))),
+            generated=_sum_of(self.generated, other.generated),
+            answers=_sum_of(self.answers, other.answers),
+        )
+
+    def rounds(self, generated: float, answers: float) -> float:
+        """Return the rounds of answers; what is accepted behind an answer's end makes no fewer than the drafts."""
+        return max(generated - answers - self.accepted, self.drafts)
+
+    def acceptance(self, rounds: float) -> tuple[float, ...]:
+        """Return unconditional acceptance by position, of all rounds."""
+        return tuple(count / rounds for count in self.by_position) if rounds else ()
+
+
+def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
+    """Return what a page counts, summed over the engines of one server.
+
+    Args:
+        page: Prometheus text.
+        names: of the engine's counters.
+        model: whose counters are read where the page has several; "" takes all.
+
+    Raises:
+        MeasurementError: positions are missing.
+    """
+    at: dict[int, float] = {}
+    for labels, value in _of_model(page, names.by_position, model):
+        at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
+    if sorted(at) != list(range(len(at))):
+        raise MeasurementError(f"{names.by_position} lacks positions, it has {sorted(at)}; read the page again")
+    positions = tuple(at[place] for place in range(len(at)))
+    last = max((place for place, count in enumerate(positions, 1) if count), default=0)
+    return Counts(
+        drafts=_sum(page, names.drafts, model) or 0.0,
+        drafted=_sum(page, names.drafted, model) or 0.0,
+        accepted=_sum(page, names.accepted, model) or 0.0,
+        by_position=positions[:last],
+        generated=_sum(page, names.generated, model),
+        answers=_sum(page, names.answers, model) if names.answers else None,
+    )
+
+
+def tokens_by_length(acceptance: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the tokens of a round by the length of its chain, from 0 on."""
+    return tuple(accumulate(acceptance, initial=1.0))
+
+
+def _of_model(page: str, name: str, model: str) -> list[tuple[Labels, float]]:
+    return [one for one in samples_of(page, name) if not model or one[0].get("model_name", model) == model]
+
+
+def _sum(page: str, name: str, model: str) -> float | None:
+    found = _of_model(page, name, model)
+    return sum(value for _, value in found) if found else None
+
+
+def _less(now: float | None, then: float | None) -> float | None:
+    return None if now is None else now - (then or 0.0)
+
+
+def _sum_of(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
+
+
+def _named(prefix: str, generated: str, answers: str) -> CounterNames:
+    start = f"{prefix}spec_decode_num_"
+    return CounterNames(
+        drafts=f"{start}drafts",
+        drafted=f"{start}draft_tokens",
+        accepted=f"{start}accepted_tokens",
+        by_position=f"{start}accepted_tokens_per_pos",
+        generated=f"{prefix}{generated}",
+        answers=f"{prefix}{answers}" if answers else "",
+    )
+
+
+NAMES: Mapping[str, CounterNames] = {
+    "vllm": _named("vllm:", "generation_tokens", "request_success"),
+    "llama.cpp": _named("llamacpp:", "tokens_predicted", ""),
+}

@@ -1,0 +1,337 @@
+"""The load client: requests over OpenAI's API, streamed, as many at once or per second as wanted.
+
+A closed loop holds so many requests in flight: whenever one ends, its worker sends the next. An open loop sends at
+random moments (Poisson), however many are in flight. Per answer
+
+    TTFT = first token - request        TPOT = (last token - first token) / (tokens - 1)
+
+Tokens are counted by the server (`usage`), since one event may hold several of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, quantiles
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from ..errors import MeasurementError, RequestError
+from ..profiler.prompt import Prompt
+
+STALL_S = 600.0  # without a byte of an answer
+CONNECT_S = 10.0
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+Json = dict[str, Any]  # JSON values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """What every request asks for.
+
+    Attributes:
+        max_tokens: most tokens of an answer.
+        temperature: 0 is greedy.
+        ignore_eos: whether an answer goes on behind its end, up to `max_tokens`.
+        more: other fields of the body, e.g. top_p.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    ignore_eos: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 2 or self.temperature < 0.0:
+            raise RequestError(f"an answer has 2 tokens or more, at a temperature of at least 0; got {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a server answers.
+
+    Attributes:
+        url: without /v1.
+        model: that requests name.
+        key: of the API; "" for none. It is in no text of this record.
+    """
+
+    url: str
+    model: str = ""
+    key: str = field(default="", repr=False)
+
+    def client(self, stall_s: float = STALL_S) -> httpx.AsyncClient:
+        """Return a client; on the loopback it uses no proxy."""
+        return httpx.AsyncClient(**self._settings(stall_s), limits=httpx.Limits(max_connections=None))
+
+    def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:
+        """Return the answer at a path.
+
+        Raises:
+            MeasurementError: there is none.
+        """
+        try:
+            with httpx.Client(**self._settings(timeout_s)) as client:
+                return client.get(path)
+        except httpx.HTTPError as error:
+            raise MeasurementError(f"{self.url}{path} does not answer: {_said(error)}; is the server up?") from error
+
+    def _settings(self, stall_s: float) -> Json:
+        is_local = urlsplit(self.url).hostname in LOOPBACK
+        return {
+            "base_url": self.url,
+            "headers": {"Authorization": f"Bearer {self.key}"} if self.key else {},
+            "timeout": httpx.Timeout(stall_s, connect=CONNECT_S),
+            "trust_env": not is_local,
+            "verify": not self.url.startswith("http://"),  # certificates take time to read
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of one request.
+
+    Attributes:
+        prompt: its number.
+        ttft_ms, e2e_ms: from the request to the first and to the last token.
+        tokens: of the answer.
+        digest: of its text, which is not saved.
+        failure: why it did not end; "" where it did.
+    """
+
+    prompt: int
+    ttft_ms: float = 0.0
+    e2e_ms: float = 0.0
+    tokens: int = 0
+    digest: str = ""
+    failure: str = ""
+
+    @property
+    def tpot_ms(self) -> float:
+        """Milliseconds per token behind the first one."""
+        return (self.e2e_ms - self.ttft_ms) / max(self.tokens - 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of one quantity over answers, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadResult:
+    """What a load met.
+
+    Attributes:
+        concurrency: requests in flight of a closed loop; 0 for an open one.
+        rate: requests per second of an open loop; 0 for a closed one.
+        answers: in the order of their prompts.
+        wall_s: from the first request to the last token.
+        client_share: of one core, that the client itself used.
+    """
+
+    concurrency: int = 0
+    rate: float = 0.0
+    answers: tuple[Answer, ...]
+    wall_s: float
+    client_share: float
+
+    @property
+    def ended(self) -> tuple[Answer, ...]:
+        """Answers that ended."""
+        return tuple(one for one in self.answers if not one.failure)
+
+    @property
+    def tokens(self) -> int:
+        """Of all answers."""
+        return sum(one.tokens for one in self.ended)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """In all, over the whole time."""
+        return self.tokens / self.wall_s
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """What one request gets, waiting included."""
+        return 1000.0 * self.tokens / sum(one.e2e_ms for one in self.ended)
+
+    @property
+    def steady_tokens_per_s(self) -> float:
+        """In all, while all workers are busy (Little's law), the last answers included."""
+        return self.concurrency * self.tokens_per_s_per_user
+
+    def percentiles(self, name: str) -> Percentiles:
+        """Return those of "ttft_ms", "tpot_ms" or "e2e_ms"."""
+        values = [float(getattr(one, name)) for one in self.ended]
+        if len(values) == 1:
+            values *= 2
+        cuts = quantiles(values, n=100, method="inclusive")
+        return Percentiles(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])
+
+    def require_whole(self) -> LoadResult:
+        """Return it.
+
+        Raises:
+            MeasurementError: a request did not end.
+        """
+        failed = [one for one in self.answers if one.failure]
+        if failed:
+            raise MeasurementError(
+                f"{len(failed)} of {len(self.answers)} requests failed, the first: {failed[0].failure}; look at the "
+                "server's log"
+            )
+        if not self.tokens:
+            raise MeasurementError("no answer has a token; look at the prompts and at the server's log")
+        return self
+
+
+def closed_loop(
+    address: Address, prompts: Sequence[Prompt], concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
+) -> LoadResult:
+    """Send every prompt once, so many at a time."""
+
+    async def run(client: httpx.AsyncClient, ask: Ask) -> None:
+        ahead = iter(range(len(prompts)))  # shared: each worker takes the next one
+
+        async def work() -> None:
+            for number in ahead:
+                await ask(client, number)
+
+        await asyncio.gather(*(work() for _ in range(min(concurrency, len(prompts)))))
+
+    return _run(address, prompts, sampling, run, stall_s, concurrency=concurrency)
+
+
+def open_loop(
+    address: Address,
+    prompts: Sequence[Prompt],
+    rate: float,
+    sampling: Sampling,
+    *,
+    seed: int = 0,
+    stall_s: float = STALL_S,
+) -> LoadResult:
+    """Send every prompt once, at random moments, `rate` a second on average."""
+    drawn = random.Random(seed)
+
+    async def run(client: httpx.AsyncClient, ask: Ask) -> None:
+        due_s, began_s = 0.0, time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(prompts)):
+                await asyncio.sleep(max(0.0, began_s + due_s - time.perf_counter()))
+                group.create_task(ask(client, number))
+                due_s += drawn.expovariate(rate)
+
+    return _run(address, prompts, sampling, run, stall_s, rate=rate)
+
+
+Ask = Callable[[httpx.AsyncClient, int], Coroutine[Any, Any, None]]
+
+
+def _run(
+    address: Address,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    run: Callable[[httpx.AsyncClient, Ask], Coroutine[Any, Any, None]],
+    stall_s: float,
+    **kind: Any,  # concurrency or rate
+) -> LoadResult:
+    if not prompts:
+        raise RequestError("a load needs a prompt; give some with --prompts FILE")
+    found: dict[int, Answer] = {}
+
+    async def ask(client: httpx.AsyncClient, number: int) -> None:
+        found[number] = await _answer(client, address.model, prompts[number], number, sampling)
+
+    async def whole() -> tuple[float, float]:
+        async with address.client(stall_s) as client:
+            began, busy = time.perf_counter(), time.process_time()
+            await run(client, ask)
+            return time.perf_counter() - began, time.process_time() - busy
+
+    wall_s, busy_s = asyncio.run(whole())
+    answers = tuple(found[number] for number in sorted(found))
+    return LoadResult(answers=answers, wall_s=wall_s, client_share=busy_s / wall_s, **kind)
+
+
+async def _answer(client: httpx.AsyncClient, model: str, prompt: Prompt, number: int, sampling: Sampling) -> Answer:
+    path, body = _request(model, prompt, sampling)
+    began = time.perf_counter()
+    first = last = 0.0
+    tokens = events = 0
+    is_whole, digest = False, hashlib.sha256()
+    try:
+        async with client.stream("POST", path, json=body) as response:
+            if response.is_error:
+                text = (await response.aread()).decode(errors="replace").strip()
+                return Answer(prompt=number, failure=f"status {response.status_code}: {text[:300]}")
+            async for event in _events(response):
+                if "error" in event:
+                    return Answer(prompt=number, failure=str(event["error"])[:300])
+                tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
+                for choice in event.get("choices", ()):
+                    is_whole = is_whole or choice.get("finish_reason") is not None
+                    text = _text(choice)
+                    if text:
+                        last = time.perf_counter()
+                        first = first or last
+                        events += 1
+                        digest.update(text.encode(errors="replace"))
+    except (httpx.HTTPError, ValueError) as error:
+        return Answer(prompt=number, failure=_said(error))
+    if not is_whole:
+        return Answer(prompt=number, failure=f"the answer broke off after {events} events")
+    if not events:
+        return Answer(prompt=number, failure="the answer holds no text")
+    return Answer(
+        prompt=number,
+        ttft_ms=1000.0 * (first - began),
+        e2e_ms=1000.0 * (last - began),
+        tokens=tokens or events,
+        digest=digest.hexdigest()[:16],
+    )
+
+
+def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]:
+    body: Json = {
+        **({"model": model} if model else {}),
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **({"ignore_eos": True} if sampling.ignore_eos else {}),
+        **sampling.more,
+    }
+    if not prompt.messages:
+        return "/v1/completions", {**body, "prompt": prompt.text}
+    turns = [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt.messages]
+    return "/v1/chat/completions", {**body, "messages": turns}
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[Json]:
+    """Yield the JSON of a stream's events."""
+    async for line in response.aiter_lines():
+        if line.startswith("data:") and (told := line[5:].strip()) != "[DONE]":
+            yield json.loads(told)
+
+
+def _text(choice: Json) -> str:
+    """Return what an event adds to an answer, reasoning included."""
+    delta = choice.get("delta") or {}
+    return str(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,0 +1,154 @@
+"""A server under load: one that is started for it and stopped behind it, or one at a URL, which is never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..errors import MeasurementError, RequestError
+from ..profiler.prompt import Prompt
+from ..runtime.engines.server_process import START_S, ServerProcess
+from .base import ServerEngine
+from .command import port_of, secrets, value_of
+from .counters import Counts, counts_of
+from .load import STALL_S, Address, LoadResult, Sampling, closed_loop, open_loop
+
+EXAMPLES = {"llama.cpp": "llama-server -m target.gguf", "vllm": "vllm serve MODEL"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a server may take, in seconds: to start, and without a byte of an answer."""
+
+    start_s: float = START_S
+    stall_s: float = STALL_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a load met and what the server counted meanwhile."""
+
+    load: LoadResult
+    counts: Counts
+
+
+class Server:
+    """A server that answers; `measure` puts it under load."""
+
+    def __init__(
+        self, engine: ServerEngine, address: Address, limits: Limits, process: ServerProcess | None = None
+    ) -> None:
+        self.engine, self.address = engine, address
+        self._limits, self._process = limits, process
+
+    @property
+    def version(self) -> str:
+        """Of the engine."""
+        return self.engine.version(self.address)
+
+    def counts(self) -> Counts:
+        """Return what it has counted.
+
+        Raises:
+            MeasurementError: it shows no counters.
+        """
+        answer = self.address.get("/metrics")
+        if answer.is_error:
+            raise MeasurementError(
+                f"{self.address.url}/metrics answers {answer.status_code}; let the server show its counters, "
+                "llama.cpp with --metrics"
+            )
+        return counts_of(answer.text, self.engine.counters, _counted_name(self.engine, self.address))
+
+    def measure(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
+    ) -> Measured:
+        """Send prompts, as a closed loop or at a rate, and return what became of them.
+
+        Raises:
+            MeasurementError: a request fails, or the server ends; `NoRoomError` where that was for want of memory.
+        """
+        stall_s = self._limits.stall_s
+        try:
+            before = self.counts()
+            if concurrency:
+                load = closed_loop(self.address, prompts, concurrency, sampling, stall_s=stall_s)
+            else:
+                load = open_loop(self.address, prompts, rate, sampling, seed=seed, stall_s=stall_s)
+            return Measured(load=load.require_whole(), counts=self.counts().since(before))
+        except MeasurementError:
+            if self._process is not None:
+                self._process.require_alive()
+            raise
+
+
+@contextmanager
+def started(
+    engine: ServerEngine, command: Sequence[str], limits: Limits, *, model: str = "", key: str = ""
+) -> Iterator[Server]:
+    """Yield a server that a command starts; it is stopped behind the block, whatever happens.
+
+    Args:
+        engine: whose server it is.
+        command: an argument list; no shell reads it.
+        limits: of its start.
+        model: that it must serve; "" takes the first one.
+        key: of its API; "" takes that of the command.
+
+    Raises:
+        MeasurementError: it does not start.
+        RequestError: it serves another model.
+    """
+    if not command:
+        raise RequestError(f"no command starts the server; write it behind --, for example -- {EXAMPLES[engine.name]}")
+    process = ServerProcess(
+        engine.name,
+        command,
+        is_up=engine.health,
+        advice=engine.advice,
+        start_s=limits.start_s,
+        port=port_of(command),
+        secrets=[*secrets(command), *([key] if key else [])],
+    )
+    try:
+        known = Address(url=process.url, key=key or value_of(command, ("--api-key",)) or "")
+        yield Server(engine, _named(known, model), limits, process)
+    finally:
+        process.close()
+
+
+def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:
+    """Return a server that runs at a URL.
+
+    Raises:
+        MeasurementError: it does not answer.
+        RequestError: the URL is none, or it serves another model.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise RequestError(f"{url!r} is no URL of a server; write for example http://127.0.0.1:8000")
+    address = Address(url=url.rstrip("/").removesuffix("/v1"), key=key)
+    return Server(engine, _named(address, model), limits)
+
+
+def _named(address: Address, model: str) -> Address:
+    """Return the address with the model that requests name."""
+    answer = address.get("/v1/models")
+    if answer.status_code in (401, 403):
+        raise RequestError(
+            f"{address.url} refuses the API key ({answer.status_code}); give it in SPECTUNE_API_KEY or OPENAI_API_KEY"
+        )
+    try:
+        served = [str(one["id"]) for one in answer.json()["data"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MeasurementError(f"{address.url}/v1/models lists no models; give the URL of an OpenAI server") from error
+    if model and model not in served:
+        raise RequestError(
+            f"{address.url} serves {', '.join(served)}, not {model}; give one of these with --model-name"
+        )
+    return Address(url=address.url, model=model or served[0], key=address.key)
+
+
+def _counted_name(engine: ServerEngine, address: Address) -> str:
+    """Return the model whose counters are read; llama.cpp's have no name of one."""
+    return address.model if engine.name == "vllm" else ""

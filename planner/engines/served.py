@@ -1,0 +1,167 @@
+"""What a server yields with drafts of any length, from a few lengths that were measured under load.
+
+At one concurrency c, drafts of k tokens by one source take T_k milliseconds a round and yield E_k tokens of a sequence:
+
+    E_k = 1 + r_k (a_1 + ... + a_k)        a_i: unconditional acceptance of the longest chain that ran
+    tokens/s = 1000 c n / (TTFT_k + (n - 1) T_k / E_k)        n: tokens of an answer
+
+r_k, T_k and TTFT_k go through what was measured and by straight lines between, plain decoding (k = 0) included. Rounds
+of a shorter chain begin at other places of a text than those of the longest: r_k is what that changes. Between two
+lengths T may step at any place. All that is sure is that a longer draft takes no less; so beside the guess there is a
+worst case, T of the next longer length that ran, and a best one, T of the next shorter.
+
+Source: Leviathan et al. 2023, arXiv:2211.17192, for E_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from ...errors import PlanError
+
+PLAIN = "plain"  # the source that drafts nothing
+BETWEEN = 0.04  # relative error of a guess between two lengths that ran
+Z = 1.645  # standard errors of a 90 % interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a load met at one concurrency with one length.
+
+    Attributes:
+        source: who drafts; "plain" nobody.
+        length: drafted tokens; 0 is plain decoding.
+        round_ms: of one round, whatever else the server did meanwhile included.
+        tokens_per_round: of a sequence, its own token included.
+        acceptance: unconditional by position, of all rounds.
+        ttft_ms: mean.
+        answer_tokens: mean.
+        error: relative standard error of the tokens per second.
+    """
+
+    source: str
+    length: int
+    round_ms: float
+    tokens_per_round: float
+    acceptance: tuple[float, ...]
+    ttft_ms: float
+    answer_tokens: float
+    error: float
+
+    def __post_init__(self) -> None:
+        numbers = (self.round_ms, self.tokens_per_round, self.ttft_ms, self.answer_tokens, self.error)
+        if not all(0.0 <= number < math.inf for number in numbers) or not self.round_ms or not self.tokens_per_round:
+            raise PlanError(f"a load has rounds and tokens, got {self}")
+        if (self.source == PLAIN) != (self.length == 0):
+            raise PlanError(f"plain decoding drafts nothing and nothing else does, got {self.source}, {self.length}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a way of drafting yields at one concurrency, measured or guessed.
+
+    Attributes:
+        source, length: the way.
+        tokens_per_s: of all sequences together.
+        least_tokens_per_s, most_tokens_per_s: in the worst and in the best case of what a round costs.
+        tpot_ms, ttft_ms: means.
+        error: relative standard error.
+        is_measured: whether that length ran.
+    """
+
+    source: str
+    length: int
+    tokens_per_s: float
+    least_tokens_per_s: float
+    most_tokens_per_s: float
+    tpot_ms: float
+    ttft_ms: float
+    error: float
+    is_measured: bool
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """90 % of tokens per second."""
+        return self.tokens_per_s * (1.0 - Z * self.error), self.tokens_per_s * (1.0 + Z * self.error)
+
+
+def served(concurrency: int, ran: Sequence[Ran]) -> tuple[Served, ...]:
+    """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran.
+
+    Args:
+        concurrency: at which they ran.
+        ran: each (source, length) once, plain decoding among them.
+
+    Raises:
+        PlanError: plain decoding did not run, or a way ran twice.
+    """
+    places = [(one.source, one.length) for one in ran]
+    if len(set(places)) < len(places) or (PLAIN, 0) not in places:
+        raise PlanError(f"plain decoding and each length run once, got {sorted(places)}")
+    plain = ran[places.index((PLAIN, 0))]
+    found = [_measured(concurrency, plain)]
+    for source in dict.fromkeys(one.source for one in ran if one.length):
+        own = {one.length: one for one in ran if one.source == source}
+        found += _lengths(concurrency, plain, own)
+    return tuple(found)
+
+
+def _lengths(concurrency: int, plain: Ran, own: Mapping[int, Ran]) -> list[Served]:
+    """Return a source's lengths from 1 on."""
+    at = sorted(own)
+    sums = list(accumulate(own[at[-1]].acceptance, initial=0.0))
+    sums += [sums[-1]] * (at[-1] + 1 - len(sums))
+    known = [0, *at]
+    ratios = [(own[length].tokens_per_round - 1.0) / sums[length] if sums[length] else 1.0 for length in at]
+    rounds_ms = [plain.round_ms, *(own[length].round_ms for length in at)]
+    ttfts_ms = [plain.ttft_ms, *(own[length].ttft_ms for length in at)]
+    found = []
+    for length in range(1, at[-1] + 1):
+        if length in own:
+            found.append(_measured(concurrency, own[length]))
+            continue
+        longer = next(one for one in at if one > length)
+        tokens = 1.0 + float(np.interp(length, at, ratios)) * sums[length]
+        ttft_ms = float(np.interp(length, known, ttfts_ms))
+        guess = float(np.interp(length, known, rounds_ms))
+        worst, best = max(guess, own[longer].round_ms), min(guess, rounds_ms[known.index(longer) - 1])
+        answer = own[longer].answer_tokens
+        found.append(
+            Served(
+                source=own[longer].source,
+                length=length,
+                tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, guess / tokens),
+                least_tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, worst / tokens),
+                most_tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, best / tokens),
+                tpot_ms=guess / tokens,
+                ttft_ms=ttft_ms,
+                error=math.hypot(BETWEEN, own[longer].error),
+                is_measured=False,
+            )
+        )
+    return found
+
+
+def _measured(concurrency: int, one: Ran) -> Served:
+    tpot_ms = one.round_ms / one.tokens_per_round
+    tokens_per_s = _tokens_per_s(concurrency, one.answer_tokens, one.ttft_ms, tpot_ms)
+    return Served(
+        source=one.source,
+        length=one.length,
+        tokens_per_s=tokens_per_s,
+        least_tokens_per_s=tokens_per_s,
+        most_tokens_per_s=tokens_per_s,
+        tpot_ms=tpot_ms,
+        ttft_ms=one.ttft_ms,
+        error=one.error,
+        is_measured=True,
+    )
+
+
+def _tokens_per_s(concurrency: int, answer_tokens: float, ttft_ms: float, tpot_ms: float) -> float:
+    return 1000.0 * concurrency * answer_tokens / (ttft_ms + (answer_tokens - 1.0) * tpot_ms)

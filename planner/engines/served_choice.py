@@ -1,0 +1,182 @@
+"""Which way of drafting a server takes, and which one to measure next.
+
+A way that ran is chosen by what was measured. One that did not run is chosen only where it wins in its worst case, so
+that no step of the cost lies between what was measured and what is chosen. What is measured next is the way that
+promises most over the best that ran: by the guess first, then halfway to its best case.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import PlanError
+from .served import PLAIN, Served
+
+WORTH = 0.01  # relative: less than that over plain decoding, or over the best that ran, is not worth a start
+PROMISING = 0.004  # expected gain over the best that ran, of all concurrencies, for which a server is started
+COSTS = 9  # between a way's bounds
+REACHES = (0.3, 0.8)  # of the way from the guess to either bound, within which a cost is looked for: near it first
+ALIKE = 0.01  # relative: one length for all batches that loses no more than that needs no table
+BOUND = re.compile(r"(tpot|ttft)\s*<=?\s*(\d+(?:\.\d+)?)\s*(ms|s)")
+Ways = Mapping[int, Sequence[Served]]  # by concurrency
+Way = tuple[str, Mapping[int, int]]  # source, and drafted tokens by concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBounds:
+    """What an answer's mean latencies may be, in milliseconds."""
+
+    tpot_ms: float = math.inf
+    ttft_ms: float = math.inf
+
+    def holds(self, way: Served) -> bool:
+        """Return whether a way is within both."""
+        return way.tpot_ms <= self.tpot_ms and way.ttft_ms <= self.ttft_ms
+
+
+def latency_bounds(text: str) -> LatencyBounds:
+    """Return the bounds of a text such as `tpot<=20ms,ttft<=500ms`.
+
+    Raises:
+        PlanError: it is none.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = BOUND.fullmatch(part.strip().lower())
+        if match is None or f"{match[1]}_ms" in found:
+            raise PlanError(f"{part.strip()!r} is no bound; write for example tpot<=20ms,ttft<=500ms")
+        found[f"{match[1]}_ms"] = float(match[2]) * (1000.0 if match[3] == "s" else 1.0)
+    return LatencyBounds(**found)
+
+
+def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
+    """Return the way to take at one concurrency; plain decoding where drafts gain nothing.
+
+    Where none is within the bounds, the one with the least time per token.
+    """
+    sure = [way for way in ways if way.is_measured]
+    within = [way for way in sure if bounds.holds(way)]
+    if not within:
+        return min(sure, key=lambda way: way.tpot_ms)
+    best = max(within, key=lambda way: way.tokens_per_s)
+    winners = [way for way in ways if bounds.holds(way) and way.least_tokens_per_s > best.tokens_per_s]
+    best = max([best, *winners], key=lambda way: way.least_tokens_per_s)
+    plain = ways[0]
+    is_worth = best.tokens_per_s > (1.0 + WORTH) * plain.tokens_per_s
+    return best if is_worth or not bounds.holds(plain) else plain
+
+
+def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
+    """Return the source and the one length that serve all concurrencies best: most speed-up on geometric average."""
+    singles = {(way.source, way.length) for own in ways.values() for way in own}
+
+    def score(single: tuple[str, int]) -> tuple[float, float, bool]:
+        own = [_of(ways[concurrency], single) for concurrency in ways]
+        if any(way is None for way in own):
+            return (-math.inf, -math.inf, False)
+        known = [way for way in own if way is not None]
+        fitting = sum(bounds.holds(way) for way in known)
+        plain = [found[0].tokens_per_s for found in ways.values()]
+        gains = [math.log(way.least_tokens_per_s / one) for way, one in zip(known, plain, strict=True)]
+        gain = sum(gains) / len(gains)
+        return (float(fitting), 0.0 if single[0] == PLAIN else gain - WORTH, single[0] == PLAIN)
+
+    return max(sorted(singles), key=score)
+
+
+def best_table(ways: Ways, bounds: LatencyBounds, source: str) -> Way:
+    """Return a source's best length at every concurrency, one for all where that loses little."""
+    own = {at: [all_ways[0], *(way for way in all_ways if way.source == source)] for at, all_ways in ways.items()}
+    lengths = {at: best_of(found, bounds).length for at, found in own.items()}
+    for single in sorted(set(lengths.values())):
+        if all(
+            (alone := _at_length(found, single)) is not None
+            and alone.least_tokens_per_s >= (1.0 - ALIKE) * _speed(found, lengths[at])
+            and (bounds.holds(alone) or not bounds.holds(best_of(found, bounds)))
+            for at, found in own.items()
+        ):
+            return source, dict.fromkeys(own, single)
+    return source, lengths
+
+
+def sources_of(ways: Ways) -> list[str]:
+    """Return who drafts at every concurrency, in the order in which they ran."""
+    own = [dict.fromkeys(way.source for way in found if way.length) for found in ways.values()]
+    return [source for source in own[0] if all(source in other for other in own)]
+
+
+def next_way(ways: Ways, *, takes_table: bool) -> Way | None:
+    """Return what to measure next; None where nothing promises enough.
+
+    Args:
+        ways: measured and guessed.
+        takes_table: whether one start may draft other lengths at other concurrencies.
+    """
+    for reach in REACHES:
+        candidates = _tables(ways, reach) if takes_table else _singles(ways)
+        promises = [(_promise(ways, one, reach), one) for one in candidates]
+        promise, best = max(promises, key=lambda pair: pair[0], default=(0.0, None))
+        if best is not None and promise >= PROMISING:
+            return best
+    return None
+
+
+def _singles(ways: Ways) -> Sequence[Way]:
+    pairs = dict.fromkeys((way.source, way.length) for own in ways.values() for way in own if not way.is_measured)
+    return [(source, dict.fromkeys(ways, length)) for source, length in pairs]
+
+
+def _tables(ways: Ways, reach: float) -> list[Way]:
+    """Return each source's most promising lengths, one a concurrency."""
+    found: list[Way] = []
+    for source in sources_of(ways):
+        lengths = {}
+        for concurrency, own in ways.items():
+            best = _best_that_ran(own)
+            mine = [way for way in own if way.source == source]
+            lengths[concurrency] = max(mine, key=lambda way: (_expected(way, best, reach), way.tokens_per_s)).length
+        found.append((source, lengths))
+    return found
+
+
+def _promise(ways: Ways, one: Way, reach: float) -> float:
+    """Return what a way is expected to gain over the best that ran, summed over concurrencies."""
+    source, lengths = one
+    total = 0.0
+    for concurrency, own in ways.items():
+        way = _of(own, (source, lengths[concurrency]))
+        if way is not None:
+            total += _expected(way, _best_that_ran(own), reach)
+    return total
+
+
+def _best_that_ran(ways: Sequence[Served]) -> float:
+    return max(way.tokens_per_s for way in ways if way.is_measured)
+
+
+def _expected(way: Served, best: float, reach: float) -> float:
+    """Return the expected gain over the best that ran, in logarithms: any cost within reach is as likely."""
+    if way.is_measured:
+        return 0.0
+    low, guess, high = (1.0 / speed for speed in (way.most_tokens_per_s, way.tokens_per_s, way.least_tokens_per_s))
+    times = np.linspace(guess + reach * (low - guess), guess + reach * (high - guess), COSTS)
+    return float(np.maximum(0.0, -np.log(times * best)).mean())
+
+
+def _of(ways: Sequence[Served], single: tuple[str, int]) -> Served | None:
+    return next((way for way in ways if (way.source, way.length) == single), None)
+
+
+def _at_length(ways: Sequence[Served], length: int) -> Served | None:
+    return next((way for way in ways if way.length == length), None)
+
+
+def _speed(ways: Sequence[Served], length: int) -> float:
+    way = _at_length(ways, length)
+    assert way is not None
+    return way.tokens_per_s

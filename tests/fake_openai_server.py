@@ -1,0 +1,218 @@
+"""A server of OpenAI's API without a model: texts by a rule, rounds by a law, counters in an engine's own way.
+
+It runs with the standard library alone, so that it starts quickly. `FAKE_FAULT` makes it fail in one of several ways.
+What every answer really took goes to the file that `FAKE_TRUTH` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FAULT = os.environ.get("FAKE_FAULT", "")
+TRUTH = os.environ.get("FAKE_TRUTH", "")
+PLAIN_MS, DRAFTING_MS, TOKEN_MS, FORWARD_MS, PREFILL_MS = 5.0, 0.5, 0.1, 0.4, 8.0
+RIGHT = 0.75  # share of places at which the drafter is right
+PLACES = 16
+KEY = "--api-key"
+
+
+def is_right(text: str, place: int, share: float = RIGHT) -> bool:
+    """Return whether the drafter says the target's token at a place of an answer."""
+    return zlib.crc32(f"{text}|{place}".encode()) % 1000 < 1000 * share
+
+
+class Fake:
+    """A server's options and what it counted."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.told = dict(zip(words, [*words[1:], ""], strict=True))
+        self.is_vllm = "--llama" not in words
+        config = json.loads(self.told.get("--speculative-config", "{}"))
+        self.length = int(self.told.get("--spec-draft-n-max", config.get("num_speculative_tokens", 0)))
+        self.rows = config.get("num_speculative_tokens_per_batch_size", [])
+        self.right = RIGHT
+        if self.told.get("--spec-type") == "ngram-simple" or config.get("method") == "ngram":
+            self.right, self.length = 0.2, self.length or int(self.told.get("--spec-ngram-simple-size-m", "0"))
+        self.model = self.told.get("-m", "target")
+        self.lock = threading.Lock()
+        self.flying = self.drafts = self.drafted = self.accepted = self.tokens = self.answers = 0
+        self.at = [0] * PLACES
+
+    def length_now(self) -> int:
+        """Return what is drafted at the batch that runs."""
+        for first, last, length in self.rows:
+            if first <= self.flying <= last:
+                return int(length)
+        return self.length
+
+    def rounds(self, text: str, most: int) -> Any:
+        """Yield the tokens of every round of an answer and what it takes."""
+        place = 1
+        while place < most:
+            length = self.length_now()
+            drafted = min(length, most - place - 1)
+            accepted = 0
+            while accepted < drafted and is_right(text, place + accepted, self.right):
+                accepted += 1
+            ms = PLAIN_MS + bool(length) * DRAFTING_MS + length * (FORWARD_MS + TOKEN_MS * self.flying)
+            with self.lock:
+                self.drafts += drafted > 0
+                self.drafted += drafted
+                self.accepted += accepted
+                for position in range(accepted):
+                    self.at[position] += 1
+            place += accepted + 1
+            yield accepted + 1, ms
+
+    def metrics(self) -> str:
+        """Return the page of counters."""
+        prefix, labels = ("vllm:", f'model_name="{self.model}"') if self.is_vllm else ("llamacpp:", "")
+        told = {"generation_tokens" if self.is_vllm else "tokens_predicted": self.tokens}
+        if self.is_vllm:
+            told["request_success"] = self.answers
+        if self.length:
+            told |= {
+                "spec_decode_num_drafts": self.drafts,
+                "spec_decode_num_draft_tokens": self.drafted,
+                "spec_decode_num_accepted_tokens": self.accepted,
+            }
+        lines = [f"{prefix}{name}_total{{{labels}}} {value}" for name, value in told.items()]
+        if self.length:
+            name = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
+            lines += [
+                f'{name}{{{labels}{"," if labels else ""}position="{place}"}} {count}'
+                for place, count in enumerate(self.at[: self.length])
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
+    """Return what answers requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # it would keep an answer's first token back
+
+        def do_GET(self) -> None:
+            if self.path != "/health" and not self._is_allowed():
+                return
+            pages = {
+                "/metrics": fake.metrics(),
+                "/v1/models": json.dumps({"data": [{"id": fake.model}]}),
+                "/version": json.dumps({"version": "0.32.0"}),
+                "/props": json.dumps({"build_info": "b11549-fake"}),
+            }
+            self._whole(503 if FAULT == "loads forever" else 200, pages.get(self.path, "{}"))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not self._is_allowed():
+                return
+            is_chat = "messages" in body
+            text = body["messages"][-1]["content"] if is_chat else body["prompt"]
+            if FAULT == "500" and "warm-up" not in text:
+                self._whole(500, json.dumps({"error": "an internal error"}))
+                return
+            if FAULT == "dies" and "warm-up" not in text:
+                print("fatal: CUDA error: out of memory" if "--oom" in sys.argv else "fatal: a bad state", flush=True)
+                os._exit(1)
+            if FAULT == "hangs" and "warm-up" not in text:
+                time.sleep(3600.0)
+            self._stream(text, int(body["max_tokens"]), is_chat=is_chat)
+
+        def _stream(self, text: str, most: int, *, is_chat: bool) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            with fake.lock:
+                fake.flying += 1
+            began = time.perf_counter()
+            due = began + PREFILL_MS / 1000.0
+            self._wait(due)
+            self._event(self._choice("x", is_chat=is_chat))
+            first = time.perf_counter()
+            done = 1
+            for number, ms in fake.rounds(text, most):
+                due += ms / 1000.0
+                self._wait(due)
+                if FAULT == "breaks off" and done > most // 2 and "warm-up" not in text:
+                    break
+                self._event(self._choice("x" * number, is_chat=is_chat))
+                done += number
+            last = time.perf_counter()
+            with fake.lock:
+                fake.flying -= 1
+                fake.tokens += done
+                fake.answers += 1
+                if TRUTH and "warm-up" not in text:
+                    with open(TRUTH, "a") as file:
+                        file.write(json.dumps([done, 1000.0 * (first - began), 1000.0 * (last - began)]) + "\n")
+            if FAULT != "breaks off":
+                self._event({"choices": [{"finish_reason": "length", "text": ""}]})
+                self._event({"choices": [], "usage": {"completion_tokens": done}})
+                self._chunk(b"data: [DONE]\n\n")
+            self._chunk(b"")
+
+        def _choice(self, text: str, *, is_chat: bool) -> Any:
+            return {"choices": [{"delta": {"content": text}} if is_chat else {"text": text}]}
+
+        def _event(self, event: Any) -> None:
+            self._chunk(f"data: {json.dumps(event)}\n\n".encode())
+
+        def _chunk(self, data: bytes) -> None:
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            self.wfile.flush()
+
+        def _wait(self, due: float) -> None:
+            time.sleep(max(0.0, due - time.perf_counter()))
+
+        def _is_allowed(self) -> bool:
+            wanted = fake.told.get(KEY)
+            is_it = wanted is None or self.headers["Authorization"] == f"Bearer {wanted}"
+            if not is_it:
+                self._whole(401, json.dumps({"error": "no such key"}))
+            return is_it
+
+        def _whole(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *told: object) -> None:
+            print(self.path, flush=True)
+
+    return Handler
+
+
+class Server(ThreadingHTTPServer):
+    """With room for many at once."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def main() -> None:
+    if FAULT == "ends at start":
+        sys.exit(f"error: a certain reason, {sys.argv[1:]}")
+    if FAULT == "no room at start":
+        sys.exit("ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory")
+    fake = Fake(sys.argv[1:])
+    server = Server((fake.told.get("--host", "127.0.0.1"), int(fake.told["--port"])), handler(fake))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    while True:
+        time.sleep(3600.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""A server's command: what drafts is taken out and put in, keys are hidden, all else stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spectune.engines.base import Start, stages_of
+from spectune.engines.command import hidden, port_of, secrets, typed, without
+from spectune.engines.table import ENGINES
+from spectune.errors import RequestError
+from spectune.runtime.engines.setting import EngineDrafter, Stage
+
+LLAMA, VLLM = ENGINES["llama.cpp"], ENGINES["vllm"]
+SERVER = ["llama-server", "-m", "t.gguf", "-md", "small.gguf", "--draft-max=4", "-np", "8", "-ngl", "99"]
+SERVE = ["vllm", "serve", "M", "--tensor-parallel-size", "2"]
+OWN = ["--speculative-config", '{"method": "eagle3", "model": "org/head", "num_speculative_tokens": 2}']
+
+
+def test_options_and_their_values_are_taken_out() -> None:
+    assert without(["a", "--x", "1", "--y=2", "--z", "b"], ("--x", "--y"), ("--z",)) == ["a", "b"]
+
+
+def test_keys_are_hidden_wherever_they_stand() -> None:
+    command = ["docker", "run", "-e", "HF_TOKEN=abc", "-e", "API_KEY=def", "v", "--api-key", "ghi", "--api-key=jkl"]
+    assert typed(command) == "docker run -e HF_TOKEN=... -e API_KEY=... v --api-key ... --api-key=..."
+    assert sorted(secrets(command)) == ["abc", "def", "ghi", "jkl"]
+    assert hidden(SERVER) == SERVER
+
+
+def test_the_port_of_a_command_is_read() -> None:
+    assert port_of(["v", "--port", "81"]) == port_of(["v", "--port=81"]) == 81
+    assert port_of(["v"]) is None
+    with pytest.raises(RequestError, match="--port is 'x'"):
+        port_of(["v", "--port", "x"])
+
+
+def test_llama_cpp_decodes_plainly_without_its_draft_model() -> None:
+    plain = ["llama-server", "-m", "t.gguf", "-np", "8", "-ngl", "99", "--metrics"]
+    assert LLAMA.plain(SERVER) == plain == LLAMA.plain(plain)
+
+
+def test_llama_cpp_drafts_with_the_command_s_model_and_by_n_grams() -> None:
+    model, ngrams = LLAMA.sources(SERVER, [], 8, "b11549")
+    assert (model.name, model.is_model, ngrams.is_model) == ("small", True, False)
+    flags = LLAMA.flags(model, {1: 3, 4: 3}, "b11549")
+    assert flags[:6] == ("--spec-type", "draft-simple", "--spec-draft-model", "small.gguf", "--spec-draft-n-max", "3")
+    assert LLAMA.flags(ngrams, {1: 8}, "b0")[:2] == ("--spec-type", "ngram-simple")
+    old = LLAMA.flags(model, {1: 3}, "b7010")
+    assert old[:4] == ("--model-draft", "small.gguf", "--draft-max", "3")
+
+
+def test_a_draft_model_of_the_hub_is_refused() -> None:
+    with pytest.raises(RequestError, match="give its file"):
+        LLAMA.sources(["llama-server", "-hfd", "org/small"], [], 8, "b11549")
+
+
+def test_vllm_drafts_as_the_command_says_with_other_lengths() -> None:
+    assert VLLM.plain([*SERVE, *OWN, "--speculative-config.method", "x"]) == SERVE
+    own, ngrams = VLLM.sources([*SERVE, *OWN], [], 8, "0.32.0")
+    assert (own.name, own.checked, ngrams.name) == ("head", "parsed only", "n-grams")
+    name, text = VLLM.flags(own, {1: 5, 8: 2}, "0.32.0")
+    assert name == "--speculative-config"
+    assert json.loads(text) == {
+        "method": "eagle3",
+        "model": "org/head",
+        "num_speculative_tokens": 5,
+        "num_speculative_tokens_per_batch_size": [[1, 2, 5], [3, 4096, 2]],
+    }
+
+
+def test_vllm_takes_a_draft_model_by_name_and_searches_n_grams() -> None:
+    small = EngineDrafter(name="small", path="org/small", form="model")
+    model, ngrams = VLLM.sources(SERVE, [small], 4, "0.32.0")
+    assert json.loads(VLLM.flags(model, {1: 4}, "0.32.0")[1]) == {
+        "method": "draft_model",
+        "model": "org/small",
+        "num_speculative_tokens": 4,
+    }
+    assert json.loads(VLLM.flags(ngrams, {1: 4}, "0.32.0")[1])["method"] == "ngram"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+def test_a_configuration_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="no JSON object"):
+        VLLM.sources([*SERVE, "-sc", text], [], 4, "0.32")
+
+
+def test_a_threshold_is_far_from_what_was_measured() -> None:
+    stages = stages_of({1: 5, 4: 5, 16: 2, 64: 0})
+    assert stages == (
+        Stage(first=1, last=8, length=5),
+        Stage(first=9, last=32, length=2),
+        Stage(first=33, last=None, length=0),
+    )
+    assert stages_of({2: 3}) == (Stage(first=1, last=None, length=3),)
+
+
+def test_a_start_that_drafts_nothing_is_plain() -> None:
+    assert Start.of("small", {1: 0, 4: 0}) == Start.of("plain", {1: 0, 4: 0})
+    table = Start.of("small", {4: 2, 1: 5})
+    assert (table.is_table, table.longest, table.at(4)) == (True, 5, 2)
+    assert table.label == "small, tokens by concurrency: 5 at 1, 2 at 4"

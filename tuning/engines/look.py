@@ -1,0 +1,65 @@
+"""A server that runs, measured as it is; nothing of it is changed, and it is not stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...engines.load import Percentiles
+from ...engines.server import Measured, Server
+from .tuned_server import LoadedServer, ServerJob
+
+TELLS_MORE = (
+    "what other drafts cost is not known while nothing restarts: run tune with the server's command behind --, "
+    "which starts it plainly, with the longest chain, and with the lengths that these promise"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFacts:
+    """What a load met: latencies in milliseconds; acceptance is unconditional by position, empty where none drafts."""
+
+    concurrency: int
+    tokens_per_s: float
+    tokens_per_s_per_user: float
+    ttft_ms: Percentiles
+    tpot_ms: Percentiles
+    e2e_ms: Percentiles
+    tokens_per_round: float
+    acceptance: tuple[float, ...]
+    client_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """Loads of a server, and what to know of them."""
+
+    version: str
+    loads: tuple[LoadFacts, ...]
+    notes: tuple[str, ...]
+
+
+def look(job: ServerJob, server: Server, progress: Callable[[str, float], None]) -> Looked:
+    """Return what every load meets at a server that runs."""
+    loaded, found = LoadedServer(job, server), []
+    for place, concurrency in enumerate(job.concurrencies):
+        progress(f"{concurrency} at once", place / len(job.concurrencies))
+        found.append(facts_of(loaded.measure(concurrency)))
+    return Looked(version=server.version, loads=tuple(found), notes=(TELLS_MORE,))
+
+
+def facts_of(measured: Measured) -> LoadFacts:
+    """Return a load's facts."""
+    load, counts = measured.load, measured.counts
+    rounds = counts.rounds(load.tokens, len(load.ended))
+    return LoadFacts(
+        concurrency=load.concurrency,
+        tokens_per_s=load.steady_tokens_per_s,
+        tokens_per_s_per_user=load.tokens_per_s_per_user,
+        ttft_ms=load.percentiles("ttft_ms"),
+        tpot_ms=load.percentiles("tpot_ms"),
+        e2e_ms=load.percentiles("e2e_ms"),
+        tokens_per_round=(load.tokens - len(load.ended)) / max(rounds, 1.0),
+        acceptance=counts.acceptance(rounds),
+        client_share=load.client_share,
+    )

@@ -1,0 +1,120 @@
+"""The choice against the server as it was: both are started in turns, with the same requests, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...engines.load import Answer
+from ...errors import RequestError
+from .tune import Loaded, paired_gain
+
+NOT_WORTH = 1.01  # a gain whose interval begins below was not worth it
+
+
+class Startable(Protocol):
+    """A server that any of its commands starts."""
+
+    def running(self, command: Sequence[str]) -> AbstractContextManager[Loaded]:
+        """Start it; leaving the context stops it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """What a race found at one concurrency.
+
+    Attributes:
+        concurrency: requests in flight.
+        before, after: tokens per second of the server as it was and of the choice.
+        gain: of the choice over what was.
+        interval: 90 % of it, over prompts and starts.
+        rounds_gain: the gain of each pair of starts.
+    """
+
+    concurrency: int
+    before: float
+    after: float
+    gain: float
+    interval: tuple[float, float]
+    rounds_gain: tuple[float, ...]
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether the choice is surely faster."""
+        return self.interval[0] > NOT_WORTH
+
+
+def race(
+    server: Startable,
+    before: Sequence[str],
+    after: Sequence[str],
+    concurrencies: Sequence[int],
+    *,
+    rounds: int,
+    progress: Callable[[str, float], None],
+) -> tuple[Raced, ...]:
+    """Return what a command gains over another: started in turns, in the order ABBA, so that drift meets both alike.
+
+    Args:
+        server: that both start.
+        before, after: the commands.
+        concurrencies: of the loads.
+        rounds: pairs of starts.
+        progress: what is being done, and which share of it is done.
+
+    Raises:
+        RequestError: both commands are the same.
+    """
+    if list(before) == list(after):
+        raise RequestError("the server runs with the best drafts already; there is nothing to compare")
+    answers: dict[tuple[int, bool], list[list[Answer]]] = {}
+    for number in range(rounds):
+        for is_after in (False, True) if number % 2 == 0 else (True, False):
+            name = "the choice" if is_after else "as it was"
+            with server.running(after if is_after else before) as loaded:
+                for concurrency in concurrencies:
+                    progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", number / rounds)
+                    found = loaded.measure(concurrency).load
+                    answers.setdefault((concurrency, is_after), []).append(list(found.ended))
+    return tuple(_raced(one, answers[one, False], answers[one, True]) for one in concurrencies)
+
+
+def _raced(concurrency: int, before: Sequence[list[Answer]], after: Sequence[list[Answer]]) -> Raced:
+    gains = [_speed(fast) / _speed(slow) for slow, fast in zip(before, after, strict=True)]
+    all_before, all_after = (_joined(rounds) for rounds in (before, after))
+    low, high = paired_gain(all_after, all_before)
+    return Raced(
+        concurrency=concurrency,
+        before=concurrency * _speed(all_before),
+        after=concurrency * _speed(all_after),
+        gain=_speed(all_after) / _speed(all_before),
+        interval=(min(low, *gains) if len(gains) > 1 else low, max(high, *gains) if len(gains) > 1 else high),
+        rounds_gain=tuple(gains),
+    )
+
+
+def _joined(rounds: Sequence[list[Answer]]) -> list[Answer]:
+    """Return the answers of all rounds, each prompt once: times and tokens summed."""
+    found: dict[int, Answer] = {}
+    for answers in rounds:
+        for one in answers:
+            held = found.get(one.prompt)
+            found[one.prompt] = one if held is None else _summed(held, one)
+    return list(found.values())
+
+
+def _summed(one: Answer, other: Answer) -> Answer:
+    return Answer(
+        prompt=one.prompt,
+        ttft_ms=one.ttft_ms + other.ttft_ms,
+        e2e_ms=one.e2e_ms + other.e2e_ms,
+        tokens=one.tokens + other.tokens,
+    )
+
+
+def _speed(answers: Sequence[Answer]) -> float:
+    """Return tokens per second of one user."""
+    return 1000.0 * sum(one.tokens for one in answers) / sum(one.e2e_ms for one in answers)

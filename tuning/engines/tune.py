@@ -1,0 +1,378 @@
+"""`tune`: which drafts a server should make at each concurrency, found by a few starts of it.
+
+    plain -> every source's longest chain -> the lengths that promise most, until none does -> a choice
+
+A start is what costs: drafts are fixed while a server runs. So a start runs the load of every concurrency; acceptance
+by position of the longest chain gives that of every shorter one, and rounds of lengths between are guessed from those
+that ran (`planner/engines/served.py`). What ran is saved behind every load, so that a run that was interrupted resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Protocol
+
+import numpy as np
+
+from ...engines.base import PLAIN, Source, Start
+from ...engines.bundle import Bundle, Failure, Trial
+from ...engines.counters import Counts
+from ...engines.load import Answer
+from ...engines.server import Measured
+from ...errors import MeasurementError, PlanError, RequestError
+from ...planner.engines.served import Ran, Served, served
+from ...planner.engines.served_choice import (
+    LatencyBounds,
+    Ways,
+    best_for_all,
+    best_of,
+    best_table,
+    next_way,
+    sources_of,
+)
+
+RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
+LEVEL = 0.9
+THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
+MOST_STARTS = 6
+Progress = Callable[[str, float], None]
+Save = Callable[[Bundle], None]
+
+
+class Loaded(Protocol):
+    """A server that runs."""
+
+    def measure(self, concurrency: int) -> Measured:
+        """Run the load of a concurrency: the same requests for every start."""
+        ...
+
+
+class Serving(Protocol):
+    """A server that can be started with any drafts."""
+
+    @property
+    def takes_table(self) -> bool:
+        """Whether one start may draft other lengths at other concurrencies."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Of the engine; "" before the first start."""
+        ...
+
+    def sources(self) -> Sequence[Source]:
+        """Return who can draft; asked behind the first start."""
+        ...
+
+    def started(self, start: Start) -> AbstractContextManager[Loaded]:
+        """Start it; leaving the context stops it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to do at one concurrency.
+
+    Attributes:
+        concurrency: requests in flight.
+        way, plain: the choice, and plain decoding.
+        gain: speed-up over plain decoding.
+        interval: 90 % of the gain, over the prompts.
+        fits: whether the bounds hold.
+    """
+
+    concurrency: int
+    way: Served
+    plain: Served
+    gain: float
+    interval: tuple[float, float]
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What a run found.
+
+    Attributes:
+        start: to be served: for all concurrencies together where the engine takes one length.
+        choices: of each concurrency alone.
+        ways: all that was measured or guessed.
+        bundle: all that was measured.
+        notes: what to know of it.
+    """
+
+    start: Start
+    choices: tuple[Choice, ...]
+    ways: Ways
+    bundle: Bundle
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """What is asked of `tune`.
+
+    Attributes:
+        concurrencies: requests in flight.
+        longest: drafted tokens at most.
+        most_starts: of the server, those of an interrupted run included.
+        bounds: on latencies.
+    """
+
+    concurrencies: tuple[int, ...]
+    longest: int = 8
+    most_starts: int = MOST_STARTS
+    bounds: LatencyBounds = field(default_factory=LatencyBounds)
+
+    def __post_init__(self) -> None:
+        if not self.concurrencies or min(self.concurrencies) < 1 or self.longest < 1 or self.most_starts < 2:
+            raise RequestError(f"a tuning needs concurrencies, a length and 2 starts or more, got {self}")
+
+
+def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, progress: Progress) -> Tuned:
+    """Return what a server should draft.
+
+    Args:
+        request: what is asked.
+        serving: the server.
+        bundle: what an interrupted run measured, or an empty one.
+        save: called with all that was measured, behind every load.
+        progress: what is being done, and which share of it is done.
+
+    Raises:
+        MeasurementError: plain decoding cannot be measured, or nobody can draft.
+    """
+    run = _Run(request, serving, bundle, save, progress)
+    return run.whole()
+
+
+class _Run:
+    """One run of `tune`."""
+
+    def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
+        self._request, self._serving, self._save, self._progress = request, serving, save, progress
+        self._bundle = bundle
+        self._takes_table = serving.takes_table
+        self._notes: list[str] = []
+        self._started = len(bundle.starts()) + len(bundle.failures)
+
+    def whole(self) -> Tuned:
+        """Measure, and choose."""
+        plain = self._single(PLAIN, 0)
+        if not self._measure(plain):
+            raise MeasurementError(f"plain decoding cannot be measured: {self._bundle.failures[-1].reason}")
+        sources = self._serving.sources()
+        for source in sources:
+            if self._has_starts:
+                self._measure(self._single(source.name, self._request.longest))
+            else:
+                self._notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
+        while self._has_starts and (way := next_way(self.ways(), takes_table=self._takes_table)) is not None:
+            source_name, lengths = way
+            self._measure(Start.of(source_name, lengths))
+        start = self._chosen()
+        if start.is_table and start not in self._bundle.starts():
+            start = self._confirmed(start)
+        self._keep(replace(self._bundle, chosen=start))
+        return Tuned(
+            start=start,
+            choices=tuple(self._choices()),
+            ways=self.ways(),
+            bundle=self._bundle,
+            notes=tuple(self._notes),
+        )
+
+    def ways(self) -> dict[int, tuple[Served, ...]]:
+        """Return what is known of every way, by concurrency."""
+        found: dict[int, tuple[Served, ...]] = {}
+        for concurrency in self._request.concurrencies:
+            found[concurrency] = served(concurrency, [ran_of(*own) for own in self._cells(concurrency).values()])
+        return found
+
+    def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
+        """Return the loads of each source and length; a length of two tables ran twice."""
+        found: dict[tuple[str, int], list[Trial]] = {}
+        for trial in self._trials(concurrency):
+            length = trial.start.at(concurrency)
+            found.setdefault((trial.start.source if length else PLAIN, length), []).append(trial)
+        return found
+
+    @property
+    def _has_starts(self) -> bool:
+        return self._started < self._request.most_starts
+
+    def _single(self, source: str, length: int) -> Start:
+        return Start.of(source, dict.fromkeys(self._request.concurrencies, length))
+
+    def _trials(self, concurrency: int) -> Iterator[Trial]:
+        """Yield the loads of a concurrency: lengths alone before rows of tables, which count while tables do."""
+        own = [trial for trial in self._bundle.trials if trial.concurrency == concurrency]
+        yield from (trial for trial in own if not trial.start.is_table)
+        if self._takes_table:
+            yield from (trial for trial in own if trial.start.is_table and trial.start.at(concurrency))
+
+    def _measure(self, start: Start) -> bool:
+        """Run every load of a start that did not run yet; return whether all of them ran."""
+        done = {trial.concurrency for trial in self._bundle.of(start)}
+        left = [one for one in self._request.concurrencies if one not in done]
+        if any(failure.start == start for failure in self._bundle.failures):
+            return False
+        if not left:
+            return True
+        self._started += not done
+        try:
+            share = (self._started - 1) / self._request.most_starts
+            self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
+            with self._serving.started(start) as loaded:
+                self._keep(replace(self._bundle, version=self._serving.version))
+                for concurrency in left:
+                    self._progress(f"  {start.label}: {concurrency} at once", share)
+                    measured = loaded.measure(concurrency)
+                    trial = Trial(start=start, concurrency=concurrency, load=measured.load, counts=measured.counts)
+                    self._keep(self._bundle.with_trial(trial))
+        except (MeasurementError, PlanError) as error:
+            failure = Failure(start=start, reason=str(error))
+            self._keep(replace(self._bundle, failures=(*self._bundle.failures, failure)))
+            self._notes.append(f"{start.label}: {str(error).splitlines()[0]}")
+            return False
+        if start.is_table and self._thrashes(start):
+            self._takes_table = False
+            self._notes.append(
+                "lengths by batch size are slower in this server than each length alone, as in vLLM's issue 49548: one "
+                "length for all batches is chosen"
+            )
+        return True
+
+    def _keep(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._save(bundle)
+
+    def _thrashes(self, table: Start) -> bool:
+        """Return whether a row of a table takes longer a round than the source's longest chain does alone."""
+        alone = {
+            trial.concurrency: ran_of(trial).round_ms
+            for trial in self._bundle.of(self._single(table.source, self._request.longest))
+        }
+        return any(
+            ran_of(trial).round_ms > THRASHES * alone[trial.concurrency]
+            for trial in self._bundle.of(table)
+            if trial.concurrency in alone
+        )
+
+    def _chosen(self) -> Start:
+        """Return what to serve, by what is known."""
+        ways, bounds = self.ways(), self._request.bounds
+        source, length = best_for_all(ways, bounds)
+        single = self._single(source, length)
+        if not self._takes_table:
+            return single
+        tables = [Start.of(*best_table(ways, bounds, one)) for one in sources_of(ways)]
+        return max([single, *tables], key=lambda start: self._score(start, ways))
+
+    def _score(self, start: Start, ways: Ways) -> tuple[float, bool]:
+        """Return the mean speed-up of a start over concurrencies, in logarithms; the simpler one wins a tie."""
+        speeds = [
+            next(way for way in own if way.length == start.at(at) and way.source in (start.source, PLAIN))
+            for at, own in ways.items()
+        ]
+        plain = [own[0] for own in ways.values()]
+        gains = [np.log(way.least_tokens_per_s / one.tokens_per_s) for way, one in zip(speeds, plain, strict=True)]
+        fitting = sum(self._request.bounds.holds(way) for way in speeds)
+        return fitting + float(np.mean(gains)), not start.is_table
+
+    def _confirmed(self, table: Start) -> Start:
+        """Return a table that runs as its rows do alone, measured in a start of its own; else the best length."""
+        if self._measure(table) and self._takes_table:
+            return table
+        self._takes_table = False
+        return self._chosen()
+
+    def _choices(self) -> Iterator[Choice]:
+        for concurrency, own in self.ways().items():
+            way = best_of(own, self._request.bounds)
+            if self._serving.takes_table:  # one start serves them all
+                start = self._bundle.chosen
+                assert start is not None
+                length = start.at(concurrency)
+                way = next(one for one in own if one.length == length and one.source in (start.source, PLAIN))
+            yield self._choice(concurrency, way, own[0])
+
+    def _choice(self, concurrency: int, way: Served, plain: Served) -> Choice:
+        cells = self._cells(concurrency)
+        answers = {cell: [one for trial in own for one in trial.load.ended] for cell, own in cells.items()}
+        gain = way.tokens_per_s / plain.tokens_per_s
+        interval = (1.0, 1.0)
+        if way.length and way.is_measured:
+            interval = paired_gain(answers[way.source, way.length], answers[PLAIN, 0])
+        elif way.length:
+            interval = way.interval[0] / plain.tokens_per_s, way.interval[1] / plain.tokens_per_s
+        return Choice(
+            concurrency=concurrency,
+            way=way,
+            plain=plain,
+            gain=gain,
+            interval=interval,
+            fits=self._request.bounds.holds(way),
+        )
+
+
+def ran_of(trial: Trial, *repeats: Trial) -> Ran:
+    """Return a load, or several of one length, as the planner reads them.
+
+    Raises:
+        MeasurementError: its answers have one token each, so there are no rounds.
+    """
+    answers = [one for own in (trial, *repeats) for one in own.load.ended]
+    counts = reduce(Counts.plus, (own.counts for own in repeats), trial.counts)
+    length = trial.start.at(trial.concurrency)
+    tokens = sum(one.tokens for one in answers)
+    rounds = counts.rounds(tokens, len(answers)) if length else float(tokens - len(answers))
+    if rounds <= 0:
+        raise MeasurementError("all answers have one token; let requests ask for longer ones")
+    return Ran(
+        source=trial.start.source if length else PLAIN,
+        length=length,
+        round_ms=sum(one.e2e_ms - one.ttft_ms for one in answers) / rounds,
+        tokens_per_round=(tokens - len(answers)) / rounds,
+        acceptance=counts.acceptance(rounds),
+        ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
+        answer_tokens=tokens / len(answers),
+        error=speed_error(answers),
+    )
+
+
+def speed_error(answers: Sequence[Answer]) -> float:
+    """Return the relative standard error of the tokens per second of answers, a ratio of two means."""
+    if len(answers) < 2:
+        return 0.1
+    tokens = np.array([one.tokens for one in answers], dtype=float)
+    ms = np.array([one.e2e_ms for one in answers])
+    off = tokens - tokens.sum() / ms.sum() * ms
+    return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
+
+
+def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer]) -> tuple[float, float]:
+    """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
+
+    Raises:
+        MeasurementError: they answer no prompt in common.
+    """
+    own = {one.prompt: one for one in slower}
+    pairs = [(one, own[one.prompt]) for one in faster if one.prompt in own]
+    if not pairs:
+        raise MeasurementError("the two loads answer no prompt in common; measure both with the same prompts")
+    numbers = np.array([[fast.tokens, fast.e2e_ms, slow.tokens, slow.e2e_ms] for fast, slow in pairs], dtype=float)
+    drawn = np.random.default_rng(SEED).integers(0, len(pairs), size=(RESAMPLES, len(pairs)))
+    fast_tokens, fast_ms, slow_tokens, slow_ms = numbers[drawn].sum(axis=1).T
+    gains = fast_tokens / fast_ms * slow_ms / slow_tokens
+    low, high = np.quantile(gains, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
+    return float(low), float(high)
+
+
+def time_left_s(bundle: Bundle, most_starts: int, loads: int) -> float:
+    """Return how long the starts left may take, by the loads that ran: one or more."""
+    each_s = sum(trial.load.wall_s for trial in bundle.trials) / len(bundle.trials)
+    return each_s * max(most_starts * loads - len(bundle.trials), 0)

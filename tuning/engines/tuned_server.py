@@ -1,0 +1,165 @@
+"""A command that starts a server, as `tune` and its validation run it: drafts added, prompts dealt out, load sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from ...engines.base import PLAIN, ServerEngine, Source, Start
+from ...engines.bundle import Setup, digest_of
+from ...engines.command import hidden
+from ...engines.load import LoadResult, Sampling, closed_loop
+from ...engines.server import Limits, Measured, Server, started
+from ...errors import MeasurementError, RequestError
+from ...profiler.prompt import Prompt
+from ...profiler.records.wire import to_json
+from ...runtime.engines.setting import EngineDrafter
+
+WARM_UP_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerJob:
+    """What is put under load, and how.
+
+    Attributes:
+        engine: whose server it is.
+        command: that starts it: an argument list.
+        prompts: of the traffic.
+        sampling: of its requests.
+        concurrencies: requests in flight.
+        requests: of each load.
+        longest: drafted tokens at most.
+        drafters: draft models by name, beside that of the command.
+        limits: of waiting.
+        model: that the server must serve; "" takes its first.
+        key: of its API.
+    """
+
+    engine: ServerEngine
+    command: tuple[str, ...]
+    prompts: Sequence[Prompt]
+    sampling: Sampling
+    concurrencies: tuple[int, ...]
+    requests: int
+    longest: int
+    drafters: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    model: str = ""
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.prompts or self.requests < 1 or not self.concurrencies:
+            raise RequestError("a load needs prompts, requests and concurrencies; give some")
+        if self.requests < max(self.concurrencies):
+            raise RequestError(
+                f"{self.requests} requests do not fill {max(self.concurrencies)} at once; give --requests "
+                f"{2 * max(self.concurrencies)} or more"
+            )
+
+    @property
+    def setup(self) -> Setup:
+        """All of it that changes speed, without keys and prompts."""
+        return Setup(
+            engine=self.engine.name,
+            command=tuple(hidden(self.command)),
+            drafters=tuple(sorted(self.drafters.items())),
+            prompts=(len(self.prompts), digest_of(self.prompts)),
+            sampling=to_json(self.sampling),
+            concurrencies=self.concurrencies,
+            requests=self.requests,
+            longest=self.longest,
+        )
+
+    def numbers(self, concurrency: int) -> list[int]:
+        """Return which prompts the load of a concurrency sends: others than those of every other, where there are."""
+        place = self.concurrencies.index(concurrency)
+        return [number % len(self.prompts) for number in range(place * self.requests, (place + 1) * self.requests)]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a server is sent a prompt twice."""
+        return len(self.concurrencies) * self.requests > len(self.prompts)
+
+
+class TunedServer:
+    """A server that can be started with any drafts; a `Serving`."""
+
+    def __init__(self, job: ServerJob, version: str = "") -> None:
+        self.job, self.version = job, version
+        self.plain = job.engine.plain(job.command)
+        self._sources: tuple[Source, ...] = ()
+
+    @property
+    def takes_table(self) -> bool:
+        """Whether one start may draft other lengths at other concurrencies."""
+        return self.job.engine.takes_table and len(self.job.concurrencies) > 1
+
+    def sources(self) -> tuple[Source, ...]:
+        """Return who can draft.
+
+        Raises:
+            MeasurementError: nobody can.
+        """
+        if not self._sources:
+            drafters = [EngineDrafter(name=name, path=path, form="model") for name, path in self.job.drafters.items()]
+            self._sources = self.job.engine.sources(self.job.command, drafters, self.job.longest, self.version)
+        if not self._sources:
+            raise MeasurementError("nobody can draft; give a draft model with --drafter NAME=PATH")
+        return self._sources
+
+    def command(self, start: Start) -> list[str]:
+        """Return the command of a start: the given one, with other drafts."""
+        if start.source == PLAIN:
+            return self.plain
+        source = next(one for one in self.sources() if one.name == start.source)
+        return [*self.plain, *self.job.engine.flags(source, dict(start.lengths), self.version)]
+
+    def counted(self, command: Sequence[str]) -> list[str]:
+        """Return a command as it is, whose server shows its counters."""
+        return self.job.engine.counted(command)
+
+    @contextmanager
+    def started(self, start: Start) -> Iterator[LoadedServer]:
+        """Start it; leaving the context stops it."""
+        with self.running(self.command(start)) as loaded:
+            yield loaded
+
+    @contextmanager
+    def running(self, command: Sequence[str]) -> Iterator[LoadedServer]:
+        """Start any command of this server, warmed up; leaving the context stops it."""
+        job = self.job
+        with started(job.engine, command, job.limits, model=job.model, key=job.key) as server:
+            self.version = server.version or self.version
+            yield LoadedServer(job, server)
+
+
+class LoadedServer:
+    """A server that runs; a `Loaded`."""
+
+    def __init__(self, job: ServerJob, server: Server) -> None:
+        self.job, self.server = job, server
+
+    def measure(self, concurrency: int) -> Measured:
+        """Warm it up, and run the load of a concurrency; answers name their prompts."""
+        job, numbers = self.job, self.job.numbers(concurrency)
+        more = {**job.engine.body(), **job.sampling.more}
+        sampling = replace(job.sampling, more=more)
+        self._warm_up(concurrency, sampling)
+        prompts = [job.prompts[number] for number in numbers]
+        found = self.server.measure(prompts, sampling, concurrency=concurrency)
+        return Measured(load=_renumbered(found.load, numbers), counts=found.counts)
+
+    def _warm_up(self, concurrency: int, sampling: Sampling) -> None:
+        """Send short texts that no prompt begins with, as many as will be in flight."""
+        texts = [
+            Prompt(text=f"{number} {concurrency} warm-up: list the first prime numbers.")
+            for number in range(concurrency)
+        ]
+        closed_loop(self.server.address, texts, concurrency, replace(sampling, max_tokens=WARM_UP_TOKENS))
+
+
+def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
+    answers = tuple(replace(one, prompt=numbers[one.prompt]) for one in load.answers)
+    return replace(load, answers=answers)
