@@ -1,6 +1,6 @@
 """FLy's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/records/fly_rule.py`; here are the target's entropies, and what is said of every round. Only the
+The rule is `planner/records/fly_rule.py`; here are the target's entropies, and what is said of every round. Only the
 gates that a window lets through are asked, so that a round without such a mismatch costs nothing.
 
 Source: Li et al. 2025, FLy, arXiv:2511.22972.

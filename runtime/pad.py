@@ -1,6 +1,6 @@
 """PAD's acceptance in the decoder: LOSSY, and never run unless the decoder was made with `allow_lossy`.
 
-The rule itself is `planner/records/pad_rule.py`; here is what the classifier is asked. It reads the hidden states that the
+The rule is `planner/records/pad_rule.py`; here is what the classifier is asked. It reads the hidden states that the
 verify forward leaves in the target's cache, so it costs no forward of the target.
 
 Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351.

@@ -3,7 +3,7 @@
 Lossy texts are not the target's own, so a recording along the target's text cannot tell them: behind the first token
 that was let pass, nobody knows what comes. Therefore each way is decoded once, at each batch size, by the very decoder
 that will run it, and its rounds are kept. Pricing them on any device's latencies is then exact: node for node the
-rounds that ran. What was never run has a forecast (see `forecast.py`) and no price.
+rounds that ran. What was never run has a forecast (see `search/lossy_forecast.py`) and no price.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .sensitivity import outlook_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class BesideChoice:
     """What a cell's plan tells besides its choice.
 
     Attributes:
@@ -33,7 +33,9 @@ class Beside:
     layers: Mapping[str, int] = field(default_factory=dict)
 
 
-def planned_cell(contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: Beside) -> PlanCell:
+def planned_cell(
+    contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: BesideChoice
+) -> PlanCell:
     """Return the cell's plan: the first of the ballot's near candidates.
 
     Args:
