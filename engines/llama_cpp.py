@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError
-from ..planner.strategies import LookupPolicy
+from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.llama_cpp import LlamaCpp
 from ..runtime.engines.schema import nearest_recorded, require_known, schema_of
 from ..runtime.engines.setting import EngineDrafter, Setting

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ..errors import RequestError
-from ..planner.strategies import LookupPolicy
+from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.schema import nearest_recorded, require_known
 from ..runtime.engines.setting import EngineDrafter, Setting, Value
 from ..runtime.engines.vllm import VLLM, options_of, speculation

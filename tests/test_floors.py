@@ -28,6 +28,18 @@ FLOOR = {
     "demo": 7,
     "cli": 8,
 }
+LAYERS = (  # of the planner, the lowest first; folders and files of one layer do not import each other
+    ("kernels", "hierarchy"),
+    ("records",),
+    ("lockstep",),
+    ("strategies",),
+    ("lossy",),
+    ("inputs", "plans"),
+    ("pricing",),
+    ("memory", "replay", "reasons"),
+    ("search",),
+    ("engines", "edge"),
+)
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
 READ_BY_THE_PLANNER = (
     "records",
@@ -182,6 +194,27 @@ def sources(folder: str) -> list[Path]:
 def test_imports_point_downward(folder: str) -> None:
     wrong = {str(path): found for path in sources(folder) if (found := violations((ROOT / path).read_text(), path))}
     assert not wrong
+
+
+def in_the_planner(source: str, path: Path) -> list[str]:
+    """Name every import of a module of the planner that its layer forbids."""
+    layer = {name: place for place, names in enumerate(LAYERS) for name in names}
+    package = ".".join(("spectune", *path.parent.parts))
+    own = path.parts[1].removesuffix(".py")
+    names = [name.split(".") for name in imported_names(ast.parse(source), package)]
+    asked = {name[2] for name in names if name[:2] == ["spectune", "planner"] and len(name) > 2}
+    return sorted(name for name in asked if name != own and layer.get(name, -1) >= layer[own])
+
+
+def test_imports_in_the_planner_point_downward() -> None:
+    own = [path for path in sources("planner") if path.name != "__init__.py" or len(path.parts) > 2]
+    assert not {str(path): wrong for path in own if (wrong := in_the_planner((ROOT / path).read_text(), path))}
+
+
+@pytest.mark.parametrize("statement", ["from ..search.contest import Contest", "from ..inputs import PlanInputs"])
+def test_a_planted_import_of_a_higher_layer_is_found(statement: str) -> None:
+    assert in_the_planner(statement, Path("planner/strategies/planted.py"))
+    assert not in_the_planner("from ..records import tree", Path("planner/strategies/planted.py"))
 
 
 def test_errors_import_nothing_of_ours() -> None:

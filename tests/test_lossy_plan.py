@@ -12,7 +12,6 @@ import pytest
 
 from spectune.errors import PlanError, RequestError
 from spectune.planner.kernels.slots import NOBODY
-from spectune.planner.lossy.forecast import expected_tokens, forecasts
 from spectune.planner.lossy.run import LossyRun, read_runs, write_runs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, VERSION, Plan
@@ -21,6 +20,7 @@ from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.records.fly_rule import FlyRule, expected_accepted
 from spectune.planner.replay.shortened import shortened
+from spectune.planner.search.lossy_forecast import expected_tokens, forecasts
 from spectune.planner.search.lossy_search import with_lossy_runs
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve

@@ -27,7 +27,7 @@ from ..strategies.lookup import LENGTHS as LOOKUP_LENGTHS
 from ..strategies.lookup import LookupPolicy, lookup_results
 from ..strategies.naming import LOOKUP, name_of
 from ..strategies.plain import PlainPolicy, plain_results
-from .costs import PLAIN, RoundCost, RoundCosts, RoundSample, RoundShape, fit_costs
+from .costs import PLAIN, EngineRoundCosts, RoundCost, RoundSample, RoundShape, fit_costs
 from .flattery import flattery
 from .mapped_ngrams import mapped_walk
 from .walk import Walk, acceptance_error, walk
@@ -176,7 +176,7 @@ def sure_of(offers: Sequence[Offer]) -> list[Offer]:
     return [offer for offer in offers if offer.is_timed or offer.tokens_per_s * (1.0 - offer.cost.error) > best]
 
 
-def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> RoundCosts:
+def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> EngineRoundCosts:
     """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample.
 
     PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
@@ -212,7 +212,7 @@ def _length(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> int:
     return 0 if isinstance(policy, PlainPolicy) else policy.length
 
 
-def _is_priced(way: Way, costs: RoundCosts) -> bool:
+def _is_priced(way: Way, costs: EngineRoundCosts) -> bool:
     policy, _ = way
     scales = costs.scales.get(source_of(way))
     if isinstance(policy, ChainPolicy):

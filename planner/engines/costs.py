@@ -80,7 +80,7 @@ class RoundCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCosts:
+class EngineRoundCosts:
     """The cost of rounds at one concurrency; letters are those of the formula above."""
 
     plain_ms: float  # a
@@ -125,7 +125,7 @@ class RoundCosts:
         return RoundCost(draft_ms=0.0, rest_ms=self.rest_ms(shape), error=math.hypot(max(known), self.misfit))
 
 
-def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
+def fit_costs(samples: Sequence[RoundSample]) -> EngineRoundCosts:
     """Return the costs of one concurrency; PlanError: plain decoding is missing, or a (source, length) occurs twice."""
     places = [(sample.shape.source, sample.shape.length) for sample in samples]
     if len(set(places)) < len(places):
@@ -147,7 +147,7 @@ def fit_costs(samples: Sequence[RoundSample]) -> RoundCosts:
     for sample, said in zip(samples, told, strict=True):
         scales.setdefault(sample.shape.source, {})[sample.shape.length] = sample.ms / float(said)
         errors.setdefault(sample.shape.source, {})[sample.shape.length] = sample.error
-    return RoundCosts(
+    return EngineRoundCosts(
         plain_ms=float(found[0]),
         drafting_ms=float(found[1]),
         token_ms=tuple(found[PIECES].tolist()),

@@ -32,8 +32,8 @@ class Kernel(Generic[Arguments, Result]):
     """A function and, from the first call on, its machine code, which is kept in the cache folder.
 
     Numba looks at the time stamp of a function's own file alone, so the folder is named after what the function, the
-    kernels that it calls and the constants that these read are made of: an edit of a helper in another file is an edit
-    of its callers, too, and of nobody else.
+    kernels that it calls and the constants that these read are made of, their files among it: an edit of a helper in
+    another file is an edit of its callers, too, and of nobody else.
     """
 
     def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them
@@ -61,7 +61,8 @@ class Kernel(Generic[Arguments, Result]):
         """What the kernel, those it calls and their constants are made of, hashed."""
         code, names = self._function.__code__, self._function.__globals__
         literals = [one for one in code.co_consts if not isinstance(one, CodeType)]
-        told = [code.co_code.hex(), repr((code.co_names, code.co_varnames, literals, sorted(self._options)))]
+        settings = code.co_names, code.co_varnames, literals, sorted(self._options)
+        told = [_written_in(code.co_filename), code.co_code.hex(), repr(settings)]
         for name in code.co_names:
             value = names.get(name)
             if isinstance(value, Kernel) and value is not self:
@@ -142,6 +143,13 @@ def launched_threads() -> int | None:
         if before is not None:
             torch.set_num_threads(before)
     return most
+
+
+@lru_cache
+def _written_in(file: str) -> str:
+    """Return a hash of a file, nothing of what is none: numba reads which classes it was compiled for before stamps."""
+    path = Path(file)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 @lru_cache

@@ -18,7 +18,7 @@ class Results(NamedTuple):
     widths: Ints
 
 
-class Table(NamedTuple):
+class CostArrays(NamedTuple):
     """The arrays of a `cost.CostTable`: ascending contexts, and milliseconds by context and tokens."""
 
     knots: Floats
@@ -61,10 +61,10 @@ def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, i
 def price(
     rounds: Rounds,
     span: tuple[float, float, float],
-    draft: Table,
-    reading: Table,
+    draft: CostArrays,
+    reading: CostArrays,
     paid: int,
-    verify: Table,
+    verify: CostArrays,
     host: tuple[float, float, float, float],
     times: Floats,
 ) -> None:

@@ -36,7 +36,7 @@ class Rounds(NamedTuple):
     kept: Ints
 
 
-class Slots(NamedTuple):
+class SlotArrays(NamedTuple):
     """What runs in each slot: (batch,) each, written."""
 
     running: Ints  # row
@@ -50,21 +50,21 @@ NOBODY = -1  # stands for the text of a slot whose rounds do not count: it was d
 
 
 @compiled
-def slots_of(batch: int) -> Slots:
+def slots_of(batch: int) -> SlotArrays:
     """Return room for so many sequences."""
     running, fresh, entries, homes, finished = np.empty((5, batch), np.int64)
-    return Slots(running, fresh, entries, homes, finished)
+    return SlotArrays(running, fresh, entries, homes, finished)
 
 
 @compiled
-def move(slots: Slots, source: int, target: int) -> None:
+def move(slots: SlotArrays, source: int, target: int) -> None:
     """Let what runs in one place of the list run in another; it lies where it did."""
     slots.running[target], slots.fresh[target] = slots.running[source], slots.fresh[source]
     slots.entries[target], slots.homes[target] = slots.entries[source], slots.homes[source]
 
 
 @compiled
-def refill(slots: Slots, count: int, starts: Ints, entered: int) -> int:
+def refill(slots: SlotArrays, count: int, starts: Ints, entered: int) -> int:
     """Let texts enter until all slots are busy; return how many have entered so far."""
     while count < len(slots.running):
         free = count
@@ -81,7 +81,7 @@ def refill(slots: Slots, count: int, starts: Ints, entered: int) -> int:
 
 
 @compiled
-def counted_text(slots: Slots, slot: int, numbering: Numbering) -> int:
+def counted_text(slots: SlotArrays, slot: int, numbering: Numbering) -> int:
     """Return the text in a slot, NOBODY where it was decoded before."""
     if slots.entries[slot] >= len(numbering.starts):
         return NOBODY
@@ -89,7 +89,7 @@ def counted_text(slots: Slots, slot: int, numbering: Numbering) -> int:
 
 
 @compiled
-def leave(slots: Slots, numbering: Numbering) -> tuple[int, int]:
+def leave(slots: SlotArrays, numbering: Numbering) -> tuple[int, int]:
     """Let those at the end of their text leave; return how many still run, and how many texts are decoded by that."""
     count, gone, decoded = len(slots.running), 0, 0
     for slot in range(count):

@@ -24,7 +24,7 @@ from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TRE
 from ...profiler.records.overhead import MODEL, RoundOverhead
 from ...profiler.records.role import BLOCK, CAPTURED, SELF
 from ...profiler.records.surface import LatencySurface
-from ..kernels.rounds import Table, price
+from ..kernels.rounds import CostArrays, price
 from ..lockstep import Replay
 from ..records.draft import Bools, Ints
 from ..strategies import TreePolicy
@@ -72,9 +72,9 @@ class CellCosts:
             _require(f"draft of {drafter}", int(fed.max(initial=0)), draft)
         times = np.empty((3, replay.rounds))
         span = (float(self.cell.low), float(self.cell.high), self._elsewhere(replay.contexts))
-        verify = Table(verification.contexts, verification.ms)
-        table = Table(draft.contexts, np.ascontiguousarray(draft.ms))
-        reading = Table(draft.contexts, draft.reading(most_read, self.cell.batch))
+        verify = CostArrays(verification.contexts, verification.ms)
+        table = CostArrays(draft.contexts, np.ascontiguousarray(draft.ms))
+        reading = CostArrays(draft.contexts, draft.reading(most_read, self.cell.batch))
         paid = draft.paid(replay.widths).shape[1]
         price(rounds, span, table, reading, paid, verify, (*self.host_of(kind, drafter),), times)
         return RoundTimes(by_part=times)

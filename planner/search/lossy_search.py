@@ -13,13 +13,13 @@ import numpy as np
 
 from ...errors import PlanError
 from ..inputs import PlanInputs
-from ..lossy.forecast import forecast_notes
 from ..lossy.run import LossyRun
 from ..pricing.round import RoundTimes
 from ..replay.shortened import answer_tokens
 from ..strategies.stack import StackPolicy
 from ..strategies.stack_replay import StackReplay
 from .contest import Contest
+from .lossy_forecast import forecast_notes
 from .options import SearchOptions
 from .stack_search import stack_times
 

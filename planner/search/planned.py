@@ -20,7 +20,7 @@ from .sensitivity import outlook_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class BesideChoice:
     """What a cell's plan says besides its choice; `layers` of block drafters are the most tokens of a chain."""
 
     published: tuple[PublishedPrice, ...] = ()
@@ -29,7 +29,9 @@ class Beside:
     layers: Mapping[str, int] = field(default_factory=dict)
 
 
-def planned_cell(contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: Beside) -> PlanCell:
+def planned_cell(
+    contest: Contest, ballot: Ballot, weights: Floats, errors: SurfaceErrors, beside: BesideChoice
+) -> PlanCell:
     """Return the cell's plan: the first of the ballot's near candidates; `weights` are (resamples, texts)."""
     cell, chosen = contest.costs.cell, ballot.candidates[ballot.near[0]]
     plain, able = ballot.candidates[ballot.plain], [ballot.candidates[place] for place in ballot.able]

@@ -22,7 +22,7 @@ from .estimate import resampling_weights
 from .lossy_search import search_lossy
 from .options import SearchOptions, Studies
 from .origin import provenance_of
-from .planned import Beside, planned_cell
+from .planned import BesideChoice, planned_cell
 from .price import needs_bytes_of, price_all
 from .promise import SurfaceErrors, errors_of
 from .published import price_published
@@ -107,7 +107,7 @@ def _solved(contest: Contest, rehearsal: Rehearsal, options: SearchOptions, weig
     drafts = contest.costs.drafts
     layers = {name: rehearsal.recording(name).layers for name, table in drafts.items() if table.is_block}
     notes = (*_notes_of(contest), *search_lossy(contest, rehearsal.inputs, options, layers))
-    beside = Beside(
+    beside = BesideChoice(
         published=price_published(contest, rehearsal),
         stack=stack_forecast(rehearsal.inputs, contest.costs),
         layers=layers,

@@ -52,12 +52,12 @@ class Searcher:
             runs = drafter.name in contest.costs.drafts
             if runs and contest.best_with(drafter.name) >= DRAFTER_REACH * contest.best_rate:
                 hunts = [
-                    Hunt(contest=contest, drafter=drafter.name, half=half, searcher=self) for half in range(HALVES)
+                    CellHalf(contest=contest, drafter=drafter.name, half=half, searcher=self) for half in range(HALVES)
                 ]
                 for strategy in SEARCHED:
                     strategy.search(hunts)
 
-    def study(self, hunt: Hunt, space: Space, starts: list[dict[str, float]]) -> None:
+    def study(self, hunt: CellHalf, space: Space, starts: list[dict[str, float]]) -> None:
         """Search a space on one half of the texts from some knobs on."""
         trials = (self.options.trials + hunt.half) // HALVES  # an odd one goes to the second half
         if trials:
@@ -90,7 +90,7 @@ class Searcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Hunt:
+class CellHalf:
     """One cell and drafter, searched on one half of the texts."""
 
     contest: Contest

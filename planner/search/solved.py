@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..plans.schedule import Place
 from .choice import Ballot
 from .contest import Contest
-from .planned import Beside
+from .planned import BesideChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -16,7 +16,7 @@ class SolvedCell:
 
     contest: Contest
     ballot: Ballot
-    beside: Beside
+    beside: BesideChoice
     notes: tuple[str, ...] = ()
 
     @property

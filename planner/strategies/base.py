@@ -16,7 +16,7 @@ from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
 from .naming import NAMERS, Namer, name_of
-from .offers import Graded, Hunt, Limits, Published, Space
+from .offers import Graded, HalfStudy, Limits, Published, Space
 
 if TYPE_CHECKING:
     from . import TreePolicy
@@ -135,7 +135,6 @@ class Strategy:
         Args:
             batch: sequences; None for any number.
         """
-        del batch
         return sum(self.widths[1:])
 
     @property
@@ -151,7 +150,7 @@ class Strategy:
     @property
     def children(self) -> int:
         """Best next tokens of a node that it looks at; 0 where no model drafts."""
-        raise NotImplementedError
+        return 1
 
     @property
     def sure_width(self) -> int:
@@ -198,7 +197,6 @@ class Strategy:
 
     def is_coupled(self, batch: int) -> bool:
         """Return whether sequences of such a batch influence each other's trees."""
-        del batch
         return False
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
@@ -244,23 +242,20 @@ class Strategy:
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
         """Yield what competes in every cell."""
-        del recorded, limits
         return iter(())
 
     @classmethod
     def unrecorded(cls, children: int) -> Iterable[TreePolicy]:
         """Return those of the grid that need more children than were recorded, one of each width."""
-        del children
         return ()
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:
         """Return what is searched, by the children recorded per node and the tokens one verify can feed."""
-        del children, most_tokens
         return None
 
     @classmethod
-    def search(cls, hunts: Sequence[Hunt]) -> None:
+    def search(cls, hunts: Sequence[HalfStudy]) -> None:
         """Search a cell on each half of the texts."""
         space = cls.space(hunts[0].children, hunts[0].costs.verify.most_tokens)
         if space is not None and hunts[0].is_near(space.kind):
@@ -281,7 +276,6 @@ class Strategy:
         Args:
             most_tokens: of a sequence that are verified at once, at least 8.
         """
-        del most_tokens
         return ()
 
     @classmethod
@@ -298,7 +292,6 @@ class Strategy:
             drafter: who drafts; None asks for those that need no model.
             children: best next tokens recorded per node.
         """
-        del costs, drafter, children
         return ()
 
 

@@ -19,10 +19,10 @@ from ..records.frozen_table import FrozenTable
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .base import require_at_least, require_chance
-from .cacheback_sweep import TableGrid, Tables, TreeLimits, count_chances, draft_tree, table_sweep, trie_of
+from .cacheback_sweep import BothTables, TableGrid, TreeLimits, Work, count_chances, draft_tree, table_sweep, trie_of
 from .cacheback_table import Table, fill, read, table_of
 from .offers import Graded, Limits, Published
-from .text import TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
+from .text import Judged, TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
 
 Floats = NDArray[np.float64]
 
@@ -98,7 +98,6 @@ class CachebackPolicy(TextPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         shape = f"{self.leader_tokens}+{self.follower_tokens}, {self.followers} followers"
         learned = "calibrated" if self.chances else "by recency"
         frozen = f", frozen {self.frozen.leaders} x {self.frozen.followers}" if self.frozen else ""
@@ -106,7 +105,6 @@ class CachebackPolicy(TextPolicy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.nodes
 
     @property
@@ -142,8 +140,6 @@ class CachebackPolicy(TextPolicy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the published default."""
-        del costs, drafter, children
         return [PUBLISHED]
 
     @classmethod
@@ -190,15 +186,15 @@ class CachebackText(TextMemory):
         most = policy.nodes - 1
         tree, places = room_for_tree(most), np.empty(most, dtype=np.int64)
         limits = TreeLimits(most, policy.max_depth, policy.least_chance)
-        nodes = draft_tree(self._tables, chances_of(policy), limits, ranking_of(most), self._trie, places, tree)
+        nodes = draft_tree(self._tables, chances_of(policy), limits, Work(ranking_of(most), self._trie), places, tree)
         return tree[:, : nodes + 1]
 
 
-def tables_of(policy: CachebackPolicy) -> Tables:
+def tables_of(policy: CachebackPolicy) -> BothTables:
     """Return a policy's tables: an empty one for the text, and its frozen one."""
     tokens = policy.leader_tokens, policy.follower_tokens
     frozen = no_table(*tokens) if policy.frozen is None else unpacked_table(policy.frozen)
-    return Tables(own=table_of(*tokens, policy.leaders, policy.followers), frozen=frozen)
+    return BothTables(own=table_of(*tokens, policy.leaders, policy.followers), frozen=frozen)
 
 
 @lru_cache(maxsize=16)
@@ -239,8 +235,8 @@ def cacheback_results(
     limits = TreeLimits(most, first.max_depth, float(grid.leasts.min()))
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
     tables = tables_of(first)
-    rooms = ranking_of(most), trie_of(tables), np.zeros(most, dtype=np.int64)
-    table_sweep(laid.texts, tables, chances_of(first), limits, grid, *rooms, accepted, sizes)
+    work, is_right = Work(ranking_of(most), trie_of(tables)), np.zeros(most, dtype=np.int64)
+    table_sweep(laid.texts, tables, chances_of(first), limits, grid, work, is_right, Judged(accepted, sizes))
     yield from zip(policies, map(results_of_trees, accepted, sizes), strict=True)
 
 

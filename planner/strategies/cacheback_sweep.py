@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.arrays import Bools, Floats, Ints, Small
+from ..kernels.arrays import Bools, Floats, Ints
 from ..kernels.compiled import ZERO, compiled
 from ..kernels.ranking import ROOT, TAKEN, Ranking, begin, mark_right, put, take, write_tree
 from .cacheback_table import NONE, READ, Table, clear, read, slot_of
-from .text import RecordedTexts
+from .text import Judged, RecordedTexts
 
 
-class Tables(NamedTuple):
+class BothTables(NamedTuple):
     """The table of a text, and the one of a corpus that never changes and is asked after it.
 
     Both have leaders and followers of as many tokens. The ranks of the second table's followers, where ranks of both
@@ -55,7 +55,14 @@ class TableGrid(NamedTuple):
     leasts: Floats
 
 
-def trie_of(tables: Tables) -> Trie:
+class Work(NamedTuple):
+    """Room to grow one tree in."""
+
+    ranking: Ranking  # a node's mark is how many followers led there, NONE inside one
+    trie: Trie  # of a leader's followers
+
+
+def trie_of(tables: BothTables) -> Trie:
     """Return room for all followers of a leader."""
     most = sum(table.followers[0].size for table in tables)
     above, tokens, nodes = np.zeros((3, most), dtype=np.int64)
@@ -63,7 +70,7 @@ def trie_of(tables: Tables) -> Trie:
 
 
 @compiled
-def grow_tree(both: Tables, chances: Floats, limits: TreeLimits, ranking: Ranking, trie: Trie) -> int:
+def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Work) -> int:
     """Rank the likeliest nodes behind the text's end; return how many are taken.
 
     Args:
@@ -71,9 +78,9 @@ def grow_tree(both: Tables, chances: Floats, limits: TreeLimits, ranking: Rankin
         chances: (hops, FC, FL), of the node that a follower adds to be on the path, given that its leader is; FC counts
             the followers of both tables.
         limits: of the tree.
-        ranking: room for limits.nodes; written, a node's mark being how many followers led there, NONE inside one.
-        trie: room for FC * FL nodes.
+        work: room for limits.nodes and FC * FL nodes; its ranking is written.
     """
+    ranking = work.ranking
     begin(ranking, limits.nodes)
     t = both.own
     length = t.leaders.shape[1]
@@ -84,7 +91,7 @@ def grow_tree(both: Tables, chances: Floats, limits: TreeLimits, ranking: Rankin
     while ranking.head[TAKEN] < limits.nodes:
         if hop != NONE:
             _write_leader(t, ranking, node, leader)
-            _put_followers(both, leader, chances[min(hop, len(chances) - 1)], node, hop, limits, ranking, trie)
+            _put_followers(both, leader, chances[min(hop, len(chances) - 1)], node, hop, limits, work)
         node = take(ranking)
         if node == NONE:
             break
@@ -93,40 +100,36 @@ def grow_tree(both: Tables, chances: Floats, limits: TreeLimits, ranking: Rankin
 
 
 @compiled
-def draft_tree(
-    both: Tables, chances: Floats, limits: TreeLimits, ranking: Ranking, trie: Trie, places: Ints, tree: Ints
-) -> int:
+def draft_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Work, places: Ints, tree: Ints) -> int:
     """Write the tree behind the text's end as `ranking.write_tree` does; return its nodes, root apart."""
-    count = grow_tree(both, chances, limits, ranking, trie)
-    write_tree(ranking, count, places, tree)
+    count = grow_tree(both, chances, limits, work)
+    write_tree(work.ranking, count, places, tree)
     return count
 
 
 @compiled
 def table_sweep(
     texts: RecordedTexts,
-    both: Tables,
+    both: BothTables,
     chances: Floats,
     limits: TreeLimits,
     grid: TableGrid,
-    ranking: Ranking,
-    trie: Trie,
+    work: Work,
     is_right: Ints,
-    accepted: Small,
-    sizes: Small,
+    judged: Judged,
 ) -> None:
     """Find, at every position, what each tree of a grid has right and how large it is: one growth tells about all.
 
     Args:
         texts: recorded.
         both: a table to fill, and the frozen one.
-        chances, ranking, trie: as `grow_tree` takes them.
+        chances, work: as `grow_tree` takes them.
         limits: the widest of the grid.
         grid: nodes and chances.
         is_right: room for limits.nodes.
-        accepted: (settings, rows), written.
-        sizes: (settings, rows), written: root included.
+        judged: (settings, rows) each, written.
     """
+    ranking, (accepted, sizes) = work.ranking, judged
     row, t = 0, both.own
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
@@ -134,7 +137,7 @@ def table_sweep(
         read(t, own[: texts.prompts[text] - 1])
         for now in range(texts.prompts[text], len(own)):
             read(t, own[now - 1 : now])
-            count = grow_tree(both, chances, limits, ranking, trie)
+            count = grow_tree(both, chances, limits, work)
             mark_right(ranking, count, own, now, is_right)
             for setting in range(len(grid.nodes)):
                 right, size = 0, 0
@@ -151,7 +154,9 @@ def table_sweep(
 
 
 @compiled
-def count_chances(texts: RecordedTexts, chosen: Bools, both: Tables, trie: Trie, seen: Floats, right: Floats) -> None:
+def count_chances(
+    texts: RecordedTexts, chosen: Bools, both: BothTables, trie: Trie, seen: Floats, right: Floats
+) -> None:
     """Count, at every position of the chosen texts, how often nodes that followers add are on the target's path.
 
     The target's own path goes from follower to follower, as long as it follows one to its end.
@@ -183,7 +188,7 @@ def count_chances(texts: RecordedTexts, chosen: Bools, both: Tables, trie: Trie,
 
 
 @compiled
-def _count_at(both: Tables, leader: Ints, after: Ints, trie: Trie, seen: Floats, right: Floats) -> bool:
+def _count_at(both: BothTables, leader: Ints, after: Ints, trie: Trie, seen: Floats, right: Floats) -> bool:
     """Count one leader's nodes; return whether the text goes on with a whole follower."""
     own = both.own.followers.shape[1]
     count, is_whole = _count_in(both.own, leader, after, ZERO, trie, seen[:own], right[:own])
@@ -217,12 +222,12 @@ def _count_in(
 
 @compiled
 def _put_followers(
-    both: Tables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, ranking: Ranking, trie: Trie
+    both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: Work
 ) -> None:
     """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
     own = both.own.followers.shape[1]
-    count = _put_of(both.own, leader, chances[:own], ZERO, parent, hop, limits, ranking, trie)
-    _put_of(both.frozen, leader, chances[own:], count, parent, hop, limits, ranking, trie)
+    count = _put_of(both.own, leader, chances[:own], ZERO, parent, hop, limits, work)
+    _put_of(both.frozen, leader, chances[own:], count, parent, hop, limits, work)
 
 
 @compiled
@@ -234,10 +239,10 @@ def _put_of(
     parent: int,
     hop: int,
     limits: TreeLimits,
-    ranking: Ranking,
-    trie: Trie,
+    work: Work,
 ) -> int:
     """Let what one table adds to a trie of `count` nodes wait; return their new number."""
+    ranking, trie = work
     slot = slot_of(t, leader)
     depth = 0 if parent == ROOT else ranking.depths[parent]
     chance = 1.0 if parent == ROOT else ranking.chances[parent]

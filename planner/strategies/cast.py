@@ -31,7 +31,7 @@ from .cast_sweep import cast_walk
 from .cast_trees import Rule, Setting
 from .grown import replay_grown
 from .naming import name_by
-from .offers import Hunt, Published, Space
+from .offers import HalfStudy, Published, Space
 
 if TYPE_CHECKING:
     from .eagle2 import Eagle2Policy
@@ -104,13 +104,11 @@ class CastPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line: the three thresholds and the size cap."""
         calibrated = "calibrated, " if self.survival else ""
         thresholds = f"{self.breadth:.3g}/{self.depth:.3g}/{self.rerank:.3g}"
         return f"CAST {thresholds}, {calibrated}at most {self.max_verify_tokens}"
 
     def is_coupled(self, batch: int) -> bool:
-        """Say whether sequences share widths and size: always when there are several."""
         return batch > 1
 
     @property
@@ -120,28 +118,23 @@ class CastPolicy(Strategy):
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         depth = min(self.max_depth, self.max_verify_tokens - 1)
         return Bounds(depth=depth, width=self.max_width, tokens=self.max_verify_tokens)
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens per sequence that one forward has logits for."""
         return self.max_width
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return self.max_width
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return self.max_width
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
         """Return trees of one shared size and shared widths; see `grow_cast`."""
-        del batch
         return grow_cast(self, scorer)
 
     def replay(self, recorded: Recorded, batch: int) -> Replay:
@@ -149,7 +142,7 @@ class CastPolicy(Strategy):
         return replay_cast(self, recorded.drafted, batch)
 
     @classmethod
-    def search(cls, hunts: Sequence[Hunt]) -> None:
+    def search(cls, hunts: Sequence[HalfStudy]) -> None:
         """Try thresholds set by hand, then search each half from the fixed point and EAGLE-2's trees on."""
         costs = hunts[0].costs
         if not costs.has_host("cast", hunts[0].drafter) or costs.verify.most_tokens < SMALLEST:
@@ -161,7 +154,6 @@ class CastPolicy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the paper's default."""
         if drafter is None:
             return []
         name, made_for = "CAST 4/3/2.5", drafter
@@ -225,7 +217,7 @@ def _rule(policy: CastPolicy) -> Rule:
     )
 
 
-def search_half(hunt: Hunt) -> None:
+def search_half(hunt: HalfStudy) -> None:
     """Search on one half of the texts, with the survival curves that were fitted on it."""
     costs, survival = hunt.costs, hunt.survival
     unit = 1000.0 * costs.cell.batch / float(costs.verify.row(costs.cell.context)[1])

@@ -41,7 +41,6 @@ class ChainPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return f"chain of {self.length}"
 
     @property
@@ -51,22 +50,14 @@ class ChainPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence, root included."""
         return self.length + 1
 
     @property
-    def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
-        return 1
-
-    @property
     def fixed_tree(self) -> TokenTree:
-        """The chain as a tree."""
         return TokenTree(parents=tuple(range(-1, self.length)), ranks=(0,) * (self.length + 1))
 
     @property
     def written(self) -> str:
-        """What hybrids are ordered by: it never changes, however records and their fields are called."""
         return f"ChainPolicy(length={self.length!r}, kind='chain')"
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
@@ -92,8 +83,6 @@ class ChainPolicy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the published chains."""
-        del costs, children
         return [] if drafter is None else PUBLISHED
 
     @classmethod

@@ -61,7 +61,6 @@ class ConfidentChainPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return f"chain of up to {self.length} while surer than {self.confidence:.3g}"
 
     @property
@@ -71,13 +70,7 @@ class ConfidentChainPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.length + 1
-
-    @property
-    def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
-        return 1
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
         """Return one chain per sequence; drafting goes on while any sequence's last token is not doubted."""
@@ -120,7 +113,6 @@ class ConfidentChainPolicy(Strategy):
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:
-        """Return what is searched: the length and the confidence."""
         if most_tokens < 3:
             return None
 
@@ -138,8 +130,6 @@ class ConfidentChainPolicy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return transformers' default."""
-        del costs, children
         return [] if drafter is None else [PUBLISHED]
 
     @classmethod

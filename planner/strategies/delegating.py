@@ -22,12 +22,10 @@ class DelegatingPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.draft.max_verify_tokens
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         return self.draft.bounds
 
     def draft_room(self, batch: int | None = None) -> int:
@@ -36,10 +34,8 @@ class DelegatingPolicy(Strategy):
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens per sequence that one forward of a drafter has logits for."""
         return self.draft.widest_layer
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return self.draft.children

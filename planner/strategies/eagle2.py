@@ -62,12 +62,10 @@ class Eagle2Policy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line: verified tokens / depth / top k."""
         return f"EAGLE-2 {self.verify_tokens}/{self.depth}/{self.top_k}"
 
     @property
     def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence, root included; fewer when candidates run out."""
         candidates = self.top_k + self.depth * self.top_k**2
         return min(self.verify_tokens, candidates + 1)
 
@@ -78,22 +76,18 @@ class Eagle2Policy(Strategy):
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens per sequence that one forward has logits for."""
         return self.top_k
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return self.top_k
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return self.top_k if self.depth else 1
 
     @property
     def written(self) -> str:
-        """What hybrids are ordered by: it never changes, however records and their fields are called."""
         return (
             f"Eagle2Policy(verify_tokens={self.verify_tokens!r}, depth={self.depth!r}, top_k={self.top_k!r}, "
             "kind='eagle2')"
@@ -150,8 +144,6 @@ class Eagle2Policy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the published trees, and the size that EAGLE's loader would choose."""
-        del children
         if drafter is None:
             return []
         size = "EAGLE's own choice of size"

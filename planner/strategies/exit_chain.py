@@ -42,12 +42,10 @@ class ResumedPolicy(DelegatingPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return f"{self.draft.code} verified from the exit"
 
     @property
     def fixed_tree(self) -> TokenTree:
-        """The chain as a tree."""
         return self.draft.fixed_tree
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
@@ -67,5 +65,4 @@ class ResumedPolicy(DelegatingPolicy):
     @classmethod
     def probes(cls, most_tokens: int) -> list[ResumedPolicy]:
         """Return one chain."""
-        del most_tokens
         return [cls(draft=ChainPolicy(length=4))]

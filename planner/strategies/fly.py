@@ -26,5 +26,4 @@ class FlyPolicy(LossyPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line; says that it is lossy."""
         return f"LOSSY {self.draft.code} by {self.rule.label}"

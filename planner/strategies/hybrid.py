@@ -61,7 +61,6 @@ class HybridPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return f"{self.text.code}, else {self.model.code}"
 
     @property
@@ -71,18 +70,15 @@ class HybridPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return max(self.text.max_verify_tokens, self.model.max_verify_tokens)
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         text, model = self.text.bounds, self.model.bounds
         return Bounds(depth=max(text.depth, model.depth), width=model.width, tokens=self.max_verify_tokens)
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens per sequence that one forward of the model has logits for."""
         return self.model.widest_layer
 
     @property
@@ -92,12 +88,10 @@ class HybridPolicy(Strategy):
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return self.model.children
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return self.model.sure_width
 
     @property

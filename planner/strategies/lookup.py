@@ -72,7 +72,6 @@ class LookupPolicy(TextPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         which = "" if self.occurrence == "last" else f" ({self.occurrence})"
         return f"lookup of {self.length} after {self.max_ngram}..{self.min_ngram}-grams{which}"
 
@@ -89,7 +88,6 @@ class LookupPolicy(TextPolicy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence, root included, when the lookup finds enough."""
         return self.length + 1
 
     @property
@@ -147,8 +145,6 @@ class LookupPolicy(TextPolicy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return transformers' default."""
-        del costs, drafter, children
         return [PUBLISHED]
 
     @classmethod
@@ -255,7 +251,8 @@ def lookup_results(
     ]
     laid = laid_out(texts)
     found, right = np.zeros((2, laid.rows), dtype=np.int64)
-    lookup_sweep(*laid.texts, LookupSearch(max_ngram, min_ngram, max(lengths), occurrence == "first"), found, right)
+    search = LookupSearch(max_ngram, min_ngram, max(lengths), occurrence == "first")
+    lookup_sweep(laid.texts.tokens, laid.texts.firsts, laid.texts.prompts, search, found, right)
     for policy in policies:
         yield policy, results_of_trees(np.minimum(right, policy.length), 1 + np.minimum(found, policy.length))
 

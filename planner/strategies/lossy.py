@@ -53,12 +53,6 @@ class LossyPolicy(DelegatingPolicy):
         return self.draft.grow(scorer, batch)
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Refuse.
-
-        Raises:
-            PlanError: always.
-        """
-        del recorded
         raise PlanError(f"{self.label} decodes other texts than the target's own; its own rounds are recorded")
 
 

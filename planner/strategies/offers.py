@@ -74,7 +74,7 @@ class Published:
     place: int
 
 
-class Hunt(Protocol):
+class HalfStudy(Protocol):
     """One cell and drafter, searched on one half of the texts."""
 
     @property

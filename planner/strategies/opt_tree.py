@@ -81,12 +81,10 @@ class OptTreePolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line: nodes / least gain / depth."""
         return f"OPT-Tree {self.nodes}/{self.least_gain:.3g}/{self.max_depth}"
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.nodes + 1
 
     @property
@@ -96,12 +94,10 @@ class OptTreePolicy(Strategy):
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         return Bounds(depth=min(self.max_depth, self.nodes), width=self.nodes, tokens=self.nodes + 1)
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return min(self.nodes, self.children)
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
@@ -145,7 +141,6 @@ class OptTreePolicy(Strategy):
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:
-        """Return what is searched: the size, the least gain and the depth."""
         if most_tokens < 3:
             return None
         looked_at = min(MOST_CHILDREN, children)
@@ -170,8 +165,6 @@ class OptTreePolicy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the published code's default, and the same over the recorded children where these are fewer."""
-        del costs
         if drafter is None:
             return []
         found = [Published(name="OPT-Tree 60/0.5/10", source=PAPER, make=opt_tree, place=5)]

@@ -28,7 +28,6 @@ class PadPolicy(LossyPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line; says that it is lossy."""
         return f"LOSSY {self.draft.code} by {self.rule.label}, classifier {self.classifier.name}"
 
     @property

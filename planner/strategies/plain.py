@@ -31,27 +31,22 @@ class PlainPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return "plain"
 
     @property
     def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence: the last committed one."""
         return 1
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return 0
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return 0
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
         """Return roots alone."""
-        del scorer
         return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
 
     def results(self, recorded: Recorded) -> PositionResults:
@@ -61,13 +56,11 @@ class PlainPolicy(Strategy):
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
         """Yield plain decoding."""
-        del limits
         yield Graded(cls(), plain_results(recorded.rows))
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[PlainPolicy]:
         """Return plain decoding."""
-        del most_tokens
         return [cls()]
 
 

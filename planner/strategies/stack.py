@@ -94,7 +94,6 @@ class StackPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         levels = " over ".join(f"{name} {length}" for name, length in zip(self.drafters, self.lengths, strict=True))
         ngrams = f" after {self.max_ngram}..{self.min_ngram}-grams" if self.has_lookup else ""
         return f"stack of {levels}{ngrams}{f', {self.siblings} siblings' if self.siblings else ''}"
@@ -111,12 +110,10 @@ class StackPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return 1 + self.max_chain * (1 + self.siblings)
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         return Bounds(depth=self.max_chain, width=1 + sum(self.lengths[1:]), tokens=self.max_verify_tokens)
 
     def draft_room(self, batch: int | None = None) -> int:
@@ -129,28 +126,16 @@ class StackPolicy(Strategy):
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens that one forward has logits for: what was committed is read again before what is drafted."""
-        return 1 + 2 * self.max_chain
+        return 1 + 2 * self.max_chain  # what was committed is read again before what is drafted
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Refuse.
-
-        Raises:
-            PlanError: always.
-        """
         raise PlanError(f"a {self.label} is drafted by several models and not by one scorer; ask the runtime's drafter")
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Refuse.
-
-        Raises:
-            PlanError: always.
-        """
         raise PlanError(f"a {self.label} has several drafters; replay it with stack_replay")
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return 1 + self.siblings
 
 

@@ -77,7 +77,7 @@ def replay_stack(
     first.require_children(1 + policy.siblings)
     if len(agreement) != len(policy.drafters) - 1 or not all(0.0 <= chance <= 1.0 for chance in agreement):
         raise PlanError(f"a {policy.label} needs a chance for each level but the lowest, got {list(agreement)}")
-    rounds = _Rounds(policy, recordings, agreement, generator)
+    rounds = _StackRounds(policy, recordings, agreement, generator)
     replay = replay_stepped(first.rows, batch, rounds.advance)
     levels = np.full(replay.widths.shape, -1, dtype=np.int64)
     is_modelled = np.zeros((replay.rounds, replay.widths.shape[1] + 1), dtype=np.bool_)
@@ -174,7 +174,7 @@ class _Ran(NamedTuple):
     is_modelled: bool
 
 
-class _Rounds:
+class _StackRounds:
     """Runs a stack over the running sequences, round by round.
 
     Attributes:

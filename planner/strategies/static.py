@@ -42,32 +42,27 @@ class StaticPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         return f"static tree of {self.tree.size}, depth {self.tree.depth}"
 
     @property
     def max_verify_tokens(self) -> int:
-        """Tokens one verify feeds per sequence, root included."""
         return self.tree.size
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Nodes of every drafter forward: one per level of the tree."""
-        return self.tree.widths
+        return widths_of(self.tree)
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at."""
         return max(self.tree.ranks) + 1
 
     @property
     def fixed_tree(self) -> TokenTree:
-        """The tree."""
         return self.tree
 
     @property
     def written(self) -> str:
-        """What hybrids are ordered by: it never changes, however records and their fields are called."""
         tree = f"TokenTree(parents={self.tree.parents!r}, ranks={self.tree.ranks!r})"
         return f"StaticPolicy(tree={tree}, kind='static')"
 
@@ -116,7 +111,7 @@ class StaticPolicy(Strategy):
         return [cls(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))]
 
 
-def _fill(children: Children, level: Level, tokens: Ints) -> None:
+def _fill(children: Children, level: TreeLevel, tokens: Ints) -> None:
     """Write the tokens of the nodes below a level's inner ones."""
     require_children(level.children, children.tokens.shape[2])
     fill(np.ascontiguousarray(children.tokens), level.picks, tokens)
@@ -132,7 +127,7 @@ def require_children(asked: int, known: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class TreeLevel:
     """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
 
     The expanded nodes are children `expanded_ranks` of the previous level's slots `expanded_slots`. `picks` (3, nodes)
@@ -146,15 +141,21 @@ class Level:
 
 
 @lru_cache(maxsize=256)
-def levels_of(tree: TokenTree) -> tuple[Level, ...]:
+def widths_of(tree: TokenTree) -> tuple[int, ...]:
+    """Return the nodes of every drafter forward; cached, as rounds ask for them."""
+    return tree.widths
+
+
+@lru_cache(maxsize=256)
+def levels_of(tree: TokenTree) -> tuple[TreeLevel, ...]:
     """Return the forwards that grow the tree, top down; cached, a tree is grown every round."""
-    levels: list[Level] = []
+    levels: list[TreeLevel] = []
     above: tuple[int, ...] = (-1,)
     for inner in tree.inner_by_depth():
         nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
         slots, ranks = [inner.index(tree.parents[node]) for node in nodes], [tree.ranks[node] for node in nodes]
         levels.append(
-            Level(
+            TreeLevel(
                 expanded_slots=np.array([above.index(tree.parents[node]) for node in inner], dtype=np.int64),
                 expanded_ranks=np.array([tree.ranks[node] for node in inner], dtype=np.int64),
                 picks=np.array([slots, ranks, nodes], dtype=np.int64),

@@ -67,13 +67,11 @@ class SuffixPolicy(AutomatonPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         bound = f"{self.factor}m+{self.offset} up to {self.length}"
         return f"suffix of m >= {self.min_match} ({self.occurrence}), {bound}"
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.length + 1
 
     @property
@@ -133,8 +131,6 @@ class SuffixPolicy(AutomatonPolicy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return SAM decoding's default."""
-        del costs, drafter, children
         return [PUBLISHED]
 
     @classmethod

@@ -20,7 +20,7 @@ from .automaton import MOST_GROWN, AutomatonPolicy, memory_of
 from .base import require_at_least, require_chance
 from .offers import Graded, Limits, Published
 from .suffix_tree_sweep import TreeGrid, grow_behind_all, read_and_grow, tree_sweep
-from .text import Search, TextTree, laid_out, named_text_tree, results_of_trees
+from .text import Judged, Search, TextTree, laid_out, named_text_tree, results_of_trees
 
 NODES = (3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 32, 48)
 BOUNDS = ((1, 0), (4, 1), (8, 0))
@@ -77,7 +77,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line."""
         ends = f", m >= {self.min_match}" if self.min_match > 1 else ""
         score = f", score {self.least_score:.3g}" if self.least_score else ""
         bound = f"{self.factor}m+{self.offset}, chance {self.least_chance:.3g}"
@@ -85,7 +84,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.nodes
 
     @property
@@ -95,20 +93,20 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     def copying(self) -> Callable[[Ints, Ints], TextTree]:
         """Return what appends tokens to an automaton's memory and grows a tree behind it."""
-        limits, room = limits_of(self), ranking_memory_of(self.nodes - 1)
+        (limits, leasts), (chances, lines) = limits_of(self), ranking_memory_of(self.nodes - 1)
 
         def grown(memory: Ints, placed: Ints) -> TextTree:
             tree = np.empty((3, self.nodes), dtype=np.int64)
-            return tree[:, : read_and_grow(memory, placed, *limits, *room, tree)]
+            return tree[:, : read_and_grow(memory, placed, limits, leasts, chances, lines, tree)]
 
         return grown
 
     def searcher(self) -> Search:
         """Return what grows trees behind several texts."""
-        limits, ranked = limits_of(self), ranking_memory_of(self.nodes - 1)
+        (limits, leasts), (chances, lines) = limits_of(self), ranking_memory_of(self.nodes - 1)
 
         def grown(memories: Ints, told: Ints, room: Ints, drafted: Ints) -> int:
-            return grow_behind_all(memories, told, *limits, *ranked, room, drafted)
+            return grow_behind_all(memories, told, limits, leasts, chances, lines, room, drafted)
 
         return grown
 
@@ -152,8 +150,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return SuffixDecoding's default."""
-        del costs, drafter, children
         return [PUBLISHED]
 
     @classmethod
@@ -193,8 +189,8 @@ def suffix_tree_results(
         scores=np.array([one.least_score for one in policies]),
     )
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
-    rooms = ranking_of(most), np.zeros(most, dtype=np.int64)
-    tree_sweep(laid.texts, memory_of(laid.longest), grid, *rooms, accepted, sizes)
+    room = np.zeros(most, dtype=np.int64)
+    tree_sweep(laid.texts, memory_of(laid.longest), grid, ranking_of(most), room, Judged(accepted, sizes))
     yield from zip(policies, map(results_of_trees, accepted, sizes), strict=True)
 
 

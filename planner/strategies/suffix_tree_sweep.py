@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..kernels.arrays import Floats, Ints, Small
+from ..kernels.arrays import Floats, Ints
 from ..kernels.compiled import compiled
 from ..kernels.ranking import (
     MOST,
@@ -21,10 +21,10 @@ from ..kernels.ranking import (
 )
 from ..kernels.several import ENTRIES, packed
 from .automaton import LONGEST_MATCH, MATCHED, NONE, Automaton, automaton_in, clear, followed, most_behind, read
-from .text import RecordedTexts
+from .text import Judged, RecordedTexts
 
 
-class Bound(NamedTuple):
+class TreeBound(NamedTuple):
     """How many nodes a suffix tree may have behind a match of m tokens: min(nodes, factor m + offset), root apart."""
 
     nodes: int
@@ -46,7 +46,7 @@ class TreeGrid(NamedTuple):
 
 @compiled
 def tree_sweep(
-    texts: RecordedTexts, memory: Ints, grid: TreeGrid, ranking: Ranking, is_right: Ints, accepted: Small, sizes: Small
+    texts: RecordedTexts, memory: Ints, grid: TreeGrid, ranking: Ranking, is_right: Ints, judged: Judged
 ) -> None:
     """Find, at every position, what each suffix tree of a grid has right and how large it is.
 
@@ -58,10 +58,10 @@ def tree_sweep(
         grid: the limits.
         ranking: room for the most nodes of any tree.
         is_right: room for as many.
-        accepted: (settings, rows), written.
-        sizes: (settings, rows), written: root included.
+        judged: (settings, rows) each, written.
     """
-    widest = Bound(grid.nodes.max(), grid.factors.max(), grid.offsets.max(), grid.leasts.min())
+    accepted, sizes = judged
+    widest = TreeBound(grid.nodes.max(), grid.factors.max(), grid.offsets.max(), grid.leasts.min())
     a, row = automaton_in(memory), 0
     for text in range(len(texts.prompts)):
         own = texts.tokens[texts.firsts[text] : texts.firsts[text + 1]]
@@ -69,7 +69,7 @@ def tree_sweep(
         read(a, own[: texts.prompts[text] - 1])
         for now in range(texts.prompts[text], len(own)):
             read(a, own[now - 1 : now])
-            _judge(own, now, a, grid, widest, ranking, is_right, accepted[:, row], sizes[:, row])
+            _judge(own, now, a, grid, widest, ranking, is_right, Judged(accepted[:, row], sizes[:, row]))
             row += 1
         accepted[:, row], sizes[:, row] = 0, 1
         row += 1
@@ -84,13 +84,13 @@ def read_and_grow(
     Args:
         memory: of the text.
         fresh: what is new of it.
-        limits: (4,), most nodes, factor and offset of its `Bound`, and the shortest match.
+        limits: (4,), most nodes, factor and offset of its `TreeBound`, and the shortest match.
         leasts: (2,), chance of a node, and score of a tree.
         chances, lines: memory of a ranking of so many nodes.
         tree: (3, nodes + 1), tokens, parents and depths, the root first; written.
     """
     a, ranking = automaton_in(memory), ranking_in(chances, lines)
-    bound, shortest = Bound(limits[0], limits[1], limits[2], leasts[0]), limits[3]
+    bound, shortest = TreeBound(limits[0], limits[1], limits[2], leasts[0]), limits[3]
     read(a, fresh)
     best, nodes = 0.0, 0
     state = _longest_looked_at(a)
@@ -109,7 +109,7 @@ def read_and_grow(
 
 
 @compiled
-def _most_of(a: Automaton, state: int, bound: Bound) -> int:
+def _most_of(a: Automaton, state: int, bound: TreeBound) -> int:
     """Return the most nodes that a tree behind a state's longest string may have."""
     return most_behind(_match_of(a, state), bound.nodes, bound.factor, bound.offset)
 
@@ -121,7 +121,7 @@ def _match_of(a: Automaton, state: int) -> int:
 
 
 @compiled
-def grow_behind(a: Automaton, state: int, bound: Bound, ranking: Ranking) -> int:
+def grow_behind(a: Automaton, state: int, bound: TreeBound, ranking: Ranking) -> int:
     """Rank the likeliest nodes behind a state's longest string, which ends the text; return how many are taken."""
     begin(ranking, _most_of(a, state, bound))
     node, chance, depth = ROOT, 1.0, 0
@@ -164,13 +164,13 @@ def _judge(
     now: int,
     a: Automaton,
     grid: TreeGrid,
-    widest: Bound,
+    widest: TreeBound,
     ranking: Ranking,
     is_right: Ints,
-    accepted: Small,
-    sizes: Small,
+    judged: Judged,
 ) -> None:
     """Write what each tree of the grid has right behind own[:now], and its size."""
+    accepted, sizes = judged
     settings = len(grid.nodes)
     accepted[:], sizes[:] = 0, 1
     best = grid.leasts * 0.0

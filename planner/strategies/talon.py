@@ -71,7 +71,6 @@ class TalonPolicy(Strategy):
 
     @property
     def code(self) -> str:
-        """Every setting in one line: budget / gate / top k, and the depth cap where it bites."""
         depth = f", at most {self.max_depth} deep" if self.max_depth < self._deepest else ""
         return f"TALON {self.nodes}/{self.gate:.3g}/{self.top_k}{depth}"
 
@@ -82,7 +81,6 @@ class TalonPolicy(Strategy):
 
     @property
     def max_verify_tokens(self) -> int:
-        """Most tokens one verify feeds per sequence, root included."""
         return self.nodes
 
     @property
@@ -105,7 +103,6 @@ class TalonPolicy(Strategy):
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         width, depth = max(self.nodes - 1 - self.top_k, self.top_k), min(self.draft_forwards, self.nodes - 1)
         return Bounds(depth=depth, width=width, tokens=self.nodes)
 
@@ -123,12 +120,10 @@ class TalonPolicy(Strategy):
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure."""
         return min(self.top_k, self.nodes - 1)
 
     @property
     def compact_nodes(self) -> int:
-        """Most nodes that are expanded."""
         return self.nodes - 2
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
@@ -177,7 +172,6 @@ class TalonPolicy(Strategy):
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:
-        """Return what is searched: the budget, the gate, the root's width and the depth."""
         if most_tokens < 3:
             return None
         looked_at = min(MOST_CHILDREN, children)
@@ -204,8 +198,6 @@ class TalonPolicy(Strategy):
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return the paper's default, and the same over the recorded children where these are fewer."""
-        del costs
         if drafter is None:
             return []
         found = [Published(name="TALON 60/0.03/10", source=PAPER, make=talon, place=4)]

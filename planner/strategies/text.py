@@ -72,6 +72,13 @@ class RecordedTexts(NamedTuple):
     prompts: Ints
 
 
+class Judged(NamedTuple):
+    """What trees of several settings have right, and their nodes, roots included."""
+
+    accepted: Small
+    sizes: Small
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaidOut:
     """Recorded texts, how many positions they have, and the tokens of the longest."""
@@ -109,7 +116,6 @@ class TextPolicy(Strategy):
     @classmethod
     def beside_models(cls, most_tokens: int) -> Sequence[TextPolicy]:
         """Return what hybrids copy, where one verify can feed so many tokens."""
-        del most_tokens
         return ()
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...planner.engines.choice import EngineInputs, TimedSetting, Way, costs_at, is_mapped, shape_of
-from ...planner.engines.costs import RoundCosts
+from ...planner.engines.costs import EngineRoundCosts
 from ...planner.engines.walk import Walk
 from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.naming import LOOKUP
@@ -79,7 +79,10 @@ def _pooled_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int
 
 
 def _of_one_curve(
-    searched: Mapping[LookupPolicy, TimedSetting], costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk]
+    searched: Mapping[LookupPolicy, TimedSetting],
+    costs: EngineRoundCosts,
+    inputs: EngineInputs,
+    walks: Mapping[Way, Walk],
 ) -> list[TimedSetting]:
     away: dict[int, list[tuple[float, float]]] = {}
     for policy, one in searched.items():
@@ -103,7 +106,7 @@ def _searches(policies: Mapping[LookupPolicy, TimedSetting]) -> list[LookupPolic
     return list({(one.max_ngram, one.min_ngram, one.occurrence): one for one in policies}.values())
 
 
-def _line_ms(costs: RoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
+def _line_ms(costs: EngineRoundCosts, inputs: EngineInputs, walks: Mapping[Way, Walk], way: Way) -> float:
     return costs.rest_ms(shape_of(inputs, way, walks[way]))
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...profiler.records.host_line import CHAIN
+from ..lossy.run import LossyRun, LossyWay
 from ..pricing.cost import CellCosts
 from ..records import pad_rule as pad
 from ..records.fly_rule import FlyRule, expected_accepted
 from ..records.pad_rule import PadRule
 from ..strategies.chain import ChainPolicy
-from .run import LossyRun, LossyWay
 
 LENGTHS = (4, 6, 8, 10, 12, 15, 20)
 WINDOWS = (2, 4, 6)
