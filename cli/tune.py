@@ -6,25 +6,24 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from . import draft_models, options
 from .command import Command
 from .prompts import named_prompts
-from .report import Table, facts_of, print_json, print_table, progress, tell
+from .report import facts_of, print_json, progress, tell
 from .settings import Settings
+from .tune_output import print_looked, print_tuned, tuned_facts
 
 if TYPE_CHECKING:
     from ..engines.bundle import Bundle
     from ..planner.engines.served_choice import LatencyBounds
-    from ..tuning.engines.tune import Choice, Tuned
-    from ..tuning.engines.tuned_server import ServerJob, TunedServer
+    from ..tuning.engines.tuned_server import ServerJob
 
 ENGINES = ("llama.cpp", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
-Json = dict[str, Any]  # JSON values
 
 
 def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
@@ -38,6 +37,17 @@ def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) ->
         return latency_bounds(text)
     except PlanError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
+    """Return requests per second of a text like `0.5,2`."""
+    try:
+        found = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        found = (0.0,)
+    if not all(0.0 < rate < 1e6 for rate in found):
+        raise click.BadParameter(f"{text!r} is no rate per second; write for example 0.5,2")
+    return found
 
 
 @click.command(
@@ -69,9 +79,17 @@ def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) ->
     metavar="N,N,...",
     help="Requests in flight at once.",
 )
+@click.option(
+    "--rate",
+    "rates",
+    default="",
+    callback=rates_of,
+    metavar="R,R,...",
+    help="With --server: requests per second, sent at random moments.",
+)
 @draft_models.drafters
 @click.option("--slo", "bounds", metavar="BOUNDS", callback=bounds_of, help="Mean latencies: tpot<=20ms,ttft<=500ms.")
-@click.option("--starts", default=6, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
+@click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
 @click.option(
     "--requests",
     type=click.IntRange(1),
@@ -114,6 +132,7 @@ def tune(
     prompts: Path | None,
     sample: int | None,
     concurrencies: tuple[int, ...],
+    rates: tuple[float, ...],
     drafters: dict[str, str],
     bounds: LatencyBounds | None,
     starts: int,
@@ -146,6 +165,8 @@ def tune(
     from ..engines.table import ENGINES as KNOWN
     from ..tuning.engines.tuned_server import ServerJob
 
+    if rates and server is None:
+        raise click.UsageError("--rate is of a server that runs; give it with --server URL.")
     if bool(command) == bool(server):
         raise click.UsageError("give the server's command behind --, or --server URL of one that runs.")
     job = ServerJob(
@@ -163,7 +184,7 @@ def tune(
     )
     with ended_by_signals():
         if server is not None:
-            _look(settings, job, server, as_json=as_json)
+            _look(settings, job, server, rates, seed, as_json=as_json)
         else:
             _tune(settings, job, bundle, bounds, starts, as_json=as_json)
 
@@ -204,7 +225,7 @@ def _tune(
     request = TuneRequest(
         concurrencies=job.concurrencies, longest=job.longest, most_starts=starts, bounds=bounds or LatencyBounds()
     )
-    for line in warnings_before(job.prompts, job.requests, job.sampling, repeats=job.repeats):
+    for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies)
     tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
@@ -223,9 +244,9 @@ def _tune(
         found = tune(request, serving, held, save=save, progress=report)
     warned = tuple(warnings_behind(found.bundle.trials, job.sampling))
     if as_json:
-        print_json(_facts(found, serving, warned))
+        print_json(tuned_facts(found, serving, warned))
     else:
-        _print(found, serving, warned)
+        print_tuned(found, serving, warned)
     if file is not None:
         tell(settings, f"wrote {file}")
 
@@ -249,96 +270,18 @@ def _held(settings: Settings, job: ServerJob, file: Path | None) -> Bundle:
     return found
 
 
-def _facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> Json:
-    from ..engines.command import hidden
-
-    return {
-        "engine": serving.job.engine.name,
-        "version": found.bundle.version,
-        "command": hidden(serving.command(found.start)),
-        "start": facts_of(found.start),
-        "choices": [facts_of(choice) for choice in found.choices],
-        "ways": [{"concurrency": at, **facts_of(way)} for at, own in found.ways.items() for way in own],
-        "starts": [facts_of(start) for start in found.bundle.starts()],
-        "notes": list(found.notes),
-        "warnings": list(warned),
-    }
-
-
-def _print(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
-    from ..engines.base import PLAIN
-    from ..engines.command import typed
-
-    print_table(_table(found))
-    for note in found.notes:
-        click.echo(f"note: {note}")
-    for line in warned:
-        click.echo(f"warning: {line}")
-    if found.start.source == PLAIN:
-        click.echo("do not speculate: no drafts are faster here than plain decoding")
-    else:
-        source = next(one for one in serving.sources() if one.name == found.start.source)
-        click.echo(f"draft: {found.start.label} ({serving.job.engine.name}: {source.checked})")
-    click.echo(typed(serving.command(found.start)))
-
-
-def _table(found: Tuned) -> Table:
-    rows = [
-        (
-            choice.concurrency,
-            _named(choice),
-            choice.plain.tokens_per_s,
-            choice.way.tokens_per_s,
-            choice.gain,
-            f"{choice.interval[0]:.2f} to {choice.interval[1]:.2f}",
-            choice.way.tpot_ms,
-            choice.way.ttft_ms,
-            "yes" if choice.fits else "NO",
-        )
-        for choice in found.choices
-    ]
-    columns = ("at once", "drafts", "plain tokens/s", "tokens/s", "gain", "90 %", "TPOT ms", "TTFT ms", "within SLO")
-    return Table(title="best drafts at each concurrency", columns=columns, rows=rows)
-
-
-def _named(choice: Choice) -> str:
-    way = choice.way
-    if not way.length:
-        return "none"
-    return f"{way.length} by {way.source}{'' if way.is_measured else ' (predicted)'}"
-
-
-def _look(settings: Settings, job: ServerJob, url: str, *, as_json: bool) -> None:
+def _look(settings: Settings, job: ServerJob, url: str, rates: tuple[float, ...], seed: int, *, as_json: bool) -> None:
     """Measure a server that runs, which nobody restarts."""
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.look import look
 
-    for line in warnings_before(job.prompts, job.requests, job.sampling, repeats=job.repeats):
+    for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     with progress(settings) as report:
-        found = look(job, reached(job.engine, url, job.limits, model=job.model, key=job.key), report)
+        server = reached(job.engine, url, job.limits, model=job.model, key=job.key)
+        found = look(job, server, report, rates=rates, seed=seed)
     if as_json:
         print_json({"engine": job.engine.name, "loads": [facts_of(one) for one in found.loads], "notes": found.notes})
-        return
-    rows = [
-        (
-            one.concurrency,
-            one.tokens_per_s,
-            one.tokens_per_s_per_user,
-            one.ttft_ms.p50,
-            one.ttft_ms.p99,
-            one.tpot_ms.p50,
-            one.tpot_ms.p99,
-            one.e2e_ms.p50,
-            one.tokens_per_round,
-        )
-        for one in found.loads
-    ]
-    columns = (
-        *("at once", "tokens/s", "per user", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "whole p50 ms"),
-        "tokens a round",
-    )
-    print_table(Table(title=f"{job.engine.name} {found.version} at {url}", columns=columns, rows=rows))
-    for note in found.notes:
-        click.echo(f"note: {note}")
+    else:
+        print_looked(found, f"{job.engine.name} {found.version} at {url}")

@@ -35,7 +35,7 @@ def validate_server(
         raise RequestError(f"{file} is of a run that did not end; let spectune tune --bundle {file} end it")
     job = _job(bundle, command, prompts)
     server = TunedServer(job, bundle.version)
-    for line in warnings_before(job.prompts, job.requests, job.sampling, repeats=job.repeats):
+    for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {loads} requests behind each")

@@ -11,9 +11,9 @@ from pathlib import Path
 from ..errors import RequestError, StoreError
 from ..profiler.prompt import Prompt
 from ..profiler.records.wire import from_json, to_json
+from .answers import LoadResult
 from .base import Start
 from .counters import Counts
-from .load import LoadResult
 
 FORMAT = 1
 
@@ -49,12 +49,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One load: what ran, what it met and what the server counted."""
+    """One load: what ran, what it met and what the server counted; `copied` as of `Measured`."""
 
     start: Start
     concurrency: int
     load: LoadResult
     counts: Counts
+    copied: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
 from ..runtime.engines.server_process import START_S, ServerProcess
+from .answers import LoadResult
 from .base import ServerEngine
 from .command import port_of, secrets, value_of
 from .counters import Counts, counts_of
-from .load import STALL_S, Address, LoadResult, Sampling, closed_loop, open_loop
+from .load import STALL_S, Address, Sampling, closed_loop, open_loop
 
 EXAMPLES = {"llama.cpp": "llama-server -m target.gguf", "vllm": "vllm serve MODEL"}
 
@@ -27,10 +28,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a load met and what the server counted meanwhile."""
+    """What a load met and what the server counted meanwhile.
+
+    `copied` are the tokens of a round that n-gram drafts would yield on the answers; None where that is not known.
+    """
 
     load: LoadResult
     counts: Counts
+    copied: float | None = None
 
 
 class Server:

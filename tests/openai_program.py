@@ -16,7 +16,7 @@ VLLM = (sys.executable, "-E", "-S", str(FAKE), "-m", "target")
 def texts(count: int) -> list[Prompt]:
     """Return prompts that differ."""
     return [
-        Prompt(text=f"Write a function that returns the number {number}, and explain its steps in short.")
+        Prompt(text=f"Write a function that returns the number {number}, explain its steps in short, and test it.")
         for number in range(count)
     ]
 

@@ -115,8 +115,10 @@ def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
         assert result.exit_code == 0, result.output
         assert "which starts it plainly" in result.stdout
         assert running.address.get("/health").is_success
-        told = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
-    assert [load["concurrency"] for load in told["loads"]] == [1, 2]
+        told = json.loads(CliRunner().invoke(main, [*words, "--json", "--rate", "50"]).stdout)
+    assert [(load["concurrency"], load["rate"]) for load in told["loads"]] == [(1, 0.0), (2, 0.0), (0, 50.0)]
+    assert typed(prompts, "--rate", "50").exit_code == 2
+    assert typed(prompts, "--rate", "x").exit_code == 2
 
 
 def test_a_command_and_a_url_exclude_each_other(prompts: str) -> None:

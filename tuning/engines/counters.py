@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ...engines.counters import samples_of
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
 CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
-SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 ANSWERS = {  # counters of answers by engine, the first that a page has counts; llama.cpp has none
     "vllm:": (
         "time_to_first_token_seconds_count",
@@ -154,7 +153,7 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
     if rates and not math.isclose(sum(at.values()), accepted, rel_tol=1e-6, abs_tol=0.5):
         raise RequestError(f"{sum(at.values()):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
     short = drafted < drafts * len(rates)
-    tokens = sum(value for _, value in _samples(text, f"{prefix}{generated}"))
+    tokens = sum(value for _, value in samples_of(text, f"{prefix}{generated}"))
     answers = _answers(text, prefix)
     rounds = tokens - accepted - (answers or 0.0)
     note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
@@ -170,22 +169,12 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
 
 
 def _answers(text: str, prefix: str) -> float | None:
-    pages = ([value for _, value in _samples(text, prefix + name)] for name in ANSWERS[prefix])
+    pages = ([value for _, value in samples_of(text, prefix + name)] for name in ANSWERS[prefix])
     return next((sum(values) for values in pages if values), None)
 
 
-def _samples(text: str, name: str) -> list[tuple[dict[str, str], float]]:
-    """Return labels and values of a counter, whether or not its name ends in `_total`."""
-    found = []
-    for line in text.splitlines():
-        match = SAMPLE.fullmatch(line.strip())
-        if match is not None and match[1].removesuffix("_total") == name:
-            found.append((dict(LABEL.findall(match[2] or "")), float(match[3])))
-    return found
-
-
 def _summed(text: str, name: str) -> float:
-    found = _samples(text, name)
+    found = samples_of(text, name)
     if not found:
         raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")
     models = {labels.get("model_name", "") for labels, _ in found}
@@ -196,7 +185,7 @@ def _summed(text: str, name: str) -> float:
 
 def _by_position(text: str, name: str) -> dict[int, float]:
     at: dict[int, float] = {}
-    for labels, value in _samples(text, name):
+    for labels, value in samples_of(text, name):
         at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
     if sorted(at) != list(range(len(at))):
         raise RequestError(f"{name} lacks positions, it has {sorted(at)}; scrape anew")

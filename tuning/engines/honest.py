@@ -7,9 +7,11 @@ from itertools import groupby
 
 from ...engines.base import PLAIN
 from ...engines.bundle import Trial
+from ...engines.command import value_of
 from ...engines.load import Sampling
-from ...profiler.prompt import Prompt
+from .tuned_server import ServerJob
 
+SLOTS = ("-np", "--parallel", "--max-num-seqs")  # options that say how many are decoded at once
 FEW = 16  # prompts of a load, below which an interval says little
 BUSY = 0.5  # of a core: the client is what is measured
 SHORT = 64  # characters of a prompt on average
@@ -18,24 +20,27 @@ OTHERS = 0.02  # relative: by so much more tokens than were sent, somebody else 
 UNLIKE = 0.2  # share of answers that differ from plain decoding's, above which it is not rounding
 
 
-def warnings_before(prompts: Sequence[Prompt], requests: int, sampling: Sampling, *, repeats: bool) -> Iterator[str]:
+def warnings_before(job: ServerJob) -> Iterator[str]:
     """Yield what is misleading about a load before it is sent."""
-    texts = [prompt.text for prompt in prompts]
+    texts = [prompt.text for prompt in job.prompts]
+    slots = value_of(job.command, SLOTS)
+    if slots is not None and slots.isdigit() and int(slots) < max(job.concurrencies):
+        yield f"the server decodes {slots} at once, and {max(job.concurrencies)} are sent: the others wait for a slot"
     if len(set(texts)) < len(texts):
         yield f"{len(texts) - len(set(texts))} prompts are given twice; a prefix cache answers them faster than traffic"
-    if repeats:
+    if job.repeats:
         yield (
-            f"{len(prompts)} prompts are fewer than the requests of all concurrencies, so some are sent twice to one "
+            f"{len(texts)} prompts are fewer than the requests of all concurrencies, so some are sent twice to one "
             "server: its prefix cache may be warm for them; give more prompts or fewer --requests"
         )
-    if requests < FEW:
-        yield f"{requests} requests a load are few: intervals below are wide; give {FEW} or more"
+    if job.requests < FEW:
+        yield f"{job.requests} requests a load are few: intervals below are wide; give {FEW} or more"
     if sum(map(len, texts)) < SHORT * len(texts):
         yield "the prompts are short, below 16 tokens on average; traffic with longer ones reads and drafts otherwise"
     letters = sum(letter.isalpha() or letter.isspace() for text in texts for letter in text)
     if letters < (1.0 - STRANGE) * sum(map(len, texts)):
         yield "most of the prompts is no words; drafts of random text are accepted less, or more, than those of traffic"
-    if sampling.ignore_eos:
+    if job.sampling.ignore_eos:
         yield "answers go on behind their ends (--ignore-eos): what models say there repeats, and drafts fit too well"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...engines.load import Percentiles
+from ...engines.answers import Percentiles
 from ...engines.server import Measured, Server
 from .tuned_server import LoadedServer, ServerJob
 
@@ -17,9 +17,13 @@ TELLS_MORE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFacts:
-    """What a load met: latencies in milliseconds; acceptance is unconditional by position, empty where none drafts."""
+    """What a load met, of requests in flight or of a rate per second; the other is 0.
+
+    Latencies are in milliseconds. Acceptance is unconditional by position, empty where nothing drafts.
+    """
 
     concurrency: int
+    rate: float
     tokens_per_s: float
     tokens_per_s_per_user: float
     ttft_ms: Percentiles
@@ -39,12 +43,22 @@ class Looked:
     notes: tuple[str, ...]
 
 
-def look(job: ServerJob, server: Server, progress: Callable[[str, float], None]) -> Looked:
-    """Return what every load meets at a server that runs."""
+def look(
+    job: ServerJob,
+    server: Server,
+    progress: Callable[[str, float], None],
+    *,
+    rates: Sequence[float] = (),
+    seed: int = 0,
+) -> Looked:
+    """Return what every load meets at a server that runs: closed loops, then open ones."""
     loaded, found = LoadedServer(job, server), []
     for place, concurrency in enumerate(job.concurrencies):
         progress(f"{concurrency} at once", place / len(job.concurrencies))
         found.append(facts_of(loaded.measure(concurrency)))
+    for rate in rates:
+        progress(f"{rate:g} a second", 1.0)
+        found.append(facts_of(loaded.measure_at(rate, seed)))
     return Looked(version=server.version, loads=tuple(found), notes=(TELLS_MORE,))
 
 
@@ -54,7 +68,8 @@ def facts_of(measured: Measured) -> LoadFacts:
     rounds = counts.rounds(load.tokens, len(load.ended))
     return LoadFacts(
         concurrency=load.concurrency,
-        tokens_per_s=load.steady_tokens_per_s,
+        rate=load.rate,
+        tokens_per_s=load.steady_tokens_per_s if load.concurrency else load.tokens_per_s,
         tokens_per_s_per_user=load.tokens_per_s_per_user,
         ttft_ms=load.percentiles("ttft_ms"),
         tpot_ms=load.percentiles("tpot_ms"),

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...engines.load import Answer
+from ...engines.answers import Answer
 from ...errors import RequestError
-from .tune import Loaded, paired_gain
+from .ran import paired_gain
+from .tune import Loaded
 
 NOT_WORTH = 1.01  # a gain whose interval begins below was not worth it
 

@@ -9,21 +9,19 @@ that ran (`planner/engines/served.py`). What ran is saved behind every load, so 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Protocol
 
 import numpy as np
 
 from ...engines.base import PLAIN, Source, Start
 from ...engines.bundle import Bundle, Failure, Trial
-from ...engines.counters import Counts
-from ...engines.load import Answer
 from ...engines.server import Measured
 from ...errors import MeasurementError, PlanError, RequestError
-from ...planner.engines.served import Ran, Served, served
+from ...planner.engines.served import Served, served
 from ...planner.engines.served_choice import (
     LatencyBounds,
     Ways,
@@ -33,11 +31,18 @@ from ...planner.engines.served_choice import (
     next_way,
     sources_of,
 )
+from .copies import SCREEN
+from .ran import paired_gain, ran_of
 
-RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
-LEVEL = 0.9
 THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
-MOST_STARTS = 6
+MOST_STARTS = 8
+HOPELESS = 1.02  # tokens of a round, below which no drafts are faster than plain decoding
+NO_COPIES = "words of the plain answers repeat too seldom to be copied"
+NO_DRAFTS = "next to none of its tokens are accepted; its other loads were left out"
+THRASHED = (
+    "lengths by batch size are slower in this server than each length alone, as in vLLM's issue 49548; one length for "
+    "all batches is chosen"
+)
 Progress = Callable[[str, float], None]
 Save = Callable[[Bundle], None]
 
@@ -155,9 +160,9 @@ class _Run:
     def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
         self._request, self._serving, self._save, self._progress = request, serving, save, progress
         self._bundle = bundle
-        self._takes_table = serving.takes_table
         self._notes: list[str] = []
-        self._started = len(bundle.starts()) + len(bundle.failures)
+        self._started = len({*bundle.starts(), *self._failed()})
+        self._takes_table = serving.takes_table and not any(map(self._thrashes, bundle.starts()))
 
     def whole(self) -> Tuned:
         """Measure, and choose."""
@@ -166,13 +171,16 @@ class _Run:
             raise MeasurementError(f"plain decoding cannot be measured: {self._bundle.failures[-1].reason}")
         sources = self._serving.sources()
         for source in sources:
-            if self._has_starts:
+            if not source.is_model and self._copied(plain) < SCREEN:
+                self._notes.append(f"{source.name} were not tried: {NO_COPIES}")
+            elif self._has_starts:
                 self._measure(self._single(source.name, self._request.longest))
             else:
                 self._notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
         while self._has_starts and (way := next_way(self.ways(), takes_table=self._takes_table)) is not None:
             source_name, lengths = way
-            self._measure(Start.of(source_name, lengths))
+            if not self._measure(Start.of(source_name, lengths)):
+                break  # it failed; what ran before is chosen from
         start = self._chosen()
         if start.is_table and start not in self._bundle.starts():
             start = self._confirmed(start)
@@ -215,50 +223,69 @@ class _Run:
             yield from (trial for trial in own if trial.start.is_table and trial.start.at(concurrency))
 
     def _measure(self, start: Start) -> bool:
-        """Run every load of a start that did not run yet; return whether all of them ran."""
+        """Run every load of a start that did not run yet; return whether all of them ran and are of use."""
         done = {trial.concurrency for trial in self._bundle.of(start)}
         left = [one for one in self._request.concurrencies if one not in done]
-        if any(failure.start == start for failure in self._bundle.failures):
+        if start in self._failed() or self._is_hopeless(start):
             return False
         if not left:
             return True
         self._started += not done
         try:
-            share = (self._started - 1) / self._request.most_starts
-            self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
-            with self._serving.started(start) as loaded:
-                self._keep(replace(self._bundle, version=self._serving.version))
-                for concurrency in left:
-                    self._progress(f"  {start.label}: {concurrency} at once", share)
-                    measured = loaded.measure(concurrency)
-                    trial = Trial(start=start, concurrency=concurrency, load=measured.load, counts=measured.counts)
-                    self._keep(self._bundle.with_trial(trial))
+            self._run(start, left)
         except (MeasurementError, PlanError) as error:
             failure = Failure(start=start, reason=str(error))
             self._keep(replace(self._bundle, failures=(*self._bundle.failures, failure)))
             self._notes.append(f"{start.label}: {str(error).splitlines()[0]}")
             return False
-        if start.is_table and self._thrashes(start):
+        if self._is_hopeless(start):
+            self._notes.append(f"{start.source}: {NO_DRAFTS}")
+            return False
+        if self._thrashes(start):
             self._takes_table = False
-            self._notes.append(
-                "lengths by batch size are slower in this server than each length alone, as in vLLM's issue 49548: one "
-                "length for all batches is chosen"
-            )
+            self._notes.append(THRASHED)
         return True
+
+    def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
+        """Start the server and run loads, until one shows that its drafts are of no use."""
+        share = (self._started - 1) / self._request.most_starts
+        self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
+        with self._serving.started(start) as loaded:
+            self._keep(replace(self._bundle, version=self._serving.version))
+            for concurrency in concurrencies:
+                if self._is_hopeless(start):
+                    return
+                self._progress(f"  {start.label}: {concurrency} at once", share)
+                measured = loaded.measure(concurrency)
+                self._keep(self._bundle.with_trial(_trial(start, concurrency, measured)))
+
+    def _copied(self, plain: Start) -> float:
+        """Return the most that n-gram drafts would yield in a load of plain decoding, in tokens of a round."""
+        return max(math.inf if trial.copied is None else trial.copied for trial in self._bundle.of(plain))
+
+    def _failed(self) -> set[Start]:
+        return {failure.start for failure in self._bundle.failures}
+
+    def _is_hopeless(self, start: Start) -> bool:
+        """Return whether a load of a start shows that next to nothing of its drafts is accepted."""
+        drafting = (trial for trial in self._bundle.of(start) if start.at(trial.concurrency))
+        return any(ran_of(trial).tokens_per_round < HOPELESS for trial in drafting)
 
     def _keep(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._save(bundle)
 
-    def _thrashes(self, table: Start) -> bool:
+    def _thrashes(self, start: Start) -> bool:
         """Return whether a row of a table takes longer a round than the source's longest chain does alone."""
+        if not start.is_table:
+            return False
         alone = {
             trial.concurrency: ran_of(trial).round_ms
-            for trial in self._bundle.of(self._single(table.source, self._request.longest))
+            for trial in self._bundle.of(self._single(start.source, self._request.longest))
         }
         return any(
             ran_of(trial).round_ms > THRASHES * alone[trial.concurrency]
-            for trial in self._bundle.of(table)
+            for trial in self._bundle.of(start)
             if trial.concurrency in alone
         )
 
@@ -319,57 +346,10 @@ class _Run:
         )
 
 
-def ran_of(trial: Trial, *repeats: Trial) -> Ran:
-    """Return a load, or several of one length, as the planner reads them.
-
-    Raises:
-        MeasurementError: its answers have one token each, so there are no rounds.
-    """
-    answers = [one for own in (trial, *repeats) for one in own.load.ended]
-    counts = reduce(Counts.plus, (own.counts for own in repeats), trial.counts)
-    length = trial.start.at(trial.concurrency)
-    tokens = sum(one.tokens for one in answers)
-    rounds = counts.rounds(tokens, len(answers)) if length else float(tokens - len(answers))
-    if rounds <= 0:
-        raise MeasurementError("all answers have one token; let requests ask for longer ones")
-    return Ran(
-        source=trial.start.source if length else PLAIN,
-        length=length,
-        round_ms=sum(one.e2e_ms - one.ttft_ms for one in answers) / rounds,
-        tokens_per_round=(tokens - len(answers)) / rounds,
-        acceptance=counts.acceptance(rounds),
-        ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
-        answer_tokens=tokens / len(answers),
-        error=speed_error(answers),
+def _trial(start: Start, concurrency: int, measured: Measured) -> Trial:
+    return Trial(
+        start=start, concurrency=concurrency, load=measured.load, counts=measured.counts, copied=measured.copied
     )
-
-
-def speed_error(answers: Sequence[Answer]) -> float:
-    """Return the relative standard error of the tokens per second of answers, a ratio of two means."""
-    if len(answers) < 2:
-        return 0.1
-    tokens = np.array([one.tokens for one in answers], dtype=float)
-    ms = np.array([one.e2e_ms for one in answers])
-    off = tokens - tokens.sum() / ms.sum() * ms
-    return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
-
-
-def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer]) -> tuple[float, float]:
-    """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
-
-    Raises:
-        MeasurementError: they answer no prompt in common.
-    """
-    own = {one.prompt: one for one in slower}
-    pairs = [(one, own[one.prompt]) for one in faster if one.prompt in own]
-    if not pairs:
-        raise MeasurementError("the two loads answer no prompt in common; measure both with the same prompts")
-    numbers = np.array([[fast.tokens, fast.e2e_ms, slow.tokens, slow.e2e_ms] for fast, slow in pairs], dtype=float)
-    drawn = np.random.default_rng(SEED).integers(0, len(pairs), size=(RESAMPLES, len(pairs)))
-    fast_tokens, fast_ms, slow_tokens, slow_ms = numbers[drawn].sum(axis=1).T
-    gains = fast_tokens / fast_ms * slow_ms / slow_tokens
-    low, high = np.quantile(gains, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
-    return float(low), float(high)
 
 
 def time_left_s(bundle: Bundle, most_starts: int, loads: int) -> float:

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from ...engines.answers import LoadResult
 from ...engines.base import PLAIN, ServerEngine, Source, Start
 from ...engines.bundle import Setup, digest_of
 from ...engines.command import hidden
-from ...engines.load import LoadResult, Sampling, closed_loop
+from ...engines.load import Sampling, closed_loop
 from ...engines.server import Limits, Measured, Server, started
 from ...errors import MeasurementError, RequestError
 from ...profiler.prompt import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.setting import EngineDrafter
+from .copies import mean_tokens_per_round
 
 WARM_UP_TOKENS = 16
 
@@ -143,13 +145,24 @@ class LoadedServer:
 
     def measure(self, concurrency: int) -> Measured:
         """Warm it up, and run the load of a concurrency; answers name their prompts."""
-        job, numbers = self.job, self.job.numbers(concurrency)
-        more = {**job.engine.body(), **job.sampling.more}
-        sampling = replace(job.sampling, more=more)
+        job, numbers, sampling = self.job, self.job.numbers(concurrency), self._sampling
         self._warm_up(concurrency, sampling)
         prompts = [job.prompts[number] for number in numbers]
         found = self.server.measure(prompts, sampling, concurrency=concurrency)
-        return Measured(load=_renumbered(found.load, numbers), counts=found.counts)
+        ended = [(prompts[one.prompt].text, one.text) for one in found.load.ended]
+        load = _renumbered(found.load, numbers)
+        return Measured(load=load, counts=found.counts, copied=mean_tokens_per_round(ended))
+
+    def measure_at(self, rate: float, seed: int) -> Measured:
+        """Send the requests of the first load at random moments, `rate` a second on average."""
+        job = self.job
+        prompts = [job.prompts[number] for number in job.numbers(job.concurrencies[0])]
+        return self.server.measure(prompts, self._sampling, rate=rate, seed=seed)
+
+    @property
+    def _sampling(self) -> Sampling:
+        job = self.job
+        return replace(job.sampling, more={**job.engine.body(), **job.sampling.more})
 
     def _warm_up(self, concurrency: int, sampling: Sampling) -> None:
         """Send short texts that no prompt begins with, as many as will be in flight."""
@@ -161,5 +174,6 @@ class LoadedServer:
 
 
 def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
-    answers = tuple(replace(one, prompt=numbers[one.prompt]) for one in load.answers)
+    """Return a load whose answers name their prompts and hold no texts."""
+    answers = tuple(replace(one, prompt=numbers[one.prompt], text="") for one in load.answers)
     return replace(load, answers=answers)

@@ -1,0 +1,102 @@
+"""What `tune` found, as tables and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .report import Table, facts_of, print_table
+
+if TYPE_CHECKING:
+    from ..tuning.engines.look import Looked
+    from ..tuning.engines.tune import Choice, Tuned
+    from ..tuning.engines.tuned_server import TunedServer
+
+Json = dict[str, Any]  # JSON values
+
+
+def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> Json:
+    """Return what was found as JSON values."""
+    from ..engines.command import hidden
+
+    return {
+        "engine": serving.job.engine.name,
+        "version": found.bundle.version,
+        "command": hidden(serving.command(found.start)),
+        "start": facts_of(found.start),
+        "choices": [facts_of(choice) for choice in found.choices],
+        "ways": [{"concurrency": at, **facts_of(way)} for at, own in found.ways.items() for way in own],
+        "starts": [facts_of(start) for start in found.bundle.starts()],
+        "notes": list(found.notes),
+        "warnings": list(warned),
+    }
+
+
+def print_tuned(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
+    """Print the best drafts, what to know of them, and the command that makes them."""
+    from ..engines.base import PLAIN
+    from ..engines.command import typed
+
+    print_table(_table(found))
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    for line in warned:
+        click.echo(f"warning: {line}")
+    if found.start.source == PLAIN:
+        click.echo("do not speculate: no drafts are faster here than plain decoding")
+    else:
+        source = next(one for one in serving.sources() if one.name == found.start.source)
+        click.echo(f"draft: {found.start.label} ({serving.job.engine.name}: {source.checked})")
+    click.echo(typed(serving.command(found.start)))
+
+
+def _table(found: Tuned) -> Table:
+    rows = [
+        (
+            choice.concurrency,
+            _named(choice),
+            choice.plain.tokens_per_s,
+            choice.way.tokens_per_s,
+            choice.gain,
+            f"{choice.interval[0]:.2f} to {choice.interval[1]:.2f}",
+            choice.way.tpot_ms,
+            choice.way.ttft_ms,
+            "yes" if choice.fits else "NO",
+        )
+        for choice in found.choices
+    ]
+    columns = ("at once", "drafts", "plain tokens/s", "tokens/s", "gain", "90 %", "TPOT ms", "TTFT ms", "within SLO")
+    return Table(title="best drafts at each concurrency", columns=columns, rows=rows)
+
+
+def _named(choice: Choice) -> str:
+    way = choice.way
+    if not way.length:
+        return "none"
+    return f"{way.length} by {way.source}{'' if way.is_measured else ' (predicted)'}"
+
+
+def print_looked(found: Looked, title: str) -> None:
+    """Print the loads of a server that runs."""
+    rows = [
+        (
+            str(one.concurrency) if one.concurrency else f"{one.rate:g} a second",
+            one.tokens_per_s,
+            one.tokens_per_s_per_user,
+            one.ttft_ms.p50,
+            one.ttft_ms.p99,
+            one.tpot_ms.p50,
+            one.tpot_ms.p99,
+            one.e2e_ms.p50,
+            one.tokens_per_round,
+        )
+        for one in found.loads
+    ]
+    columns = (
+        *("at once", "tokens/s", "per user", "TTFT p50 ms", "p99", "TPOT p50 ms", "p99", "whole p50 ms"),
+        "tokens a round",
+    )
+    print_table(Table(title=title, columns=columns, rows=rows))
+    for note in found.notes:
+        click.echo(f"note: {note}")

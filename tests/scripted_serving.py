@@ -1,0 +1,96 @@
+"""A world as a server that `tune` starts: in virtual time, read by pages of counters in each engine's own way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from spectune.engines.answers import Answer, LoadResult
+from spectune.engines.base import Source, Start
+from spectune.engines.counters import NAMES, counts_of
+from spectune.engines.server import Measured
+from spectune.runtime.engines.setting import Setting
+
+from .served_worlds import NOISE, TOKENS, World
+
+DIALECTS = ("llama.cpp", "vllm", "vllm of two engines")
+
+
+class Scripted:
+    """A world's server; a `Serving`."""
+
+    def __init__(
+        self, world: World, requests: int, *, dialect: str, longest: int = 8, takes_table: bool = False
+    ) -> None:
+        self.world, self.requests, self.dialect, self.longest = world, requests, dialect, longest
+        self.takes_table = takes_table
+        self.version = "scripted"
+        self.starts: list[Start] = []
+        self.fails: dict[str, Exception] = {}  # by source
+
+    def sources(self) -> Sequence[Source]:
+        return [
+            Source(name=name, is_model=name == "small", setting=Setting(method=name, drafter=None, knobs=(), length=8))
+            for name in self.world.drafters
+        ]
+
+    @contextmanager
+    def started(self, start: Start) -> Iterator[Scripted]:
+        self.starts.append(start)
+        self._start = start
+        if start.source in self.fails:
+            raise self.fails[start.source]
+        yield self
+
+    def prompts_at(self, concurrency: int) -> range:
+        first = 0 if concurrency == 1 else self.requests * (1 + int(np.log2(concurrency)))
+        return range(first, first + self.requests)
+
+    def measure(self, concurrency: int) -> Measured:
+        world, start = self.world, self._start
+        length, numbers = start.at(concurrency), self.prompts_at(concurrency)
+        slower = world.thrash if start.is_table and length != start.longest else 1.0
+        answers = []
+        for number in numbers:
+            noise = float(np.exp(NOISE * world.rng.standard_normal()))
+            ms = slower * world.answer_ms(concurrency, start.source, length, number) * noise
+            answers.append(Answer(prompt=number, ttft_ms=world.prefill_ms, e2e_ms=world.prefill_ms + ms, tokens=TOKENS))
+        wall_s = sum(one.e2e_ms for one in answers) / concurrency / 1000.0
+        page = self.page([world.walk(start.source, length, number) for number in numbers])
+        names = NAMES[self.dialect.partition(" ")[0]]
+        return Measured(
+            load=LoadResult(concurrency=concurrency, answers=tuple(answers), wall_s=wall_s, client_share=0.0),
+            counts=counts_of(page, names, "" if self.dialect == "llama.cpp" else "m"),
+        )
+
+    def page(self, walks: Sequence[Sequence[tuple[int, int]]]) -> str:
+        """Return the counters of answers, each engine's way: llama.cpp counts no answers, vLLM what is past an end."""
+        is_vllm = self.dialect != "llama.cpp"
+        prefix, labels = ("vllm:", 'model_name="m",engine="{}"') if is_vllm else ("llamacpp:", "")
+        engines = 2 if self.dialect.endswith("engines") else 1
+        lines = ["# HELP vllm:spec_decode_num_drafts drafts"]
+        for engine in range(engines):
+            own = walks[engine::engines]
+            rounds = [(drafted, accepted) for walk in own for drafted, accepted in walk]
+            if not is_vllm:
+                for walk in own:  # cut at the answer's end
+                    over = 1 + sum(accepted + 1 for _, accepted in walk) - TOKENS
+                    last = rounds.index(walk[-1]) if over else 0
+                    rounds[last] = (walk[-1][0], walk[-1][1] - over) if over else rounds[last]
+            told = {
+                "spec_decode_num_drafts": sum(drafted > 0 for drafted, _ in rounds),
+                "spec_decode_num_draft_tokens": sum(drafted for drafted, _ in rounds),
+                "spec_decode_num_accepted_tokens": sum(accepted for _, accepted in rounds),
+                ("generation_tokens" if is_vllm else "tokens_predicted"): TOKENS * len(own),
+                **({"request_success": len(own)} if is_vllm else {}),
+            }
+            inside = labels.format(engine)
+            lines += [f"{prefix}{name}_total{{{inside}}} {value} 1760000000000" for name, value in told.items()]
+            lines += [f"{prefix}{name}_created{{{inside}}} 1.7e9" for name in told]
+            for place in range(max((drafted for drafted, _ in rounds), default=0)):
+                count = sum(accepted > place for _, accepted in rounds)
+                position = f'{inside},position="{place}"' if inside else f'position="{place}"'
+                lines.append(f"{prefix}spec_decode_num_accepted_tokens_per_pos_total{{{position}}} {count}")
+        return "\n".join(lines) + "\n"

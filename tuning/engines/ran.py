@@ -1,0 +1,71 @@
+"""Loads as the planner reads them, and how far apart two of them surely are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from ...engines.answers import Answer
+from ...engines.base import PLAIN
+from ...engines.bundle import Trial
+from ...engines.counters import Counts
+from ...errors import MeasurementError
+from ...planner.engines.served import Ran
+
+RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
+LEVEL = 0.9
+
+
+def ran_of(trial: Trial, *repeats: Trial) -> Ran:
+    """Return a load, or several of one length, as the planner reads them.
+
+    Raises:
+        MeasurementError: its answers have one token each, so there are no rounds.
+    """
+    answers = [one for own in (trial, *repeats) for one in own.load.ended]
+    counts = reduce(Counts.plus, (own.counts for own in repeats), trial.counts)
+    length = trial.start.at(trial.concurrency)
+    tokens = sum(one.tokens for one in answers)
+    rounds = counts.rounds(tokens, len(answers)) if length else float(tokens - len(answers))
+    if rounds <= 0:
+        raise MeasurementError("all answers have one token; let requests ask for longer ones")
+    return Ran(
+        source=trial.start.source if length else PLAIN,
+        length=length,
+        round_ms=sum(one.e2e_ms - one.ttft_ms for one in answers) / rounds,
+        tokens_per_round=(tokens - len(answers)) / rounds,
+        acceptance=counts.acceptance(rounds),
+        ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
+        answer_tokens=tokens / len(answers),
+        error=speed_error(answers),
+    )
+
+
+def speed_error(answers: Sequence[Answer]) -> float:
+    """Return the relative standard error of the tokens per second of answers, a ratio of two means."""
+    if len(answers) < 2:
+        return 0.1
+    tokens = np.array([one.tokens for one in answers], dtype=float)
+    ms = np.array([one.e2e_ms for one in answers])
+    off = tokens - tokens.sum() / ms.sum() * ms
+    return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
+
+
+def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer]) -> tuple[float, float]:
+    """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
+
+    Raises:
+        MeasurementError: they answer no prompt in common.
+    """
+    own = {one.prompt: one for one in slower}
+    pairs = [(one, own[one.prompt]) for one in faster if one.prompt in own]
+    if not pairs:
+        raise MeasurementError("the two loads answer no prompt in common; measure both with the same prompts")
+    numbers = np.array([[fast.tokens, fast.e2e_ms, slow.tokens, slow.e2e_ms] for fast, slow in pairs], dtype=float)
+    drawn = np.random.default_rng(SEED).integers(0, len(pairs), size=(RESAMPLES, len(pairs)))
+    fast_tokens, fast_ms, slow_tokens, slow_ms = numbers[drawn].sum(axis=1).T
+    gains = fast_tokens / fast_ms * slow_ms / slow_tokens
+    low, high = np.quantile(gains, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
+    return float(low), float(high)
