@@ -28,6 +28,7 @@ from real_sets import DRAFTER, FILES, SETS, Json, Options, requests_for  # isort
 PROFILED = 24  # prompts, as in the first report of 22.6 GB
 EVERY_S = 0.5  # between two looks at a process's memory
 TURNS = 3  # of every prompt
+RECORDED = 128  # tokens of a text, the command's default
 
 
 def engine_cell(options: Options) -> Json:
@@ -36,8 +37,9 @@ def engine_cell(options: Options) -> Json:
     (drafter,) = models.drafters.values()
     prompts = options.models / FILES["humaneval"]
     count = min(PROFILED, options.prompts)
-    requests = requests_for(SETS["pair-q4"], options, count=options.rule_prompts, tokens=options.rule_tokens)
-    capacity = max(len(request.prompt) for request in requests) + options.rule_tokens + 32
+    everything = requests_for(SETS["pair-q4"], options, count=options.prompts, tokens=options.rule_tokens)
+    requests = everything[: options.rule_prompts]
+    capacity = max(len(request.prompt) for request in everything) + RECORDED + 32  # as a profile's server has
     by_hand = [llama_build().path, "-m", str(models.target), "-c", str(capacity), "-t", str(torch.get_num_threads())]
     hand = ServerProcess("llama.cpp", [*by_hand, "-md", str(drafter)], advice=ADVICE)
     with Memory(hand.pid) as instance:

@@ -55,7 +55,7 @@ class TableGrid(NamedTuple):
     leasts: Floats
 
 
-class Work(NamedTuple):
+class CachebackWork(NamedTuple):
     """Room to grow one tree in."""
 
     ranking: Ranking  # a node's mark is how many followers led there, NONE inside one
@@ -70,7 +70,7 @@ def trie_of(tables: BothTables) -> Trie:
 
 
 @compiled
-def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Work) -> int:
+def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: CachebackWork) -> int:
     """Rank the likeliest nodes behind the text's end; return how many are taken.
 
     Args:
@@ -100,7 +100,7 @@ def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Work)
 
 
 @compiled
-def draft_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Work, places: Ints, tree: Ints) -> int:
+def draft_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: CachebackWork, places: Ints, tree: Ints) -> int:
     """Write the tree behind the text's end as `ranking.write_tree` does; return its nodes, root apart."""
     count = grow_tree(both, chances, limits, work)
     write_tree(work.ranking, count, places, tree)
@@ -114,7 +114,7 @@ def table_sweep(
     chances: Floats,
     limits: TreeLimits,
     grid: TableGrid,
-    work: Work,
+    work: CachebackWork,
     is_right: Ints,
     judged: Judged,
 ) -> None:
@@ -222,7 +222,7 @@ def _count_in(
 
 @compiled
 def _put_followers(
-    both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: Work
+    both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: CachebackWork
 ) -> None:
     """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
     own = both.own.followers.shape[1]
@@ -239,7 +239,7 @@ def _put_of(
     parent: int,
     hop: int,
     limits: TreeLimits,
-    work: Work,
+    work: CachebackWork,
 ) -> int:
     """Let what one table adds to a trie of `count` nodes wait; return their new number."""
     ranking, trie = work

@@ -1,22 +1,24 @@
-"""The prompts of an engine's job in its target's tokens: conversations in its chat template, turn by turn."""
+"""The prompts of an engine's job in its target's tokens: conversations in its chat template, turn by turn.
+
+transformers is imported where a conversation needs a chat template: with torch it takes 330 MB beside the engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from ...errors import ModelError
 from ...profiler.prompts import Prompt
-from ...runtime.ends import end_tokens
 from ...runtime.engines.measured import Load, MeasuredEngine
-from ...runtime.models.loading import load_tokenizer
-from ...runtime.prompt_ids import chat_ids
 from ..conversations import turn_by_turn
 from ..prompt_room import UNLIMITED
 from .cut import cut_prompts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class _Answers:
         new_tokens: int,
         most: int | None,
     ) -> None:
+        from ...runtime.ends import end_tokens
+
         self._engine, self._template, self._new_tokens, self._most = engine, template, new_tokens, most
         self._ends = end_tokens(target, template)
 
@@ -84,6 +88,8 @@ def _cut(
         encoded = engine.encode(texts)
         for place, prompt in enumerate(prompts):
             if template is not None and prompt.messages:
+                from ...runtime.prompt_ids import chat_ids
+
                 encoded[place] = chat_ids(template, prompt.messages, prompt.tools)
         return encoded
 
@@ -96,6 +102,8 @@ def _room(engine: MeasuredEngine, new_tokens: int, most: int | None) -> int:
 
 
 def _template_of(target: Path) -> PreTrainedTokenizerBase | None:
+    from ...runtime.models.loading import load_tokenizer
+
     try:
         tokenizer = load_tokenizer(str(target))
     except ModelError:
