@@ -19,7 +19,7 @@ from ..records.frozen_table import FrozenTable
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .base import require_at_least, require_chance
-from .cacheback_sweep import BothTables, TableGrid, TreeLimits, Work, count_chances, draft_tree, table_sweep, trie_of
+from .cacheback_sweep import BothTables, TableGrid, TreeLimits, Pads, count_chances, draft_tree, table_sweep, trie_of
 from .cacheback_table import Table, fill, read, table_of
 from .offers import Graded, Limits, Published
 from .text import Judged, TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
@@ -186,7 +186,7 @@ class CachebackText(TextMemory):
         most = policy.nodes - 1
         tree, places = room_for_tree(most), np.empty(most, dtype=np.int64)
         limits = TreeLimits(most, policy.max_depth, policy.least_chance)
-        nodes = draft_tree(self._tables, chances_of(policy), limits, Work(ranking_of(most), self._trie), places, tree)
+        nodes = draft_tree(self._tables, chances_of(policy), limits, Pads(ranking_of(most), self._trie), places, tree)
         return tree[:, : nodes + 1]
 
 
@@ -235,7 +235,7 @@ def cacheback_results(
     limits = TreeLimits(most, first.max_depth, float(grid.leasts.min()))
     accepted, sizes = np.zeros((2, len(policies), laid.rows), dtype=np.int16)  # of many trees at once
     tables = tables_of(first)
-    work, is_right = Work(ranking_of(most), trie_of(tables)), np.zeros(most, dtype=np.int64)
+    work, is_right = Pads(ranking_of(most), trie_of(tables)), np.zeros(most, dtype=np.int64)
     table_sweep(laid.texts, tables, chances_of(first), limits, grid, work, is_right, Judged(accepted, sizes))
     yield from zip(policies, map(results_of_trees, accepted, sizes), strict=True)
 

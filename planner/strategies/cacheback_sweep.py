@@ -55,7 +55,7 @@ class TableGrid(NamedTuple):
     leasts: Floats
 
 
-class CachebackWork(NamedTuple):
+class Pads(NamedTuple):
     """Room to grow one tree in."""
 
     ranking: Ranking  # a node's mark is how many followers led there, NONE inside one
@@ -70,7 +70,7 @@ def trie_of(tables: BothTables) -> Trie:
 
 
 @compiled
-def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: CachebackWork) -> int:
+def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Pads) -> int:
     """Rank the likeliest nodes behind the text's end; return how many are taken.
 
     Args:
@@ -100,7 +100,7 @@ def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Cache
 
 
 @compiled
-def draft_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: CachebackWork, places: Ints, tree: Ints) -> int:
+def draft_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Pads, places: Ints, tree: Ints) -> int:
     """Write the tree behind the text's end as `ranking.write_tree` does; return its nodes, root apart."""
     count = grow_tree(both, chances, limits, work)
     write_tree(work.ranking, count, places, tree)
@@ -114,7 +114,7 @@ def table_sweep(
     chances: Floats,
     limits: TreeLimits,
     grid: TableGrid,
-    work: CachebackWork,
+    work: Pads,
     is_right: Ints,
     judged: Judged,
 ) -> None:
@@ -222,7 +222,7 @@ def _count_in(
 
 @compiled
 def _put_followers(
-    both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: CachebackWork
+    both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: Pads
 ) -> None:
     """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
     own = both.own.followers.shape[1]
@@ -239,7 +239,7 @@ def _put_of(
     parent: int,
     hop: int,
     limits: TreeLimits,
-    work: CachebackWork,
+    work: Pads,
 ) -> int:
     """Let what one table adds to a trie of `count` nodes wait; return their new number."""
     ranking, trie = work
