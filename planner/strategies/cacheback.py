@@ -19,7 +19,7 @@ from ..records.frozen_table import FrozenTable
 from ..records.recording import Recorded, Text
 from ..records.results import PositionResults
 from .base import require_at_least, require_chance
-from .cacheback_sweep import BothTables, TableGrid, TreeLimits, Pads, count_chances, draft_tree, table_sweep, trie_of
+from .cacheback_sweep import BothTables, Pads, TableGrid, TreeLimits, count_chances, draft_tree, table_sweep, trie_of
 from .cacheback_table import Table, fill, read, table_of
 from .offers import Graded, Limits, Published
 from .text import Judged, TextMemory, TextPolicy, TextTree, laid_out, named_text_tree, results_of_trees, room_for_tree
