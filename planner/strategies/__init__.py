@@ -1,7 +1,6 @@
-"""What to draft each round: one strategy, one file, and here a line for its import and one for its place.
+"""What to draft each round: one strategy, one file; each is imported and registered here, a line each.
 
-A strategy is a frozen record with a `kind` that names it in JSON, a `label` for people, a `code` that says every
-setting in one line and by which documents name it, and all that holds for it alone; see `base.Strategy`.
+A strategy is a frozen record; see `base.Strategy`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ POLICY_KINDS = tuple(REGISTRY)
 
 
 def drafting(policy: TreePolicy) -> TreePolicy:
-    """Return what a strategy drafts, however it is verified and accepted: of a lossy one its drafting alone."""
+    """Return what a strategy drafts, however it is verified and accepted: a lossy one's `draft`."""
     return policy.draft if isinstance(policy, DelegatingPolicy) else policy
 
 

@@ -216,7 +216,6 @@ class _Scoring:
     """What one draft's logits become: the scores that its tokens are the best of, one layer deeper at every call."""
 
     def __init__(self, draws: DeviceDraws | None, step: ForwardInput) -> None:
-        """Begin behind the text that a forward reads; None: scores are the logits."""
         assert step.tree is not None and step.take is not None
         self._draws, self._place = draws, None if draws is None else step.tree.starts + step.take + 1
 

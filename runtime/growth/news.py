@@ -20,7 +20,6 @@ class News:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Know nothing yet."""
         self._device = device
         self._sent: deque[tuple[Tensor, Any]] = (
             deque()

@@ -35,7 +35,6 @@ class FedNodes:
     """Which nodes lie in which slot. Nodes are numbered in the order they were added, the rows themselves first."""
 
     def __init__(self, contexts: Ints, slots: int) -> None:
-        """Start with the rows, (rows,) tokens of text each."""
         rows = len(contexts)
         self._contexts, self._slots = contexts, np.arange(rows) % slots
         self._depths, self._counts = np.zeros(rows, dtype=np.int64), np.zeros(slots, dtype=np.int64)

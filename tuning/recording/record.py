@@ -71,7 +71,6 @@ class Recorder:
     """Records one drafter, prompt by prompt; less at once from where memory was short."""
 
     def __init__(self, drafter: CausalModel, recipe: Recipe, *, longest: int, portion: Portion = WHOLE) -> None:
-        """Take texts of up to `longest` tokens, recorded in such portions; memory is taken by the first."""
         self._drafter, self._recipe, self._longest, self._portion = drafter, recipe, longest, portion
         self._pass: AnyPass | None = None
 
