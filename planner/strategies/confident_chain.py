@@ -24,7 +24,7 @@ CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidentChainPolicy(Strategy):
-    """Draft a chain of up to `length` tokens that ends with the first one the drafter doubts; that one is verified, too.
+    """Draft a chain of up to `length` tokens that ends with the first one the drafter doubts, which is still verified.
 
     A token is doubted where its conditional probability is below `confidence`. Defaults are those of transformers 5.23
     (since 4.45) for one sequence: num_assistant_tokens = 20, num_assistant_tokens_schedule = "constant",

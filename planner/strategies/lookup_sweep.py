@@ -54,7 +54,7 @@ def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: LookupSearch
 
 @compiled
 def append_and_copy(text: Ints, count: int, fresh: Ints, search: Ints, tree: Ints) -> int:
-    """Append tokens to a text, and write what `lookup.find_continuation` finds as a chain; return its nodes with the root.
+    """Append tokens to a text, and write what `lookup.find_continuation` finds as a chain; return its nodes and root.
 
     `text` holds `count` tokens and room for `fresh`. `search` is max_ngram, min_ngram, most tokens to copy, and 1 where
     the first occurrence is copied behind. `tree` (3, most tokens + 1), tokens, parents and depths, root first, is

@@ -44,7 +44,7 @@ def _right(own: Ints, start: int, now: int, most: int) -> int:
 
 @compiled
 def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
-    """Append tokens to the text, which has room, and write the chain copied behind its end; return its nodes with the root.
+    """Append tokens to the text, which has room, and write the chain copied behind its end; return its nodes and root.
 
     `copying` is most tokens, factor and offset of the bound by the match, shortest match, and FIRST or NEWEST. `tree`
     (3, most tokens + 1) gets tokens, parents and depths, root first. A copy that reaches the text's end goes on with

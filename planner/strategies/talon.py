@@ -91,10 +91,7 @@ class TalonPolicy(Strategy):
 
     @property
     def most_expanded(self) -> list[int]:
-        """Most nodes that any tree expands of its layers 1, 2 and so on.
-
-        Every layer before one has a node at least, and one place stays free.
-        """
+        """Most nodes expanded of layers 1, 2, ...: earlier layers have a node at least, and one place stays free."""
         most = list(range(self.nodes - 2, 0, -1))
         return [min(most[0], self.top_k), *most[1:]] if most else []
 

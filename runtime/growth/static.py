@@ -40,7 +40,7 @@ def grow(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 def memory(policy: StaticPolicy, device: torch.device) -> DeviceShape:
-    """Return what the policy's trees grow by on a device."""
+    """Return the device memory that the policy's trees grow by."""
     return device_shape(policy.tree, device)
 
 

@@ -25,14 +25,10 @@ class Startable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """What a race found at one concurrency.
+    """A race's result at one concurrency: tokens per second of the server as it was and of the choice.
 
-    Attributes:
-        concurrency: requests in flight.
-        before, after: tokens per second of the server as it was and of the choice.
-        gain: of the choice over what was.
-        interval: 90 % of it, over prompts and starts.
-        rounds_gain: the gain of each pair of starts.
+    `gain` is the choice's over what was, `interval` its 90 % over prompts and starts, `rounds_gain` that of each pair
+    of starts.
     """
 
     concurrency: int
@@ -57,14 +53,7 @@ def race(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> tuple[Raced, ...]:
-    """Return what a command gains over another: started in turns, in the order ABBA, so that drift meets both alike.
-
-    Args:
-        server: that both start.
-        before, after: the commands.
-        concurrencies: of the loads.
-        rounds: pairs of starts.
-        progress: what is being done, and which share of it is done.
+    """Return the gain of a command over another: `rounds` pairs of starts in the order ABBA, so that drift meets both alike.
 
     Raises:
         RequestError: both commands are the same.

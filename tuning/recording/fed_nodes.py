@@ -14,13 +14,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNodes:
-    """Nodes about to be fed, (nodes,) each.
+    """Nodes about to be fed, (nodes,) each: `turns` among the new ones of their slot, `places` among all of it.
 
-    Attributes:
-        turns: its place among the new ones of its slot; `places`: among all nodes of that slot.
-        contexts: tokens of the text it sees.
-        depths: below the row it hangs off.
-        sees: (nodes, places of the slot), its ancestors and itself.
+    `contexts` are tokens of the text a node sees, `depths` below the row it hangs off; `sees` (nodes, places of the
+    slot) marks its ancestors and itself.
     """
 
     slots: Ints

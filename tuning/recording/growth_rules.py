@@ -44,12 +44,8 @@ class Beam:
 class Talon:
     """TALON: `top_k` children of the root, then every candidate not far below its layer's best, up to `nodes`.
 
-    layer 1     = the root's top_k children
-    layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
-    the layer that would exceed `nodes`, root included, keeps only its best; then the tree is full
-
-    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; at most (nodes - 1 - top_k)
-    children of a node fit into the tree.
+    The rule is in `strategies.talon`. The defaults are the paper's N, mu and K. The paper looks at a node's whole
+    vocabulary; at most (nodes - 1 - top_k) children of a node fit into the tree.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
@@ -72,10 +68,8 @@ class Talon:
 class BestFirst:
     """The `nodes` most probable nodes of the drafter's tree, root included, found layer by layer.
 
-    A candidate is expanded if it is among the nodes - 1 best seen so far. That covers every node of the final tree,
-    since no node scores better than its ancestors.
-
-    Source: Xiong et al. 2024, arXiv:2410.11744 (DySpec); there one node at a time.
+    A candidate is expanded if it is among the nodes - 1 best so far. That covers the final tree, since no node scores
+    better than its ancestors. Source: Xiong et al. 2024, arXiv:2410.11744 (DySpec); there one node at a time.
     """
 
     nodes: int = 60
@@ -94,10 +88,7 @@ class BestFirst:
 class OptTree:
     """OPT-Tree: the `nodes` best candidates of every layer, while the tree still gains enough.
 
-    E_d = sum of the `nodes` largest path probabilities among all candidates of layers 1 .. d
-    layer d + 1 is drafted iff  E_d - E_(d-1) > least_gain  and  d < max_depth
-
-    The published code looks at E one layer late; its last forward never reaches the tree and is left out here.
+    The rule and its difference from the published code are in `strategies.opt_tree`.
 
     Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
     """

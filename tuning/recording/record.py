@@ -43,13 +43,11 @@ def record_prompts(
     name: str = "drafter",
     progress: Callable[[float], None] | None = None,
 ) -> tuple[PromptTrace, ...]:
-    """Return a drafter's recording along the target's texts.
+    """Return a drafter's recording along the target's texts: requests and continuations of at least 2 tokens each.
 
-    Args:
-        drafter: in the number format it will draft in; traces in float32 and float64 replay exactly.
-        texts: requests and the target's own continuations of them, at least 2 tokens each.
-        positions: per text, where trees are recorded; elsewhere only the root's children. All where None.
-        parts: get every finished prompt as "trace NAME 0", ...; finished ones are not recorded again.
+    The drafter has the number format it will draft in; traces in float32 and float64 replay exactly. Trees are recorded
+    at `positions`, per text, or at all; elsewhere only the root's children. `parts` get finished prompts as "trace NAME
+    0", ... and spare recording them again.
 
     Raises:
         MeasurementError: a stored part is of another text or another recipe.

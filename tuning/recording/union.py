@@ -17,7 +17,7 @@ ROW = 1 << 40  # a node in a row's tree has the key row * ROW + node; forests ar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Expanded nodes of one depth, row after row; fields are (nodes,).
+    """Expanded nodes of one depth, row after row, (nodes,) each.
 
     Attributes:
         positions: of the root of its tree in the text.
