@@ -64,8 +64,8 @@ class Failure:
 class Bundle:
     """All measurements of one setup; trials and failures in the order in which they ran.
 
-    `spectune` is the version that wrote it; `version` the engine's, "" while unknown. `chosen` is the start to serve,
-    None while measuring.
+    `spectune` is the version that wrote it, `version` the engine's, "" while unknown; `chosen` is to be served, once
+    known.
     """
 
     format: int = FORMAT

@@ -98,10 +98,9 @@ class Counts:
 
 
 def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
-    """Return what a Prometheus page counts, summed over the engines of one server.
+    """Return a Prometheus page's counts, summed over one server's engines; MeasurementError if positions are missing.
 
-    `model` selects counters where the page has several models; "" takes all. MeasurementError where positions are
-    missing.
+    `model` selects counters where the page has several models; "" takes all.
     """
     at: dict[int, float] = {}
     for labels, value in _of_model(page, names.by_position, model):

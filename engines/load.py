@@ -208,14 +208,12 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[Json]:
-    """Yield the JSON of a stream's events."""
     async for line in response.aiter_lines():
         if line.startswith("data:") and (told := line[5:].strip()) != "[DONE]":
             yield json.loads(told)
 
 
 def _text(choice: Json) -> str:
-    """Return what an event adds to an answer, reasoning included."""
     delta = choice.get("delta") or {}
     return str(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
 

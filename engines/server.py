@@ -67,8 +67,7 @@ class Server:
     ) -> Measured:
         """Send prompts, as a closed loop or at a rate, and return the answers and counts.
 
-        Raises:
-            MeasurementError: a request fails, or the server ends; `NoRoomError` where memory was short.
+        MeasurementError if a request fails or the server ends; `NoRoomError` if memory was short.
         """
         stall_s = self._limits.stall_s
         try:
@@ -91,10 +90,7 @@ def started(
     """Yield a server that a command starts; it is always stopped behind the block.
 
     No shell reads the command. The server must serve `model`, "" takes its first; an empty `key` takes the command's.
-
-    Raises:
-        MeasurementError: it does not start.
-        RequestError: it serves another model.
+    MeasurementError if it does not start, RequestError if it serves another model.
     """
     if not command:
         raise RequestError(f"no command starts the server; write it behind --, for example -- {EXAMPLES[engine.name]}")
@@ -117,9 +113,7 @@ def started(
 def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:
     """Return a server that runs at a URL.
 
-    Raises:
-        MeasurementError: it does not answer.
-        RequestError: the URL is invalid, or it serves another model.
+    MeasurementError if it does not answer, RequestError if the URL is invalid or it serves another model.
     """
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"{url!r} is no URL of a server; write for example http://127.0.0.1:8000")

@@ -71,7 +71,6 @@ class DrafterInputs:
         return (self.surface,) if self.resume is None else (self.surface, self.resume)
 
     def _require_of_exit(self, resume: LatencySurface) -> None:
-        """Raise PlanError unless a surface is of verifications from the states of this drafter, an exit."""
         own = self.surface
         for what, seen, expected in (
             ("role", own.role, SELF),
@@ -176,7 +175,6 @@ class PlanInputs:
             )
 
     def _require_agreement(self, pairwise: PairwiseAcceptance) -> None:
-        """Raise PlanError unless an agreement is of these models along these texts, as far as it says."""
         _require_same("the agreement's target", pairwise.target or self.target.key, self.target.key)
         _require_same("the agreement's workload", pairwise.workload or self.workload, self.workload)
         names = {TARGET, *(drafter.name for drafter in self.drafters)}

@@ -98,11 +98,7 @@ class Replay:
 
 
 def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
-    """Return the rounds of a policy whose tree depends on the committed text alone.
-
-    Raises:
-        PlanError: fewer texts than slots.
-    """
+    """Return the rounds of a policy whose tree depends on the committed text alone; PlanError if texts are too few."""
     rounds = room_for(rows, batch, results.widths.shape[1])
     return replayed(rounds, *walk(numbering_of(rows), results.arrays, rounds))
 
@@ -138,13 +134,9 @@ def replayed(rounds: Rounds, count: int, censored: int) -> Replay:
 
 
 def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
-    """Return the rounds of any decoder, which `advance` runs in order.
+    """Return the rounds of any decoder, which `advance` runs in order; PlanError if texts are fewer than slots.
 
-    It takes the rows of the running sequences in slot order, and the tokens each has committed since the round before,
-    1 after it entered.
-
-    Raises:
-        PlanError: fewer texts than slots.
+    It takes the rows of the running sequences in slot order, and the tokens each committed since the last round, or 1.
     """
     steps: list[Step] = []
 

@@ -126,7 +126,6 @@ def _singles(ways: Ways) -> Sequence[Way]:
 
 
 def _tables(ways: Ways, reach: float) -> list[Way]:
-    """Return each source's most promising lengths, one a concurrency."""
     found: list[Way] = []
     for source in sources_of(ways):
         lengths = {}
@@ -139,7 +138,7 @@ def _tables(ways: Ways, reach: float) -> list[Way]:
 
 
 def _promise(ways: Ways, one: Way, reach: float) -> float:
-    """Return what a way is expected to gain over the best that ran, summed over concurrencies."""
+    """Return the expected gain of a way over the best that ran, summed over concurrencies."""
     source, lengths = one
     total = 0.0
     for concurrency, own in ways.items():

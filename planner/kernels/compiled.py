@@ -32,8 +32,8 @@ class Kernel(Generic[Arguments, Result]):
     """A function and, from the first call on, its machine code, which is stored in the cache folder.
 
     Numba checks the time stamp of a function's own file alone. So the folder's name is a hash of the function, the
-    kernels that it calls and the constants they read, with their files: an edit of a helper in another file recompiles
-    its callers.
+    kernels that it calls and the constants they read, with their files: an edit of a helper elsewhere recompiles its
+    callers.
     """
 
     def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them

@@ -42,12 +42,9 @@ class Rehearsal:
         return self._recordings[drafter]
 
     def replay(self, policy: Strategy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
-        """Return the rounds of a policy, cached if `is_kept`.
+        """Return the rounds of a policy, cached if `is_kept`; `drafter` may be LOOKUP, and None where no model drafts.
 
-        `drafter` is LOOKUP or None for a TextPolicy, None for plain decoding.
-
-        Raises:
-            PlanError: no such drafter, fewer texts than slots, or too few children recorded.
+        PlanError if there is no such drafter, slots outnumber texts, or too few children were recorded.
         """
         if not is_kept or policy.is_of_one_cell:
             return policy.replay(self.recorded(policy, drafter), batch)
@@ -74,8 +71,7 @@ class Rehearsal:
     def results(self, policy: Strategy, drafter: str | None) -> PositionResults:
         """Return what a policy does at every position of the texts.
 
-        Raises:
-            PlanError: it is coupled or a stack, there is no such drafter, or too few children were recorded.
+        PlanError if it is coupled or a stack, there is no such drafter, or too few children were recorded.
         """
         if (policy, drafter) not in self._results:
             self._results[policy, drafter] = policy.results(self.recorded(policy, drafter))

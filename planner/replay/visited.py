@@ -23,11 +23,8 @@ def shape_of(policy: Strategy, batch: int, *, texts: Sequence[Text], recording: 
     """Return the shape of a policy's trees, and how deep they are accepted, along the recorded texts.
 
     Every text is decoded once from its start. Where sequences influence each other's trees, `batch` texts run together
-    until the first of them ends, then the next ones. `recording` has the same texts; None for plain decoding and what
-    drafts from the text. The policy is a chosen one, no StackPolicy.
-
-    Raises:
-        PlanError: a drafter's recording is missing, too little was recorded for the policy, or it is a StackPolicy.
+    until the first of them ends, then the next ones. `recording` is of the same texts; None for plain decoding and what
+    drafts from the text. PlanError if it is missing or too poor for the policy, or if that is a StackPolicy.
     """
     if policy.source == "none":
         return ShapeFacts(verified=(), reached=())
@@ -50,8 +47,6 @@ def shape_of(policy: Strategy, batch: int, *, texts: Sequence[Text], recording: 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Counts:
-    """Sums over rounds and sequences."""
-
     rounds: NDArray[np.int64]  # one number
     verified: Ints  # (depths + 1,)
     taken_at: Ints  # (depths + 1,)

@@ -66,9 +66,7 @@ def policy_to_json(policy: Strategy) -> str:
 def policy_from_json(text: str) -> TreePolicy:
     """Return the strategy a JSON text describes.
 
-    Raises:
-        PlanError: the text is no JSON object or names no known kind.
-        SpectuneError: a field is unknown, missing or of the wrong type.
+    PlanError if the text is no JSON object or names no known kind, SpectuneError if a field is wrong or missing.
     """
     try:
         fields = json.loads(text)

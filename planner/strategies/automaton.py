@@ -56,7 +56,8 @@ class Automaton(NamedTuple):
 def memory_of(tokens: int) -> Ints:
     """Return the empty text's automaton as one array, with room for so many tokens.
 
-    One array passes to a kernel several times faster than a named tuple of fourteen, whose type numba infers in Python.
+    A forward before the draft empties the core's caches. One array then passes to a kernel several times faster than a
+    named tuple of fourteen, whose type numba infers in Python.
     """
     states, edges = states_of(tokens), edges_of(tokens)
     buckets = 1 << (2 * edges).bit_length()

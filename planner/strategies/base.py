@@ -48,6 +48,7 @@ class Strategy:
         source: what drafts: nothing, the text, a model, several, or the text and a model.
         complexity: the lower goes first of equally many models and nodes: shapes known before the round, then others.
         hangs_on_scores: whether the widths of its forwards depend on what the drafter answers.
+        is_recorded: whether it replays from the recording of its drafter.
         is_of_one_cell: whether it holds costs of one cell, so that its replay is of no use elsewhere.
         has_shape: whether its trees are counted by depth along the texts.
         sweeps_together: whether a sweep of several takes little more time than that of one.
@@ -71,12 +72,11 @@ class Strategy:
     names: ClassVar[Mapping[str, Namer]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Read the strategy's codes, too."""
         NAMERS.update(cls.names)
 
     @property
     def kind(self) -> str:
-        """What names it in JSON."""
+        """The strategy's name in JSON."""
         raise NotImplementedError
 
     @classmethod
@@ -97,7 +97,7 @@ class Strategy:
 
     @property
     def label(self) -> str:
-        """Name for people, without who drafts."""
+        """A name for people, without the drafter's."""
         return name_of(self.code)
 
     @property
@@ -192,30 +192,22 @@ class Strategy:
         return False
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the trees that it drafts for a batch of sequences.
+        """Return the trees that it drafts for a batch of sequences; PlanError if no single model drafts.
 
         Path scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node,
         then to the one recorded first. The scorer is fresh in every round.
-
-        Raises:
-            PlanError: no single model drafts.
         """
         raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
 
     def results(self, recorded: Recorded) -> PositionResults:
         """Return what it would have kept at every position of the recorded texts.
 
-        Raises:
-            PlanError: its trees depend on more than the committed text, or too few children were recorded.
+        PlanError if its trees depend on more than the committed text, or too few children were recorded.
         """
         raise PlanError(f"{self.label} has no results of single positions; replay it")
 
     def replay(self, recorded: Recorded, batch: int) -> Replay:
-        """Return the rounds of `batch` slots over the recorded texts.
-
-        Raises:
-            PlanError: fewer texts than slots, or too little was recorded.
-        """
+        """Return the rounds of `batch` slots over the texts; PlanError if these or the recording are too few."""
         return replay_results(self.results(recorded), recorded.rows, batch)
 
     @classmethod
@@ -259,8 +251,8 @@ class Strategy:
     def probes(cls, most_tokens: int) -> Sequence[TreePolicy]:
         """Return those whose short rounds show what rounds of the kind take beyond their forwards.
 
-        They prune nothing where a setting allows that, so their shapes do not hang on the drafter. `most_tokens` is the
-        most that one verify takes of a sequence, at least 8.
+        They prune nothing where a setting allows that, so their shapes do not hang on the drafter; `most_tokens` is at
+        least 8.
         """
         return ()
 
@@ -276,11 +268,7 @@ class Strategy:
 
 
 def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
-    """Return the trees that `policy` drafts for a batch of sequences, as `Strategy.grow` says.
-
-    Raises:
-        PlanError: no single model drafts, or the scorer serves another batch.
-    """
+    """Return the trees of `Strategy.grow`; PlanError if no single model drafts, or the scorer serves another batch."""
     draft = policy.grow(scorer, batch)
     if len(draft.tokens) != batch:
         raise PlanError(f"the scorer serves {len(draft.tokens)} sequences, expected {batch}; pass the scorer's batch")
@@ -302,8 +290,7 @@ def known() -> Mapping[str, type[TreePolicy]]:
 def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whichever strategy it is
     """Return the strategy of a kind, for callers that do not import its file.
 
-    Raises:
-        PlanError: no such kind is registered, or the strategy refuses the settings.
+    PlanError if no such kind is registered, or the strategy refuses the settings.
     """
     strategies = known()
     if kind not in strategies:

@@ -90,7 +90,6 @@ class CachebackPolicy(TextPolicy):
 
     @property
     def ranks_and_places(self) -> tuple[int, int]:
-        """Followers of a leader in both tables, and tokens of each."""
         return self.followers + (self.frozen.followers if self.frozen else 0), self.follower_tokens
 
     @property
@@ -141,7 +140,6 @@ class CachebackPolicy(TextPolicy):
 
 
 def _tables(frozen: Sequence[FrozenTable]) -> list[CachebackPolicy]:
-    """Return the texts' own tables alone, then each frozen one behind the texts' own of as many tokens."""
     own = [CachebackPolicy(leader_tokens=leader, follower_tokens=tokens, followers=n) for leader, tokens, n in TABLES]
     both = [
         CachebackPolicy(leader_tokens=one.leader_tokens, follower_tokens=one.follower_tokens, frozen=one)

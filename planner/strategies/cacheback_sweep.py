@@ -112,8 +112,7 @@ def table_sweep(
 ) -> None:
     """Write into `judged` (settings, rows), at every position, each tree's right tokens and size, from one growth.
 
-    The text's table in `both` is filled here. `limits` are the widest of the grid; `is_right` has room for
-    limits.nodes.
+    The text's table in `both` is filled here; `limits` are the widest of the grid; `is_right` has limits.nodes places.
     """
     ranking, (accepted, sizes) = work.ranking, judged
     row, t = 0, both.own

@@ -156,7 +156,6 @@ class CastPolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[CastPolicy]:
-        """Return a tree that prunes nothing, so its shape is its caps."""
         width, tokens = 6, min(24, most_tokens)
         uncut = cls(
             breadth=0.0,
@@ -182,10 +181,8 @@ def _require_costs(name: str, costs_ms: Sequence[float], up_to: int) -> None:
 def replay_cast(policy: CastPolicy, recording: Recording, batch: int) -> Replay:
     """Return the rounds of CAST, whose sequences share widths and size: `replay_grown`, compiled.
 
-    It censors fewer positions: only those that the expansion that was not recorded could change.
-
-    Raises:
-        PlanError: fewer texts than slots, or the trace records too few children.
+    It censors fewer positions: only those that the unrecorded expansion could change. PlanError if slots outnumber
+    texts, or the trace has too few children.
     """
     if not recording.is_ordered:
         return replay_grown(policy, recording, batch)
@@ -304,12 +301,9 @@ def quantised_context(context: int, step: int, longest: int) -> int:
 
     select(c) = min(ceil(c / L), M) * L, at least L        with L = step, M = longest / step
 
-    The paper prints (max(floor(c / L), M - 1) + 1) * L. Its `max` would send every context within the grid to M L,
-    so `min` is meant. Its floor + 1 would send a context on the grid to the next one, although that context was
-    sampled itself; between the grid's contexts it is the ceiling, which is taken here.
-
-    Raises:
-        PlanError: a context below 0, or no such grid.
+    The paper prints (max(floor(c / L), M - 1) + 1) * L. Its `max` would send every context within the grid to M L, so
+    `min` is meant. Its floor + 1 would send a context on the grid to the next one, although that context was sampled
+    itself. Between the grid's contexts it is the ceiling. PlanError for a context below 0, or no such grid.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, "select".
     """
@@ -325,11 +319,8 @@ def paper_cast(costs: PlannedCosts, drafter: str, children: int, *, step: int = 
     """Return CAST as its paper runs it: its thresholds, and costs of the quantised context.
 
     `step` is the paper's L, which it does not print: 0 takes the shortest context measured of the target. `longest` is
-    M L: 0 takes the last measured multiple of the step.
-
-    Raises:
-        PlanError: the target was measured at one token only, the grid of contexts is none, or the drafter does not run
-            in the cell.
+    M L: 0 takes the last measured multiple. PlanError if the target was measured at one token only, the grid of
+    contexts is none, or the drafter does not run in the cell.
     """
     verify, draft = costs.verify, costs.drafting(drafter)
     width, size = min(PAPER_WIDTH, children, draft.most_tokens), min(PAPER_SIZE, verify.most_tokens)

@@ -102,7 +102,6 @@ def _bring_near(setting: Setting, row: int) -> float:
 
 @compiled
 def _kept_width(rule: Rule, work: Work, batch: int) -> int:
-    """Write the utilities of the layer and return how many of its nodes the next forward expands."""
     _sum_up(work, batch, rule.max_width, 0.0)
     if rule.max_width == 1:
         return 1

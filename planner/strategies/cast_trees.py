@@ -115,7 +115,6 @@ def rank_layer(setting: Setting, trees: Trees, work: Work, slot: int, layer: int
 
 @compiled
 def _listed(key: int) -> tuple[int, int]:
-    """Return a candidate's list number and rank."""
     return (key & (2**ORDER_BITS - 1)) >> RANK_BITS, key & (2**RANK_BITS - 1)
 
 

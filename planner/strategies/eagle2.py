@@ -169,10 +169,7 @@ def eagle2_results(
 
     A shallower beam begins a deeper one, and a smaller tree begins a larger one's ranking. Sizes beyond the number of
     candidates are clipped as `grow` does. A position is censored where an unrecorded expansion could push the deepest
-    accepted node out of the tree, or hang another one below it.
-
-    Raises:
-        PlanError: the trace records too few children.
+    accepted node out of the tree, or hang another one below it. PlanError if the trace has too few children.
     """
     wanted, sizes = sorted(set(depths)), sorted(set(verify_tokens))
     policies = [
@@ -199,13 +196,10 @@ def eagle2_results(
 
 
 def eagle_total_tokens(verify_ms: Sequence[float]) -> int:
-    """Return the tree size that EAGLE's loader chooses for `total_token=-1`.
+    """Return the tree size that EAGLE's loader chooses for `total_token=-1`; PlanError below 60 measured tokens.
 
     It times forwards of 40, 48, 50, 56 and 60 tokens of one sequence without context. It takes the least time per
     hard-coded worth: 1, 1.05, 1.07, 1.1 and 1.13; of equal ones the smallest. `verify_ms` is indexed by tokens.
-
-    Raises:
-        PlanError: fewer than 60 tokens were measured.
 
     Source: SafeAILab/EAGLE, EaModel.from_pretrained.
     """
@@ -217,11 +211,7 @@ def eagle_total_tokens(verify_ms: Sequence[float]) -> int:
 
 
 def eagle_auto(costs: PlannedCosts) -> Eagle2Policy:
-    """Return EAGLE's default tree at the size its loader would choose from this cell's own verify times.
-
-    Raises:
-        PlanError: fewer than 60 tokens were measured.
-    """
+    """Return EAGLE's default tree at its loader's size for this cell's verify times; see `eagle_total_tokens`."""
     tokens = eagle_total_tokens(costs.verify.row(costs.cell.context).tolist())
     return Eagle2Policy(verify_tokens=tokens, depth=EAGLE.depth, top_k=EAGLE.top_k)
 

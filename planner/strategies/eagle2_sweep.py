@@ -86,7 +86,7 @@ def _follow(expansions: Expansions, root: int, top_k: int, layers: int, path: Pa
 
 @compiled
 def _rank(expansions: Expansions, expanded: Ints, layer: int, live: int, path: Path, beam: Ints) -> int:
-    """Write the layer's best candidates that stand before the path's end or are it, and return how many they are."""
+    """Write the layer's best candidates up to the path's end, and return how many they are."""
     kept, last = 0, path.keys[live]
     for slot in range(len(expanded)):
         for rank in range(len(beam)):

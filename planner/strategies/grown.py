@@ -30,8 +30,7 @@ def grown_results(policy: Strategy, recording: Recording) -> PositionResults:
 def replay_grown(policy: Strategy, recording: Recording, batch: int) -> Replay:
     """Return the rounds of a policy that grows its trees over the running sequences together.
 
-    Raises:
-        PlanError: fewer texts than slots, or the trace records too few children.
+    PlanError if slots outnumber texts, or the trace has too few children.
     """
 
     def advance(at: list[int], _: list[int]) -> Step:

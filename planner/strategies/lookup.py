@@ -45,8 +45,7 @@ class LookupPolicy(TextPolicy):
         max_ngram, min_ngram: the longest n-gram of these sizes that occurred before decides.
         occurrence: the earlier one that is copied behind. transformers (to 5.23) and vLLM take the first; transformers
             also ends a copy before a stop token, which changes no text and no count of rounds. "mapped" is what
-            llama.cpp's `ngram-map-k` remembers of all that it decoded (`planner/engines/mapped_ngrams.py`): no other
-            engine does.
+            llama.cpp's `ngram-map-k` alone remembers of all that it decoded (`planner/engines/mapped_ngrams.py`).
 
     Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers' PromptLookupCandidateGenerator.
     """
@@ -75,11 +74,7 @@ class LookupPolicy(TextPolicy):
 
     @property
     def occurrence_in_text(self) -> Occurrence:
-        """The occurrence to copy behind, where only the text is known.
-
-        Raises:
-            PlanError: the occurrence is an engine's memory.
-        """
+        """The occurrence to copy behind, where only the text is known; PlanError if it is an engine's memory."""
         if self.occurrence == "mapped":
             raise PlanError(f"{self.label} is llama.cpp's own search, which remembers other texts; decode there")
         return self.occurrence
@@ -90,7 +85,6 @@ class LookupPolicy(TextPolicy):
 
     @property
     def copied_on_gpu(self) -> LookupPolicy | None:
-        """Itself, but for what an engine remembers."""
         return self if self.occurrence != "mapped" else None
 
     @property
@@ -141,11 +135,7 @@ class LookupPolicy(TextPolicy):
 
 
 def search_of(policy: LookupPolicy) -> Ints:
-    """Return a policy as kernels take it.
-
-    Raises:
-        PlanError: it searches in an engine's memory.
-    """
+    """Return a policy as kernels take it; PlanError if it searches in an engine's memory."""
     is_first = policy.occurrence_in_text == "first"
     return np.array([policy.max_ngram, policy.min_ngram, policy.length, is_first])
 
@@ -180,11 +170,8 @@ def find_continuation(
     """Return up to `length` tokens that followed the text's last n-gram when it occurred before; empty without one.
 
     The longest n-gram of max_ngram..min_ngram (>= 1) that occurred before decides; of several occurrences the most
-    recent, or the first as transformers' and vLLM's lookups take it. Fewer than `length` tokens come near the end. A
-    pure function of the committed text, O(len(tokens)); an integer array is not copied.
-
-    Raises:
-        PlanError: an argument is out of range.
+    recent, or the first as transformers' and vLLM's lookups take it. A pure function of the committed text,
+    O(len(tokens)); an integer array is not copied. PlanError if an argument is out of range.
 
     Source: prompt lookup decoding, Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding.
     """

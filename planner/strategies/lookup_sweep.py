@@ -56,9 +56,8 @@ def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: LookupSearch
 def append_and_copy(text: Ints, count: int, fresh: Ints, search: Ints, tree: Ints) -> int:
     """Append tokens to a text, and write what `lookup.find_continuation` finds as a chain; return its nodes and root.
 
-    `text` holds `count` tokens and room for `fresh`. `search` is max_ngram, min_ngram, most tokens to copy, and 1 where
-    the first occurrence is copied behind. `tree` (3, most tokens + 1), tokens, parents and depths, root first, is
-    written.
+    `text` holds `count` tokens and room for `fresh`. `search` is max_ngram, min_ngram, most tokens to copy, and 1 for
+    the first occurrence. `tree` (3, most tokens + 1) gets tokens, parents and depths, root first.
     """
     end = count + len(fresh)
     text[count:end] = fresh
@@ -105,7 +104,6 @@ def _link(own: Ints, max_ngram: int, earlier: Ints) -> None:
 
 @compiled
 def _to_first(earlier: Ints) -> None:
-    """Turn last places before into first ones."""
     for ngram in range(1, len(earlier)):
         for at in range(earlier.shape[1]):
             before = earlier[ngram, at]

@@ -51,11 +51,7 @@ class LossyPolicy(DelegatingPolicy):
 
 
 def classifiers_of(policies: Iterable[object]) -> tuple[tuple[str, ModelIdentity], ...]:
-    """Return the classifiers that policies use, by name, in order of first use.
-
-    Raises:
-        PlanError: one name stands for two sets of weights.
-    """
+    """Return the classifiers of policies by name, in order of first use; PlanError if one name has two weights."""
     found: dict[str, ModelIdentity] = {}
     for policy in policies:
         judge = policy.judge if isinstance(policy, LossyPolicy) else None

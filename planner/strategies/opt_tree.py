@@ -179,7 +179,6 @@ class _Best:
         return cls(scores=np.zeros((batch, 0), dtype=np.float32), candidates=np.zeros((batch, 0), dtype=np.int64))
 
     def with_layer(self, layer: CandidateLayer, ranked: Ints, nodes: int) -> _Best:
-        """Return the best `nodes` after one more layer, whose own best are `ranked`."""
         scores = np.concatenate([self.scores, np.take_along_axis(layer.scores, ranked, axis=1)], axis=1)
         candidates = np.concatenate([self.candidates, ranked + layer.start], axis=1)
         order = best_candidates(scores, nodes)
@@ -216,10 +215,7 @@ def opt_tree_results(
     """Yield the results of OPT-Trees; those of one number of nodes and children come from one pass.
 
     A position is censored where a child of an unrecorded expansion could be among the best candidates. The widths are
-    those of layers that have all their candidates.
-
-    Raises:
-        PlanError: the trace records too few children.
+    those of layers that have all their candidates. PlanError if the trace has too few children.
     """
     if not recording.is_ordered:
         yield from ((policy, grown_results(policy, recording)) for policy in policies)

@@ -14,10 +14,7 @@ from .lossy import LossyPolicy
 class PadPolicy(LossyPolicy):
     """Draft a chain; a pivot classifier decides which of its tokens stay: the output is not the target's own.
 
-    `classifier` is its name, the hash of its weights, and their path when recorded. Running the policy needs these
-    weights.
-
-    Source: Ziashahabi et al. 2025, arXiv:2511.00351.
+    The weights of `classifier` are needed to run it. Source: Ziashahabi et al. 2025, arXiv:2511.00351.
     """
 
     rule: PadRule

@@ -40,8 +40,7 @@ class StackPolicy(Strategy):
 
     Attributes:
         drafters: names, the one next to the target first; only the last may be "lookup".
-        siblings: next-best tokens verified as leaves beside each token of the chain; the first drafter's forwards
-            yield them anyway.
+        siblings: next-best tokens verified as leaves beside each token of the chain; the first drafter has them anyway.
 
     Source: Globerson et al. 2025, arXiv:2510.19705; here tokens drafted beyond a length stay.
     """
@@ -77,17 +76,14 @@ class StackPolicy(Strategy):
 
     @property
     def has_lookup(self) -> bool:
-        """Whether the lowest drafter is the text itself."""
         return self.drafters[-1:] == (LOOKUP,)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the drafters that are models, the one next to the target first."""
         return self.drafters[:-1] if self.has_lookup else self.drafters
 
     @property
     def lookup(self) -> LookupPolicy:
-        """What a lookup at the bottom copies."""
         return LookupPolicy(length=self.lengths[-1], max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
     @property
@@ -117,8 +113,7 @@ class StackPolicy(Strategy):
     def draft_room(self, batch: int | None = None) -> int:
         """Return the cache positions behind the text that its models need.
 
-        A forward over several sequences is as wide as the widest needs, and also writes behind the tokens of those that
-        wait.
+        A forward over several sequences is as wide as the widest needs, and also writes behind those that wait.
         """
         return self.max_chain if batch == 1 else 2 * self.max_chain + len(self.lengths)
 

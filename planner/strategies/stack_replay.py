@@ -62,11 +62,8 @@ def replay_stack(
     """Return the rounds of a stack whose models were recorded along the same texts.
 
     Of the recordings, by model, only the first one's children are read: its best and the siblings. `agreement` comes
-    from `agreement_of`; `generator` tosses.
-
-    Raises:
-        PlanError: a recording is missing, is of other texts, has no ranks for chains or too few children; or there are
-            fewer texts than slots.
+    from `agreement_of`; `generator` tosses. PlanError if a recording is missing, is of other texts, or has no ranks for
+    chains or too few children, or if texts are fewer than slots.
     """
     first = _require_recorded(policy, recordings)
     first.require_children(1 + policy.siblings)
@@ -89,10 +86,8 @@ def agreement_of(
     """Return, per level but the lowest, how often it agrees with the level below along the text.
 
     For two models this is the share of equal first choices, so `pairwise` is needed. For a lookup it is how often its
-    first token is the text's and the model's first choice: agreement on another token is not recorded.
-
-    Raises:
-        PlanError: a recording or a model's agreement is missing.
+    first token is the text's and the model's first choice: agreement on another token is not recorded. PlanError if a
+    recording or a model's agreement is missing.
     """
     _require_recorded(policy, recordings)
     chances = [
@@ -114,7 +109,6 @@ def _agreement(pairwise: PairwiseAcceptance | None, upper: str, lower: str) -> f
 
 
 def _require_recorded(policy: StackPolicy, recordings: Mapping[str, Recording]) -> Recording:
-    """Return the first model's recording."""
     missing = [name for name in policy.models if name not in recordings]
     if missing:
         raise PlanError(f"a {policy.label} needs recordings of {', '.join(missing)}; record these drafters")
@@ -140,7 +134,6 @@ class _Chain(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it never leaves the text."""
         return self.right == self.tokens
 
 
@@ -182,7 +175,6 @@ class _StackRounds:
         self._is_tossed = False
 
     def advance(self, at: list[int], fresh: list[int]) -> Step:
-        """Run the round at these rows, with `fresh` new tokens each."""
         self._cached = [[-count for count in fresh] for _ in self._runs]
         self._ran, self._is_tossed = [], False
         chains = self._handed_up(0, [_Place(row, 0) for row in at], list(range(len(at))))

@@ -87,7 +87,6 @@ class StaticPolicy(Strategy):
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield the best trees of each half of the texts."""
         for tree, half in trees_by_half(recorded.drafted, limits.most_tokens):
             yield Graded(cls(tree=tree), static_results(tree, recorded.drafted), half)
 
@@ -165,8 +164,7 @@ def levels_of(tree: TokenTree) -> tuple[TreeLevel, ...]:
 class Shape:
     """What is the same in every draft of a tree for so many sequences; read-only.
 
-    `slots` and `ranks` hold, for every level but the first, what is expanded, (batch, width) each; others are a
-    draft's.
+    `slots` and `ranks` (batch, width) hold what every level but the first expands; others are a draft's.
     """
 
     slots: tuple[Ints, ...]
@@ -207,8 +205,7 @@ def static_results(tree: TokenTree, recording: Recording) -> PositionResults:
     """Return how far the target's own path goes in the same tree of ranks at every row.
 
     With a prefix-exact trace the path's node at depth d below position t is the root at t + d, so next_rank alone
-    decides. Otherwise the path follows the recorded expansions, and is censored where one that the tree needs was not
-    recorded.
+    decides. Otherwise the path follows recorded expansions, and is censored where one that the tree needs is missing.
     """
     ranks = max(tree.ranks) + 1
     below = np.full((tree.size + 1, ranks + 1), tree.size)  # the last node is "left the tree", the last rank a miss

@@ -47,8 +47,7 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
     """Append tokens to the text, which has room, and write the chain copied behind its end; return its nodes and root.
 
     `copying` is most tokens, factor and offset of the bound by the match, shortest match, and FIRST or NEWEST. `tree`
-    (3, most tokens + 1) gets tokens, parents and depths, root first. A copy that reaches the text's end goes on with
-    itself.
+    (3, most tokens + 1) gets tokens, parents and depths, root first. At the text's end a copy goes on with itself.
     """
     a = automaton_in(memory)
     read(a, fresh)

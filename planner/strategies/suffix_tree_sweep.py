@@ -99,7 +99,6 @@ def read_and_grow(
 
 @compiled
 def _most_of(a: Automaton, state: int, bound: TreeBound) -> int:
-    """Return the most nodes that a tree behind a state's longest string may have."""
     return most_behind(_match_of(a, state), bound.nodes, bound.factor, bound.offset)
 
 

@@ -127,8 +127,7 @@ class TalonPolicy(Strategy):
         layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
         the layer that would exceed the budget keeps only its best; then the tree is full
 
-        The filling layer is not expanded. Forwards are as wide as the batch's widest sequence needs, and as many as the
-        deepest needs.
+        The filling layer is not expanded. Forwards are as wide and as many as the batch's largest sequence needs.
         """
         layers = [first_layer(scorer, self.children)]
         room = np.full(len(layers[0].scores), self.nodes - 1, dtype=np.int64)
@@ -217,10 +216,8 @@ def talon_results(
 ) -> Iterator[tuple[TalonPolicy, PositionResults]]:
     """Yield the results of every budget and depth of one gate, all from one tree of the largest budget.
 
-    A position is censored where a child of an unrecorded expansion could pass the gate and find room.
-
-    Raises:
-        PlanError: the trace records too few children.
+    A position is censored where a child of an unrecorded expansion could pass the gate and find room. PlanError if the
+    trace has too few children.
     """
     policies = [
         TalonPolicy(nodes=budget, gate=gate, top_k=top_k, children=children, max_depth=depth)

@@ -105,7 +105,6 @@ def talon_budget(layers: Layers, budget: int, results: Results) -> None:
 
 @compiled
 def _least(expansions: Expansions, expanded: Ints, log_gate: float) -> float:
-    """Return the least score that passes the gate."""
     best = np.float32(-np.inf)
     for node in expanded:
         best = max(best, expansions.scores[node, 0])
@@ -158,7 +157,6 @@ def _own_place(expansions: Expansions, filled: Layer, own_slot: int, count: int)
 
 @compiled
 def _expand(expansions: Expansions, filled: Layer, count: int) -> None:
-    """Make the layer's nodes the nodes above the next one."""
     for place in range(count):
         order = filled.best[place] & (2**ORDER_BITS - 1)
         node, rank = filled.expanded[order >> SLOT_SHIFT], order & RANKS

@@ -99,11 +99,7 @@ class TextPolicy(Strategy):
         raise NotImplementedError
 
     def searcher(self) -> Search:
-        """Return what drafts behind several texts in a `batch_memory`.
-
-        Raises:
-            PlanError: it searches in an engine's memory.
-        """
+        """Return what drafts behind several texts in a `batch_memory`; PlanError if an engine's memory is needed."""
         raise NotImplementedError
 
     @classmethod

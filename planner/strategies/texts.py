@@ -25,8 +25,7 @@ TOGETHER = 2048  # tokens of the longest text up to which all lie in one array, 
 class TextState:
     """One growing text and its memories, one for each kind of search from its first draft on.
 
-    Its drafts are functions of tokens and strategy alone. Images are skipped: what follows one follows what precedes
-    it.
+    Its drafts are functions of tokens and strategy alone. Images are skipped: their neighbours count as adjacent.
     """
 
     def __init__(self) -> None:
@@ -35,7 +34,6 @@ class TextState:
         self._memories: dict[Hashable, TextMemory] = {}
 
     def draft(self, tokens: Sequence[int], policy: TextPolicy) -> TextTree:
-        """Return what a strategy drafts behind the committed text, which begins with what it was before."""
         return self.behind(tokens, (), policy)
 
     def behind(self, tokens: Sequence[int], held: Sequence[int], policy: TextPolicy) -> TextTree:
@@ -58,7 +56,6 @@ class Texts:
         self._states: dict[int, TextState] = {}  # by row, of what is asked text by text
 
     def admit(self, slot: int) -> None:
-        """Drop a slot's former text."""
         while slot >= len(self._rows):
             self._rows.append(len(self._rows))
         self._forget(self._rows[slot])
@@ -74,12 +71,9 @@ class Texts:
         self._states.pop(row, None)
 
     def draft(self, texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
-        """Return one tree per text, its root alone where the text holds nothing to draft from.
+        """Return one tree per text, which begins with its slot's former text; its root alone where there is no draft.
 
-        Each text begins with what it was in this slot before.
-
-        Raises:
-            PlanError: the policy searches in an engine's memory.
+        PlanError if the policy searches in an engine's memory.
         """
         rows = self._rows[: len(texts)]
         memory = policy.batch_memory
@@ -162,7 +156,6 @@ def load_kernels(policies: Iterable[Strategy]) -> None:
 
 
 def _copying(policy: Strategy) -> TextPolicy | None:
-    """Return the part of a strategy that copies from the text, None where none does."""
     drafts = policy.draft if isinstance(policy, DelegatingPolicy) else policy
     if isinstance(drafts, HybridPolicy):
         return drafts.text

@@ -56,13 +56,7 @@ class CapturedGrowth:
     """The drafts of one model over one cache."""
 
     def __init__(self, model: GraphedModel, cache: KeyValueCache, seen_in: Callable[[int], int]) -> None:
-        """Hold no graph yet.
-
-        Args:
-            model: the drafter.
-            cache: its own.
-            seen_in: the cache positions in sight where so many are needed.
-        """
+        """Start without a graph; `seen_in` maps needed cache positions to those in sight."""
         self._model, self._cache, self._seen_in = model, cache, seen_in
         self._captured: dict[tuple[object, ...], _Captured] = {}
         self._read: Callable[[ForwardInput], Tensor] | None = None
@@ -202,8 +196,6 @@ class CapturedGrowth:
 
 
 class _Scoring:
-    """Turns one draft's logits into scores, one layer deeper at every call."""
-
     def __init__(self, draws: DeviceDraws | None, step: ForwardInput) -> None:
         assert step.tree is not None and step.take is not None
         self._draws, self._place = draws, None if draws is None else step.tree.starts + step.take + 1

@@ -62,7 +62,6 @@ class _Rule:
     curves: tuple[DeviceCurve, ...]
 
     def survivals(self, scores: Tensor, depth: int) -> Tensor:
-        """Return (batch, candidates) float64; see `planner.strategies.cast_growth.survivals`."""
         if not self.curves:
             return scores.double().exp()
         return self.curves[min(depth, len(self.curves)) - 1].at(scores)
@@ -99,7 +98,6 @@ def _utilities(survived: Tensor, ranked: Tensor) -> Tensor:
 
 
 def _mean(ratios: list[Tensor]) -> Tensor:
-    """Return the mean, added up one by one as the planner does."""
     total = ratios[0]
     for ratio in ratios[1:]:
         total = total + ratio
@@ -107,14 +105,12 @@ def _mean(ratios: list[Tensor]) -> Tensor:
 
 
 def _kept_width(rule: _Rule, utilities: Tensor, real: Tensor, threshold: float) -> Tensor:
-    """Return n_i, at least 1: how many nodes of the layer the next drafter forward expands."""
     if len(utilities) == 2:
         return torch.ones_like(real)
     return last_valid_index(utilities, rule.breadth[: len(utilities)], threshold, real).clamp(min=1)
 
 
 def _reranked(policy: CastPolicy, rule: _Rule, layers: list[CandidateLayer], is_real: Tensor) -> DeviceDraft:
-    """Return the tree of the best m candidates; m is shared by the batch and may be 0."""
     scores = all_scores(layers)
     ranked = _best_real(scores, is_real, policy.max_verify_tokens - 1)
     survived = torch.cat([rule.survivals(layer.scores, depth) for depth, layer in enumerate(layers, start=1)], dim=1)

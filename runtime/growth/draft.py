@@ -29,10 +29,9 @@ NO_IDS: Ints = np.empty(0, dtype=np.int64)  # tokens are counted from 0 on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChildren:
-    """The most likely next tokens of every node of one layer.
+    """The most likely next tokens of every node of one layer, (batch, width, children).
 
-    `tokens` (batch, width, children) are int64; `log_probs`, of the same shape, float32, conditional, descending, at
-    most 0.
+    `tokens` are int64; `log_probs` float32, conditional, descending, at most 0.
     """
 
     tokens: Tensor
@@ -42,7 +41,7 @@ class DeviceChildren:
 def children_of(scores: Tensor, count: int) -> DeviceChildren:
     """Return the `count` most likely next tokens behind every node, most likely first; at most the vocabulary.
 
-    `scores` (batch, width, vocabulary) are logits of the distribution that is sampled from; -inf where a token is never
+    `scores` (batch, width, vocabulary) are logits of the distribution to sample from; -inf for tokens that are never
     drawn.
     """
     known = bits_for_kernels(scores)
@@ -118,8 +117,7 @@ class DeviceScorer(Protocol):
     def none_open(self, is_open: Tensor) -> bool:
         """Return whether it is known already that nothing is drafted any more.
 
-        False is always right: excess drafts reach no tree. True only if no entry of `is_open` was True in any call of
-        the round.
+        False is always right: excess drafts reach no tree. True only if `is_open` had no True in any call of the round.
         """
 
 

@@ -27,11 +27,8 @@ from .draft import DeviceDraft, DeviceScorer
 def grow_on_device(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
     """Return the trees that `policy` drafts for a batch of sequences; nothing is read from the device.
 
-    The module here with the strategy's name grows them. `scorer` is fresh in every round; plain decoding never calls
-    it.
-
-    Raises:
-        PlanError: no single model drafts, or the scorer serves another batch.
+    The module here with the strategy's name grows them. `scorer` is fresh in every round; plain decoding needs none.
+    PlanError if no single model drafts, or the scorer serves another batch.
     """
     draft = _grown(policy, scorer, batch)
     if len(draft.tokens) != batch:

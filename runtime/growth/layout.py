@@ -59,11 +59,8 @@ class LayerLayout:
     def layer(self, tokens: Tensor, parents: Tensor) -> ForwardInput:
         """Return the forward's input for the next layer of `tokens` (batch, width).
 
-        `parents` (batch, width) are slots in the layer before, -1 where there is no node; the first layer hangs below
-        slot 0.
-
-        Raises:
-            RequestError: the cache has no room for it.
+        `parents` (batch, width) are slots in the layer before, -1 for no node; the first layer's are 0. RequestError if
+        the cache has no room.
         """
         width, before = tokens.shape[1], self._columns
         self._columns = before + width if self._compact is None else min(before + width, self._compact)

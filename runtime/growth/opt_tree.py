@@ -50,7 +50,6 @@ class _Best:
         return cls(scores=scores, candidates=torch.zeros_like(scores, dtype=torch.int64))
 
     def with_layer(self, layer: CandidateLayer, ranked: Tensor) -> _Best:
-        """Return the best after one more layer, whose own best are `ranked`."""
         scores = torch.cat((self.scores, layer.scores.gather(1, ranked)), dim=1)
         candidates = torch.cat((self.candidates, ranked + layer.start), dim=1)
         order = best_candidates(scores, self.scores.shape[1])

@@ -27,8 +27,7 @@ class Startable(Protocol):
 class Raced:
     """A race's result at one concurrency: tokens per second of the server as it was and of the choice.
 
-    `gain` is the choice's over what was, `interval` its 90 % over prompts and starts, `rounds_gain` that of each pair
-    of starts.
+    `gain` is the choice's over what was, `interval` its 90 % over prompts and starts, `rounds_gain` each pair's.
     """
 
     concurrency: int
@@ -53,10 +52,9 @@ def race(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> tuple[Raced, ...]:
-    """Return the gain of a command over another: `rounds` pairs of starts in the order ABBA, so that drift meets both alike.
+    """Return a command's gain over another from `rounds` pairs of starts, ABBA against drift.
 
-    Raises:
-        RequestError: both commands are the same.
+    RequestError if both commands are the same.
     """
     if list(before) == list(after):
         raise RequestError("the server runs with the best drafts already; there is nothing to compare")
@@ -106,5 +104,4 @@ def _summed(one: Answer, other: Answer) -> Answer:
 
 
 def _speed(answers: Sequence[Answer]) -> float:
-    """Return tokens per second of one user."""
     return 1000.0 * sum(one.tokens for one in answers) / sum(one.e2e_ms for one in answers)

@@ -121,13 +121,9 @@ class TuneRequest:
 
 
 def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, progress: Progress) -> Tuned:
-    """Return what a server should draft.
+    """Return what a server should draft; MeasurementError if plain decoding cannot be measured, or nothing can draft.
 
-    `bundle` is empty or an interrupted run's; `save` gets it after every load. `progress` gets a message and the share
-    done.
-
-    Raises:
-        MeasurementError: plain decoding cannot be measured, or nothing can draft.
+    `bundle` is empty or an interrupted run's; `save` gets it after every load. `progress` gets a message and a share.
     """
     run = _Run(request, serving, bundle, save, progress)
     return run.whole()
@@ -170,7 +166,6 @@ class _Run:
         )
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
-        """Return all ways, measured and guessed, by concurrency."""
         found: dict[int, tuple[Served, ...]] = {}
         for concurrency in self._request.concurrencies:
             found[concurrency] = served(concurrency, [ran_of(*own) for own in self._cells(concurrency).values()])
@@ -223,7 +218,6 @@ class _Run:
         return True
 
     def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
-        """Start the server and run loads, until one shows that its drafts are of no use."""
         share = (self._started - 1) / self._request.most_starts
         self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
         with self._serving.started(start) as loaded:
@@ -236,7 +230,6 @@ class _Run:
                 self._keep(self._bundle.with_trial(_trial(start, concurrency, measured)))
 
     def _copied(self, plain: Start) -> float:
-        """Return the most tokens per round that n-gram drafts would yield in a load of plain decoding."""
         return max(math.inf if trial.copied is None else trial.copied for trial in self._bundle.of(plain))
 
     def _failed(self) -> set[Start]:
@@ -266,7 +259,6 @@ class _Run:
         )
 
     def _chosen(self) -> Start:
-        """Return what to serve."""
         ways, bounds = self.ways(), self._request.bounds
         source, length = best_for_all(ways, bounds)
         single = self._single(source, length)

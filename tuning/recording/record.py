@@ -47,10 +47,7 @@ def record_prompts(
 
     The drafter has the number format it will draft in; traces in float32 and float64 replay exactly. Trees are recorded
     at `positions`, per text, or at all; elsewhere only the root's children. `parts` get finished prompts as "trace NAME
-    0", ... and spare recording them again.
-
-    Raises:
-        MeasurementError: a stored part is of another text or another recipe.
+    0", ..., and spare recording them again. MeasurementError if a stored part is of another text or another recipe.
     """
     recorder = Recorder(drafter, recipe, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
     found = []
