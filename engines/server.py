@@ -111,10 +111,7 @@ def started(
 
 
 def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:
-    """Return a server that runs at a URL.
-
-    MeasurementError if it does not answer, RequestError if the URL is invalid or it serves another model.
-    """
+    """Return a server at a URL; MeasurementError if it does not answer, RequestError for a bad URL or another model."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"{url!r} is no URL of a server; write for example http://127.0.0.1:8000")
     address = Address(url=url.rstrip("/").removesuffix("/v1"), key=key)

@@ -50,7 +50,7 @@ def choose(scores: Floats32, chosen: Ints) -> None:
 
 @compiled
 def best_first(scores: Floats32, chosen: Ints) -> None:
-    """Write into `chosen` (batch, any) the best of `scores` (batch, candidates), best first, then first.
+    """Write into `chosen` (batch, any) the best of `scores` (batch, candidates), best first, of equals the first.
 
     No score may be NaN; `chosen` has at most as many columns as there are candidates.
     """

@@ -101,10 +101,7 @@ def price(
 
 @compiled
 def sum_by_text(rounds: Rounds, times: Floats, tokens: Ints, ms: Floats) -> None:
-    """Add up tokens and time of each text (texts,), from zeros; the slots of a round share its time equally.
-
-    `times` (3, rounds) is that of `price`.
-    """
+    """Add up tokens and time of each text (texts,), from zeros; the slots of a round share its time equally."""
     count, batch = rounds.texts.shape
     for at in range(count):
         share = (times[0, at] + times[1, at] + times[2, at]) / batch

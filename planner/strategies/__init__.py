@@ -1,7 +1,4 @@
-"""What to draft each round: one strategy, one file; each is imported and registered here, a line each.
-
-A strategy is a frozen record; see `base.Strategy`.
-"""
+"""What to draft each round: one strategy (see `base.Strategy`), one file; each is imported and registered here."""
 
 from __future__ import annotations
 

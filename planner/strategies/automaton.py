@@ -218,7 +218,7 @@ def _bucket(a: Automaton, source: int, token: int) -> int:
 
 @compiled
 def most_behind(match: int, nodes: int, factor: int, offset: int) -> int:
-    """Return the most nodes that a tree behind a match of so many tokens may have; see `Bound`."""
+    """Return the most nodes of a tree, and of a copy, behind a match of `match` tokens."""
     return int(min(nodes, factor * match + offset))
 
 
@@ -253,10 +253,7 @@ class AutomatonPolicy(TextPolicy):
 
 
 class SuffixText(TextMemory):
-    """A growing text; what it proposes is a function of its tokens.
-
-    Source: Hu et al. 2024, arXiv:2411.10666; Oliaro et al. 2024, arXiv:2411.04975.
-    """
+    """A growing text whose drafts are a function of its tokens. Source: arXiv:2411.10666, arXiv:2411.04975."""
 
     def __init__(self) -> None:
         self._memory, self._room = memory_of(FIRST_ROOM), FIRST_ROOM

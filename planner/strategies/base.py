@@ -288,10 +288,7 @@ def known() -> Mapping[str, type[TreePolicy]]:
 
 
 def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whichever strategy it is
-    """Return the strategy of a kind, for callers that do not import its file.
-
-    PlanError if no such kind is registered, or the strategy refuses the settings.
-    """
+    """Return the strategy of a kind; PlanError if no such kind is registered, or the strategy refuses the settings."""
     strategies = known()
     if kind not in strategies:
         raise PlanError(f"no strategy of kind {kind!r} is registered; use one of {', '.join(strategies)}")

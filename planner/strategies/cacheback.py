@@ -154,10 +154,7 @@ def _sized(table: CachebackPolicy, most_tokens: int) -> list[CachebackPolicy]:
 
 
 class CachebackText(TextMemory):
-    """A growing text and what its table of n-grams proposes: a function of its tokens.
-
-    Each committed token ends one n-gram that is learnt; looking up followers changes no recency.
-    """
+    """A growing text and the table its committed tokens fill; looking up followers changes no recency."""
 
     def __init__(self, policy: CachebackPolicy) -> None:
         self.length = 0  # tokens read

@@ -98,7 +98,7 @@ def first_of(batch: int) -> Ints:
 
 
 def chain_results(policy: ChainPolicy, recording: Recording) -> PositionResults:
-    """Return the results of a chain: min(length, tokens from here on that the drafter ranks first), at every position.
+    """Return min(length, tokens from here on that the drafter ranks first), at every position.
 
     Without a prefix-exact trace chains are grown; a position is censored where an expansion was not recorded.
     """

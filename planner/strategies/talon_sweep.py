@@ -87,10 +87,7 @@ def talon_sweep(expansions: Expansions, gate: Gate, budget: int, layers: Layers)
 
 @compiled
 def talon_budget(layers: Layers, budget: int, results: Results) -> None:
-    """Read one budget, at most the sweep's, and depth off a sweep into `results`.
-
-    Its widths are zeros before, one column for each layer drafted.
-    """
+    """Read one budget, at most the sweep's, and depth off a sweep into `results`, whose widths are zeros before."""
     for row in range(len(layers.added)):
         drafted, own, forward, width = 0, 0, 0, 1
         while forward < results.widths.shape[1] and width > 0 and drafted < budget:

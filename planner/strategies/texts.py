@@ -71,10 +71,7 @@ class Texts:
         self._states.pop(row, None)
 
     def draft(self, texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
-        """Return one tree per text, which begins with its slot's former text; its root alone where there is no draft.
-
-        PlanError if the policy searches in an engine's memory.
-        """
+        """Return one tree per text, which begins with its former text; PlanError if an engine's memory is needed."""
         rows = self._rows[: len(texts)]
         memory = policy.batch_memory
         if memory is not None and max(map(len, texts)) <= TOGETHER:

@@ -58,10 +58,7 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
 
 
 def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]:
-    """Return the tokens and log-probabilities of `children_of`, and whether these are numbers, by a compiled call.
-
-    `scores` (batch, width, vocabulary) are given by their bits; see `bits_for_kernels`.
-    """
+    """Return tokens and log-probabilities of `children_of`, and whether these are numbers; see `bits_for_kernels`."""
     shape = *scores.shape[:2], min(count, scores.shape[-1])
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 def grow(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best candidates of all layers drafted, and the root; each sequence stops by itself.
-
-    See `planner.strategies.opt_tree`.
-    """
+    """Return the best candidates of all layers drafted, and the root; see `planner.strategies.opt_tree`."""
     layers = [first_layer(scorer, policy.children)]
     best = _Best.none(layers[0].scores, policy.nodes)
     gained, is_open = best.expected(), torch.ones_like(layers[0].tokens[:, 0], dtype=torch.bool)

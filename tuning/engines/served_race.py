@@ -52,10 +52,7 @@ def race(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> tuple[Raced, ...]:
-    """Return a command's gain over another from `rounds` pairs of starts, ABBA against drift.
-
-    RequestError if both commands are the same.
-    """
+    """Return a command's gain over another, ABBA against drift; RequestError if both commands are the same."""
     if list(before) == list(after):
         raise RequestError("the server runs with the best drafts already; there is nothing to compare")
     answers: dict[tuple[int, bool], list[list[Answer]]] = {}

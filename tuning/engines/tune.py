@@ -79,10 +79,7 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to do at one concurrency: the way, and plain decoding.
-
-    `gain` is the speed-up over plain decoding, `interval` its 90 % over the prompts; `fits` whether the bounds hold.
-    """
+    """What to do at one concurrency: the `gain` over plain decoding, its 90 % over prompts, whether the bounds hold."""
 
     concurrency: int
     way: Served

@@ -18,10 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """The `width` best candidates of every layer: what EAGLE-2 of that top k expands; a width of 1 is a chain.
-
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.
-    """
+    """The `width` best candidates of every layer, as EAGLE-2 of that top k (arXiv:2406.16858, Sec. 4); 1 is a chain."""
 
     width: int
     forwards: int  # of the drafter, the root's own included; EAGLE-2 of depth d runs d + 1
