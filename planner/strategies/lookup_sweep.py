@@ -125,9 +125,9 @@ def _taken(earlier: Ints, at: int, max_ngram: int, min_ngram: int) -> int:
 def look_up_in_all(texts: Ints, told: Ints, search: Ints, room: Ints, drafted: Ints) -> int:
     """Append tokens to texts, and write what prompt lookup finds behind each; return the largest tree's nodes.
 
-    `texts` (any, tokens) and `search` are as in `append_and_copy`, a text a row; `told` is described above; `room` (at
-    least the texts, 3, most nodes) is scratch. `drafted` gets the nodes of every tree, then tokens, parents and depths
-    of all, padded to the largest, as a DraftBatch has them.
+    `texts` (any, tokens) and `search` are as in `append_and_copy`, a text a row; `told` is that of
+    `kernels/several.py`; `room` (at least the texts, 3, most nodes) is scratch. `drafted` gets the nodes of every tree,
+    then tokens, parents and depths of all, padded to the largest, as a DraftBatch has them.
     """
     start = 1 + ENTRIES * told[0]
     for place in range(told[0]):

@@ -23,7 +23,7 @@ TOGETHER = 2048  # tokens of the longest text up to which all lie in one array, 
 
 
 class TextState:
-    """One growing text and its memories, one for each kind of search from its first draft on.
+    """One growing text and its memories, one for each kind of search from its first draft on; tokens only join it.
 
     Its drafts are functions of tokens and strategy alone. Images are skipped: their neighbours count as adjacent.
     """
@@ -48,7 +48,7 @@ class TextState:
 
 
 class Texts:
-    """The memories of the texts in a batch's slots; each draft is that of a `TextState`."""
+    """The memories of the texts in a batch's slots, which only grow; each draft is that of a `TextState`."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []  # of each slot, where its text lies in what is kept
@@ -61,7 +61,7 @@ class Texts:
         self._forget(self._rows[slot])
 
     def move(self, source: int, target: int) -> None:
-        """Make `target` the slot of the text in `source`; the text is read again where it moved from there before."""
+        """Make `target` the slot of the text in `source`; its memory moves along, and that of `target` is emptied."""
         self._forget(self._rows[target])
         self._rows[source], self._rows[target] = self._rows[target], self._rows[source]
 
