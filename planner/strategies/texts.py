@@ -71,7 +71,7 @@ class Texts:
         self._states.pop(row, None)
 
     def draft(self, texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
-        """Return one tree per text, which begins with its former text; PlanError if an engine's memory is needed."""
+        """Return one tree per text, its root alone without a draft; PlanError if an engine's memory is needed."""
         rows = self._rows[: len(texts)]
         memory = policy.batch_memory
         if memory is not None and max(map(len, texts)) <= TOGETHER:
@@ -116,7 +116,7 @@ class _Held:
         return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=(), is_sound=True)
 
     def _news(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, int]], Ints]:
-        """Make room for texts; return (tokens taken in before, fresh) and what kernels take as `told`."""
+        """Make room for texts; return each one's tokens after this draft, with and without images, and `told`."""
         if max(rows) >= len(self._heard):
             self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1, self._room)
         told, first = [len(rows)], 1 + ENTRIES * len(rows)
