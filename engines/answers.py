@@ -1,4 +1,4 @@
-"""What became of a load's requests: latencies and tokens of every answer, and what they make together."""
+"""Results of a load's requests: latencies and tokens of every answer, and their summaries."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from ..errors import MeasurementError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What became of one request.
+    """The result of one request; `ttft_ms` and `e2e_ms` run from the request to the first and the last token.
 
-    Attributes:
-        prompt: its number.
-        ttft_ms, e2e_ms: from the request to the first and to the last token.
-        tokens: of the answer.
-        digest: of its text.
-        text: of it, which no bundle holds.
-        failure: why it did not end; "" where it did.
+    `prompt` is a number, `tokens` a count; `text`, whose digest is stored, is in no bundle. `failure` says why it did
+    not end; "" where it did.
     """
 
     prompt: int
@@ -37,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of one quantity over answers, in milliseconds."""
+    """Percentiles of one quantity over answers, in milliseconds."""
 
     mean: float
     p50: float
@@ -47,14 +42,10 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What a load met.
+    """The answers to a load, in the order of their prompts.
 
-    Attributes:
-        concurrency: requests in flight of a closed loop; 0 for an open one.
-        rate: requests per second of an open loop; 0 for a closed one.
-        answers: in the order of their prompts.
-        wall_s: from the first request to the last token.
-        client_share: of one core, that the client itself used.
+    Of `concurrency` (requests in flight, closed loop) and `rate` (requests per second, open loop) one is 0. `wall_s`
+    runs from the first request to the last token. `client_share` is of one core, used by the client itself.
     """
 
     concurrency: int = 0
@@ -70,26 +61,26 @@ class LoadResult:
 
     @property
     def tokens(self) -> int:
-        """Of all answers."""
+        """Tokens of all answers."""
         return sum(one.tokens for one in self.ended)
 
     @property
     def tokens_per_s(self) -> float:
-        """In all, over the whole time."""
+        """Throughput over the whole time."""
         return self.tokens / self.wall_s
 
     @property
     def tokens_per_s_per_user(self) -> float:
-        """What one request gets, waiting included."""
+        """Throughput of one request, waiting included."""
         return 1000.0 * self.tokens / sum(one.e2e_ms for one in self.ended)
 
     @property
     def steady_tokens_per_s(self) -> float:
-        """In all, while all workers are busy (Little's law), the last answers included."""
+        """Throughput while all workers are busy (Little's law), the last answers included."""
         return self.concurrency * self.tokens_per_s_per_user
 
     def percentiles(self, name: str) -> Percentiles:
-        """Return those of "ttft_ms", "tpot_ms" or "e2e_ms"."""
+        """Return percentiles of "ttft_ms", "tpot_ms" or "e2e_ms"."""
         values = [float(getattr(one, name)) for one in self.ended]
         if len(values) == 1:
             values *= 2
@@ -97,11 +88,7 @@ class LoadResult:
         return Percentiles(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98])
 
     def require_whole(self) -> LoadResult:
-        """Return it.
-
-        Raises:
-            MeasurementError: a request did not end.
-        """
+        """Return it; MeasurementError where a request did not end."""
         failed = [one for one in self.answers if one.failure]
         if failed:
             raise MeasurementError(

@@ -1,4 +1,4 @@
-"""What an engine's file offers so that its server can be tuned over HTTP."""
+"""What an engine's file provides so that its server can be tuned over HTTP."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ Lengths = Mapping[int, int]  # drafted tokens by concurrency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Who drafts.
+    """What drafts: a draft model or n-grams.
 
-    Attributes:
-        name: for people, e.g. a draft model's.
-        is_model: whether a forward of a model makes each drafted token.
-        setting: of the longest chain; the other lengths differ in `length` alone.
-        checked: which versions of the engine ran here with it; "parsed only" where none did.
+    `setting` is of the longest chain; other lengths differ in `length` alone. `checked` names the engine's versions
+    that ran here with it; "parsed only" where none did.
     """
 
     name: str
@@ -34,14 +31,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One start of a server: who drafts, and how many tokens at each concurrency; all 0 is plain decoding."""
+    """One start of a server: what drafts, and how many tokens at each concurrency; all 0 is plain decoding."""
 
     source: str
     lengths: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, source: str, lengths: Lengths) -> Start:
-        """Return a start; nothing drafted is plain decoding, whoever would draft."""
+        """Return a start; with no drafted tokens it is plain decoding, whatever the source."""
         pairs = tuple(sorted(lengths.items()))
         return cls(source=source if any(lengths.values()) else PLAIN, lengths=pairs)
 
@@ -52,7 +49,7 @@ class Start:
 
     @property
     def longest(self) -> int:
-        """Tokens drafted at most."""
+        """Most tokens drafted."""
         return max(length for _, length in self.lengths)
 
     def at(self, concurrency: int) -> int:
@@ -61,7 +58,7 @@ class Start:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """A readable name."""
         if self.source == PLAIN:
             return PLAIN
         if not self.is_table:
@@ -73,8 +70,8 @@ class Start:
 def stages_of(lengths: Lengths) -> tuple[Stage, ...]:
     """Return ranges of batches for lengths that were measured at some concurrencies.
 
-    A threshold lies in the geometric middle between two concurrencies, the farthest from both: a running batch strays
-    a few below its concurrency, and near a threshold the length would change from step to step.
+    A threshold is the geometric mean of two concurrencies, the farthest from both: a running batch strays a few below
+    its concurrency, and near a threshold the length would change from step to step.
     """
     stages: list[Stage] = []
     places = sorted(lengths)
@@ -98,7 +95,7 @@ class ServerEngine(Protocol):
     advice: str  # what to do where it does not start
 
     def plain(self, command: Sequence[str]) -> list[str]:
-        """Return a command without anything that drafts; counters and all else stay."""
+        """Return a command without drafting options; counters and all else stay."""
         ...
 
     def counted(self, command: Sequence[str]) -> list[str]:
@@ -108,11 +105,11 @@ class ServerEngine(Protocol):
     def sources(
         self, command: Sequence[str], drafters: Sequence[EngineDrafter], longest: int, version: str
     ) -> tuple[Source, ...]:
-        """Return who can draft: draft models that the command or the user names, then what the text offers."""
+        """Return what can draft: draft models that the command or the user names, then n-grams."""
         ...
 
     def flags(self, source: Source, lengths: Lengths, version: str) -> tuple[str, ...]:
-        """Return what makes a plain command draft."""
+        """Return the options that make a plain command draft."""
         ...
 
     def version(self, address: Address) -> str:
@@ -134,11 +131,7 @@ def json_at(address: Address, path: str) -> Any:  # Any: JSON values
 
 
 def drafter_named(name: str, path: str, refused: Callable[[str], str] = lambda _: "") -> EngineDrafter:
-    """Return a draft model that the user names.
-
-    Raises:
-        RequestError: the engine cannot read such a path.
-    """
+    """Return a draft model that the user names; RequestError where the engine cannot read such a path."""
     if reason := refused(path):
         raise RequestError(f"the drafter {name}: {reason}")
     return EngineDrafter(name=name, path=path, form="model")

@@ -1,4 +1,4 @@
-"""Everything that was measured on a server, as one JSON document without keys, prompts or answers."""
+"""All measurements of a server as one JSON document without keys, prompts or answers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """All that changes speed and was given: loads of equal setups belong together.
+    """All given settings that change speed: loads of equal setups belong together.
 
-    Attributes:
-        engine: by name.
-        command: that started it, keys hidden; a URL's is empty.
-        drafters: names and paths that the user gave.
-        prompts: their number, and the digest of them all.
-        sampling: what requests ask for, as JSON.
-        concurrencies, requests: of closed loops, and how many requests each of them sends.
-        longest: drafted tokens at most.
+    `command` has its keys hidden and is empty for a URL; `drafters` are names and paths from the user. `prompts` are
+    their number and a digest; `sampling` is JSON. Each closed loop sends `requests`; `longest` counts drafted tokens.
     """
 
     engine: str
@@ -43,13 +37,13 @@ class Setup:
 
     @property
     def fingerprint(self) -> str:
-        """Of the setup."""
+        """A hash of the setup."""
         return hashlib.sha256(to_json(self).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One load: what ran, what it met and what the server counted; `copied` as of `Measured`."""
+    """One load: what ran, its answers and the server's counters; `copied` as in `Measured`."""
 
     start: Start
     concurrency: int
@@ -68,14 +62,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What was measured of one setup.
+    """All measurements of one setup; trials and failures in the order in which they ran.
 
-    Attributes:
-        format: of this document.
-        spectune: the version that wrote it.
-        version: of the engine; "" where it is not known yet.
-        trials, failures: in the order in which they ran.
-        chosen: to be served; None while it is measured.
+    `spectune` is the version that wrote it, `version` the engine's, "" while unknown; `chosen` is to be served, once
+    known.
     """
 
     format: int = FORMAT
@@ -100,11 +90,7 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return the bundle of a file.
-
-    Raises:
-        RequestError: it cannot be read, or is none of this format.
-    """
+    """Return the bundle of a file; RequestError where it cannot be read or is not of this format."""
     try:
         text = path.read_text(encoding="utf-8")
         told = json.loads(text)
@@ -119,7 +105,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def digest_of(prompts: Sequence[Prompt]) -> str:
-    """Return what tells these prompts from others."""
+    """Return a digest of these prompts."""
     found = hashlib.sha256()
     for prompt in prompts:
         found.update(json.dumps([prompt.text, [(turn.role, turn.content) for turn in prompt.messages]]).encode())

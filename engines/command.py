@@ -30,13 +30,7 @@ def value_of(command: Sequence[str], names: Collection[str]) -> str | None:
 
 
 def without(command: Sequence[str], names: Collection[str], flags: Collection[str] = ()) -> list[str]:
-    """Return a command without some options and their values.
-
-    Args:
-        command: words.
-        names: options that take a value.
-        flags: options that take none.
-    """
+    """Return a command without some options: `names` take a value, `flags` none."""
     found, is_value = [], False
     for word in command:
         if is_value:
@@ -76,11 +70,7 @@ def typed(command: Sequence[str]) -> str:
 
 
 def port_of(command: Sequence[str]) -> int | None:
-    """Return the port that a command names.
-
-    Raises:
-        RequestError: it is no number.
-    """
+    """Return the port that a command names; RequestError where it is no number."""
     text = value_of(command, ("--port",))
     if text is None:
         return None

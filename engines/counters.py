@@ -1,11 +1,11 @@
-"""What a server counts, from its Prometheus page: drafts, what was accepted of them, tokens and answers.
+"""A server's counters from its Prometheus page: drafts, accepted tokens, tokens and answers.
 
-A round is one forward of the target behind an answer's first token; it yields one token beside those it accepted. An
+A round is one forward of the target behind an answer's first token; it yields one token more than it accepts. An
 answer's first token comes from prefill, so that
 
     rounds = generated tokens - accepted tokens - answers
 
-Acceptance is unconditional: of all rounds, the share in which the first k drafted tokens were accepted.
+Acceptance is unconditional: the share of all rounds in which the first k drafted tokens were accepted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,7 @@ def samples_of(page: str, name: str) -> list[tuple[Labels, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterNames:
-    """What an engine calls its counters.
-
-    Attributes:
-        drafts, drafted, accepted, by_position: rounds that drafted, and tokens.
-        generated: tokens of answers.
-        answers: that ended; "" where the engine counts none.
-    """
+    """An engine's names of its counters; `answers` is "" where the engine counts none."""
 
     drafts: str
     drafted: str
@@ -52,13 +46,10 @@ class CounterNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a server counted, since its start or between two pages.
+    """A server's counts, since its start or between two pages.
 
-    Attributes:
-        drafts: rounds that drafted.
-        drafted, accepted: tokens.
-        by_position: tokens accepted at the first, second, ... drafted place.
-        generated, answers: None where the page has none.
+    `drafts` are rounds that drafted; `drafted` and `accepted` tokens; `by_position` tokens accepted at the first,
+    second, ... drafted place. `generated` and `answers` are None where the page has none.
     """
 
     drafts: float = 0.0
@@ -69,11 +60,7 @@ class Counts:
     answers: float | None = None
 
     def since(self, before: Counts) -> Counts:
-        """Return what was counted after an earlier page of the same server.
-
-        Raises:
-            MeasurementError: a counter fell, so the server started again in between.
-        """
+        """Return the counts after an earlier page; MeasurementError where a counter fell: the server was restarted."""
         fallen = [name for name in ("drafts", "drafted", "accepted") if getattr(self, name) < getattr(before, name)]
         if fallen:
             raise MeasurementError(
@@ -91,7 +78,7 @@ class Counts:
         )
 
     def plus(self, other: Counts) -> Counts:
-        """Return what was counted in two spans together."""
+        """Return the sum of two spans' counts."""
         return Counts(
             drafts=self.drafts + other.drafts,
             drafted=self.drafted + other.drafted,
@@ -102,7 +89,7 @@ class Counts:
         )
 
     def rounds(self, generated: float, answers: float) -> float:
-        """Return the rounds of answers; what is accepted behind an answer's end makes no fewer than the drafts."""
+        """Return the rounds of answers, at least the drafts: tokens accepted behind an answer's end count, too."""
         return max(generated - answers - self.accepted, self.drafts)
 
     def acceptance(self, rounds: float) -> tuple[float, ...]:
@@ -111,15 +98,9 @@ class Counts:
 
 
 def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
-    """Return what a page counts, summed over the engines of one server.
+    """Return a Prometheus page's counts, summed over one server's engines; MeasurementError if positions are missing.
 
-    Args:
-        page: Prometheus text.
-        names: of the engine's counters.
-        model: whose counters are read where the page has several; "" takes all.
-
-    Raises:
-        MeasurementError: positions are missing.
+    `model` selects counters where the page has several models; "" takes all.
     """
     at: dict[int, float] = {}
     for labels, value in _of_model(page, names.by_position, model):

@@ -1,4 +1,4 @@
-"""llama.cpp's server: one length for all of its slots, so that another one is another start."""
+"""llama.cpp's server: one length for all slots, so another length is another start."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class LlamaCppServer:
         return str(told.get("build_info", "")).partition("-")[0]
 
     def body(self) -> Mapping[str, Any]:
-        """Ask for prompts to be read anew."""
+        """Turn off the prompt cache, so that prompts are read in full."""
         return {"cache_prompt": False}
 
 
 def recorded(version: str) -> str:
-    """Return the recorded version whose options hold; a build that does not know its number is taken as the newest."""
+    """Return the recorded version whose options hold; a build without a known number counts as the newest."""
     is_known = any(letter in "123456789" for letter in version)
     return nearest_recorded("llama.cpp", version) if is_known else schema_of("llama.cpp").versions[-1]

@@ -1,11 +1,11 @@
-"""The load client: requests over OpenAI's API, streamed, as many at once or per second as wanted.
+"""The load client: requests over OpenAI's API, streamed, at a concurrency or at a rate.
 
-A closed loop holds so many requests in flight: whenever one ends, its worker sends the next. An open loop sends at
-random moments (Poisson), however many are in flight. Per answer
+A closed loop holds a fixed number of requests in flight: whenever one ends, its worker sends the next. An open loop
+sends at random moments (Poisson), however many are in flight. Per answer
 
     TTFT = first token - request        TPOT = (last token - first token) / (tokens - 1)
 
-Tokens are counted by the server (`usage`), since one event may hold several of them.
+The server counts tokens (`usage`), since one event may hold several of them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,9 @@ Json = dict[str, Any]  # JSON values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """What every request asks for.
+    """Settings of every request: temperature 0 is greedy; `more` holds other fields of the body, e.g. top_p.
 
-    Attributes:
-        max_tokens: most tokens of an answer.
-        temperature: 0 is greedy.
-        ignore_eos: whether an answer goes on behind its end, up to `max_tokens`.
-        more: other fields of the body, e.g. top_p.
+    With `ignore_eos` an answer goes on behind its end, up to `max_tokens`.
     """
 
     max_tokens: int = 128
@@ -55,12 +51,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server answers.
+    """Where a server answers: `url` without /v1, and the `model` that requests name.
 
-    Attributes:
-        url: without /v1.
-        model: that requests name.
-        key: of the API; "" for none. It is in no text of this record.
+    `key` is the API's, "" for none; it is in no text of this record.
     """
 
     url: str
@@ -72,11 +65,7 @@ class Address:
         return httpx.AsyncClient(**self._settings(stall_s), limits=httpx.Limits(max_connections=None))
 
     def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:
-        """Return the answer at a path.
-
-        Raises:
-            MeasurementError: there is none.
-        """
+        """Return the answer at a path; MeasurementError where there is none."""
         try:
             with httpx.Client(**self._settings(timeout_s)) as client:
                 return client.get(path)
@@ -97,7 +86,7 @@ class Address:
 def closed_loop(
     address: Address, prompts: Sequence[Prompt], concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
 ) -> LoadResult:
-    """Send every prompt once, so many at a time."""
+    """Send every prompt once, `concurrency` at a time."""
 
     async def run(client: httpx.AsyncClient, ask: Ask) -> None:
         ahead = iter(range(len(prompts)))  # shared: each worker takes the next one
@@ -219,14 +208,12 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[Json]:
-    """Yield the JSON of a stream's events."""
     async for line in response.aiter_lines():
         if line.startswith("data:") and (told := line[5:].strip()) != "[DONE]":
             yield json.loads(told)
 
 
 def _text(choice: Json) -> str:
-    """Return what an event adds to an answer, reasoning included."""
     delta = choice.get("delta") or {}
     return str(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
 

@@ -1,4 +1,4 @@
-"""A server under load: one that is started for it and stopped behind it, or one at a URL, which is never stopped."""
+"""A server under load: one that is started and then stopped, or one at a URL, which is never stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = {"llama.cpp": "llama-server -m target.gguf", "vllm": "vllm serve MODE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long a server may take, in seconds: to start, and without a byte of an answer."""
+    """Seconds that a server may take: to start, and without a byte of an answer."""
 
     start_s: float = START_S
     stall_s: float = STALL_S
@@ -28,9 +28,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a load met and what the server counted meanwhile.
+    """A load's answers and the server's counts meanwhile.
 
-    `copied` are the tokens of a round that n-gram drafts would yield on the answers; None where that is not known.
+    `copied` are the tokens per round that n-gram drafts would yield on the answers; None where unknown.
     """
 
     load: LoadResult
@@ -39,7 +39,7 @@ class Measured:
 
 
 class Server:
-    """A server that answers; `measure` puts it under load."""
+    """A running server; `measure` puts it under load."""
 
     def __init__(
         self, engine: ServerEngine, address: Address, limits: Limits, process: ServerProcess | None = None
@@ -49,15 +49,11 @@ class Server:
 
     @property
     def version(self) -> str:
-        """Of the engine."""
+        """The engine's version."""
         return self.engine.version(self.address)
 
     def counts(self) -> Counts:
-        """Return what it has counted.
-
-        Raises:
-            MeasurementError: it shows no counters.
-        """
+        """Return its counts; MeasurementError where it shows no counters."""
         answer = self.address.get("/metrics")
         if answer.is_error:
             raise MeasurementError(
@@ -69,10 +65,9 @@ class Server:
     def measure(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
     ) -> Measured:
-        """Send prompts, as a closed loop or at a rate, and return what became of them.
+        """Send prompts, as a closed loop or at a rate, and return the answers and counts.
 
-        Raises:
-            MeasurementError: a request fails, or the server ends; `NoRoomError` where that was for want of memory.
+        MeasurementError if a request fails or the server ends; `NoRoomError` if memory was short.
         """
         stall_s = self._limits.stall_s
         try:
@@ -92,18 +87,10 @@ class Server:
 def started(
     engine: ServerEngine, command: Sequence[str], limits: Limits, *, model: str = "", key: str = ""
 ) -> Iterator[Server]:
-    """Yield a server that a command starts; it is stopped behind the block, whatever happens.
+    """Yield a server that a command starts; it is always stopped behind the block.
 
-    Args:
-        engine: whose server it is.
-        command: an argument list; no shell reads it.
-        limits: of its start.
-        model: that it must serve; "" takes the first one.
-        key: of its API; "" takes that of the command.
-
-    Raises:
-        MeasurementError: it does not start.
-        RequestError: it serves another model.
+    No shell reads the command. The server must serve `model`, "" takes its first; an empty `key` takes the command's.
+    MeasurementError if it does not start, RequestError if it serves another model.
     """
     if not command:
         raise RequestError(f"no command starts the server; write it behind --, for example -- {EXAMPLES[engine.name]}")
@@ -124,12 +111,7 @@ def started(
 
 
 def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:
-    """Return a server that runs at a URL.
-
-    Raises:
-        MeasurementError: it does not answer.
-        RequestError: the URL is none, or it serves another model.
-    """
+    """Return a server at a URL; MeasurementError if it does not answer, RequestError for a bad URL or another model."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"{url!r} is no URL of a server; write for example http://127.0.0.1:8000")
     address = Address(url=url.rstrip("/").removesuffix("/v1"), key=key)
@@ -137,7 +119,6 @@ def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", 
 
 
 def _named(address: Address, model: str) -> Address:
-    """Return the address with the model that requests name."""
     answer = address.get("/v1/models")
     if answer.status_code in (401, 403):
         raise RequestError(
@@ -155,5 +136,5 @@ def _named(address: Address, model: str) -> Address:
 
 
 def _counted_name(engine: ServerEngine, address: Address) -> str:
-    """Return the model whose counters are read; llama.cpp's have no name of one."""
+    """Return the model whose counters are read; llama.cpp's counters name none."""
     return address.model if engine.name == "vllm" else ""

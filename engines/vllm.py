@@ -1,4 +1,4 @@
-"""vLLM's server: one JSON object says who drafts, and rows of it how much at which batch."""
+"""vLLM's server: one JSON object configures drafting; its rows give the length by batch."""
 
 from __future__ import annotations
 
@@ -85,16 +85,12 @@ class VLLMServer:
         return str(told.get("version", ""))
 
     def body(self) -> Mapping[str, Any]:
-        """Add nothing: vLLM's prefix cache is empty behind a start, and each prompt is sent once."""
+        """Return no fields: vLLM's prefix cache is empty after a start, and each prompt is sent once."""
         return {}
 
 
 def _own(text: str, longest: int) -> Source:
-    """Return what a command drafts with: its method, model and all else stay, the length does not.
-
-    Raises:
-        RequestError: it is no JSON object with a length.
-    """
+    """Return a command's own drafting with another length; RequestError where it is no JSON object with a length."""
     try:
         told = json.loads(text)
         method, model = str(told.get("method", "draft_model")), told.get("model")

@@ -37,10 +37,9 @@ NAMING = f"{LOOKUP!r} is the text itself, {TARGET!r} the target, and {JOINT!r} s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterInputs:
-    """One drafter: who it is, what a forward costs, and what it proposed along the target's texts.
+    """One drafter: its identity, forward costs, and proposals along the target's texts.
 
-    Attributes:
-        resume: of an exit, what a verification costs that goes on from its states; None where that was not measured.
+    `resume`: of an exit, the cost of a verification from its states; None where that was not measured.
     """
 
     name: str
@@ -63,16 +62,15 @@ class DrafterInputs:
 
     @property
     def reads_features(self) -> bool:
-        """Whether it drafts from what the target keeps, which only committed text has: so it is in no stack."""
+        """Whether it drafts from the target's features, which only committed text has: so it is in no stack."""
         return self.surface.role in (HEAD, BLOCK, SELF)
 
     @property
     def surfaces(self) -> tuple[LatencySurface, ...]:
-        """All that was measured of it."""
+        """All its measured surfaces."""
         return (self.surface,) if self.resume is None else (self.surface, self.resume)
 
     def _require_of_exit(self, resume: LatencySurface) -> None:
-        """Raise PlanError unless a surface is of verifications from the states of this drafter, an exit."""
         own = self.surface
         for what, seen, expected in (
             ("role", own.role, SELF),
@@ -90,18 +88,16 @@ class PlanInputs:
     """A target on a device with its drafters, all timed in one regime; all traces were recorded along the same texts.
 
     Attributes:
-        texts: may be left empty when there is a drafter: its trace holds them.
+        texts: may be empty where there is a drafter: its trace holds them.
         workload, temperature: taken from the traces where there are any.
-        pairwise: how "target" and all drafters agree with each other; None where it was not recorded.
-        footprints: memory of the models by ModelIdentity.key; a model that is not in it has an unknown one.
-        readings: what reading prompts takes, by ModelIdentity.key; none of a model of which that was not timed.
-        host_times: the records that `overhead` was joined from, which a plan names as its sources; empty where that is
-            one of them itself.
-        paces: of the device in earlier validations and decoding, over its pace when it was profiled.
-        notes: what a reader of the plan must know of where these came from.
+        pairwise: agreement of "target" and all drafters; None where it was not recorded.
+        footprints, readings: memory of the models, and times of reading prompts, by ModelIdentity.key, where known.
+        host_times: the records joined into `overhead`, a plan's sources; empty where it is itself one of them.
+        paces: of the device in earlier validations and decoding, over its pace when profiled.
+        notes: what a reader of the plan must know of these inputs' origin.
         lossy: runs of lossy ways; read only where a search allows them.
-        knots: of computed surfaces, the contexts between which rounds are priced, whichever others were computed too;
-            of measured ones all, and empty here.
+        knots: contexts of computed surfaces between which rounds are priced, whatever others were computed; empty for
+            measured ones, where all count.
     """
 
     device: Device
@@ -142,11 +138,7 @@ class PlanInputs:
             self._require_agreement(self.pairwise)
 
     def drafter(self, name: str) -> DrafterInputs:
-        """Return the drafter of that name.
-
-        Raises:
-            PlanError: there is none.
-        """
+        """Return the drafter of that name; PlanError where there is none."""
         for drafter in self.drafters:
             if drafter.name == name:
                 return drafter
@@ -183,7 +175,6 @@ class PlanInputs:
             )
 
     def _require_agreement(self, pairwise: PairwiseAcceptance) -> None:
-        """Raise PlanError unless an agreement is of these models along these texts, as far as it says."""
         _require_same("the agreement's target", pairwise.target or self.target.key, self.target.key)
         _require_same("the agreement's workload", pairwise.workload or self.workload, self.workload)
         names = {TARGET, *(drafter.name for drafter in self.drafters)}
@@ -200,17 +191,17 @@ class PlanInputs:
 
 
 def is_free(name: str) -> bool:
-    """Say whether a drafter may be called so; `NAMING` tells why not."""
+    """Return whether a drafter may have this name; `NAMING` gives the rule."""
     return bool(name) and name not in (LOOKUP, TARGET) and JOINT not in name
 
 
 def resumes_of(inputs: PlanInputs) -> dict[str, LatencySurface]:
-    """Return what verifications from the states of exits cost, by the exit's name."""
+    """Return the costs of verifications from the states of exits, by the exit's name."""
     return {drafter.name: drafter.resume for drafter in inputs.drafters if drafter.resume is not None}
 
 
 def with_weights(traces: Iterable[AcceptanceTrace]) -> list[AcceptanceTrace]:
-    """Return the traces of models: lookup's only holds the texts of a target that was profiled without drafters."""
+    """Return the traces of models: lookup's only holds the texts of a target profiled without drafters."""
     return [trace for trace in traces if trace.drafter != LOOKUP]
 
 

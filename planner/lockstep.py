@@ -1,12 +1,10 @@
 """Decode the recorded texts again, round by round, as the runtime does.
 
-`batch` slots run in lock-step. After a round finished texts leave in slot order, and before the next one others enter,
-each where one left (`slots.py`).
+`batch` slots run in lock-step; texts leave and enter as in `kernels/slots.py`.
 
 What counts is each text's share of the rounds from its first to its last: the steady state of an endless stream in
-which all texts are equally frequent. When all have entered they enter once more, so that every slot is busy until each
-has been decoded once; of those only the company they keep counts. Were counting to end with the first empty slot, the
-texts that still run would be cut short: slow ones, and of copies the ends, where most is copied.
+which all texts are equally frequent. Texts that enter again count only as company. If counting ended with the first
+empty slot, the texts that still run would be cut short: slow ones, and of copies the ends, where most is copied.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class Replay:
         widths: (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run.
         texts: (rounds, batch), which text ran in each slot; NOBODY where it does not count.
         kept: (rounds, batch), tokens each slot emitted.
-        censored: slots that count, of all rounds, at positions whose result the trace leaves open.
+        censored: counted slots, over all rounds, at positions whose result the trace does not determine.
     """
 
     contexts: Ints
@@ -90,7 +88,7 @@ class Replay:
 
     @property
     def censored_share(self) -> float:
-        """Share of the visited positions whose result the trace leaves open."""
+        """Share of the visited positions whose result the trace does not determine."""
         return self.censored / int(self.counts.sum())
 
     @property
@@ -100,11 +98,7 @@ class Replay:
 
 
 def replay_results(results: PositionResults, rows: Rows, batch: int) -> Replay:
-    """Return the rounds of a policy whose tree depends on the committed text alone.
-
-    Raises:
-        PlanError: fewer texts than slots.
-    """
+    """Return the rounds of a policy whose tree depends on the committed text alone; PlanError if texts are too few."""
     rounds = room_for(rows, batch, results.widths.shape[1])
     return replayed(rounds, *walk(numbering_of(rows), results.arrays, rounds))
 
@@ -115,7 +109,7 @@ def numbering_of(rows: Rows) -> Numbering:
 
 
 def room_for(rows: Rows, batch: int, forwards: int) -> Rounds:
-    """Return room for any replay's rounds: in every round each slot keeps a token or more.
+    """Return room for any replay's rounds: each slot emits at least one token per round.
 
     Until the last text has entered, all slots are busy with tokens that count.
     """
@@ -127,7 +121,7 @@ def room_for(rows: Rows, batch: int, forwards: int) -> Rounds:
 
 
 def replayed(rounds: Rounds, count: int, censored: int) -> Replay:
-    """Return the rounds that a kernel wrote, and how many of their positions are censored."""
+    """Return the rounds that a kernel wrote, `censored` of whose positions are."""
     return Replay(
         contexts=rounds.contexts[:count],
         nodes=rounds.nodes[:count],
@@ -140,16 +134,9 @@ def replayed(rounds: Rounds, count: int, censored: int) -> Replay:
 
 
 def replay_stepped(rows: Rows, batch: int, advance: Advance) -> Replay:
-    """Return the rounds of whatever decodes: it is asked round by round, in order.
+    """Return the rounds of any decoder, which `advance` runs in order; PlanError if texts are fewer than slots.
 
-    Args:
-        rows: the numbering of the texts' positions.
-        batch: slots.
-        advance: told the rows of the running sequences, in slot order, and how many tokens each has committed since
-            the round before, 1 after it entered.
-
-    Raises:
-        PlanError: fewer texts than slots.
+    It takes the rows of the running sequences in slot order, and the tokens each committed since the last round, or 1.
     """
     steps: list[Step] = []
 
@@ -183,7 +170,7 @@ def _require_texts(rows: Rows, batch: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Walk:
-    """Per round and slot: the row it started at, its text or NOBODY, the tokens it kept, those it kept before."""
+    """Per round and slot: the row it started at, its text or NOBODY, the tokens it emitted, and those before."""
 
     at: Ints
     texts: Ints
@@ -193,8 +180,6 @@ class _Walk:
 
 @dataclass(slots=True)
 class _Running:
-    """What is in a slot."""
-
     row: int
     text: int
     fresh: int = 1

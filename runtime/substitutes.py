@@ -106,7 +106,7 @@ def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
 
     Verifications from an exit's states and whole ones have different padding; only that of a root alone is common.
     """
-    is_alike = policy.kind == "resumed" == cell.policy.kind == "resumed"
+    is_alike = (policy.kind == "resumed") == (cell.policy.kind == "resumed")
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 
 

@@ -220,7 +220,7 @@ def test_a_policy_of_an_unknown_kind_is_named(files: Mapping[str, str], tmp_path
     facts = answered(tmp_path, "plan", *given(files), *CELL)
     for broken in (facts["cells"][0], facts["cells"][0]["alternatives"][0]):
         was, broken["policy"]["kind"] = broken["policy"]["kind"], "sweep-9000"
-        with pytest.raises(PlanError, match=r"unknown kind 'sweep-9000'; known are plain, chain, .*lossy-pad"):
+        with pytest.raises(PlanError, match=r"unknown kind 'sweep-9000'; known are plain, .*chain, .*lossy-pad"):
             plan_from_json(json.dumps(facts))
         broken["policy"]["kind"] = was
     plan_from_json(json.dumps(facts))

@@ -5,10 +5,10 @@ At one concurrency c, drafts of k tokens by one source take T_k milliseconds a r
     E_k = 1 + r_k (a_1 + ... + a_k)        a_i: unconditional acceptance of the longest chain that ran
     tokens/s = 1000 c n / (TTFT_k + (n - 1) T_k / E_k)        n: tokens of an answer
 
-r_k, T_k and TTFT_k go through what was measured and by straight lines between, plain decoding (k = 0) included. Rounds
-of a shorter chain begin at other places of a text than those of the longest: r_k is what that changes. Between two
-lengths T may step at any place. All that is sure is that a longer draft takes no less; so beside the guess there is a
-worst case, T of the next longer length that ran, and a best one, T of the next shorter.
+r_k, T_k and TTFT_k are interpolated linearly, plain decoding (k = 0) included. r_k corrects that rounds of a shorter
+chain begin at other places of a text than those of the longest. Between two lengths T may step at any place; only
+T rising with length is sure. So beside the guess there are a worst case, T of the next longer length that ran, and a
+best case, T of the next shorter.
 
 Source: Leviathan et al. 2023, arXiv:2211.17192, for E_k.
 """
@@ -31,16 +31,13 @@ Z = 1.645  # standard errors of a 90 % interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a load met at one concurrency with one length.
+    """A load's result at one concurrency and drafted `length`; 0 is plain decoding, whose source is "plain".
 
     Attributes:
-        source: who drafts; "plain" nobody.
-        length: drafted tokens; 0 is plain decoding.
-        round_ms: of one round, whatever else the server did meanwhile included.
+        round_ms: of one round, including whatever else the server did meanwhile.
         tokens_per_round: of a sequence, its own token included.
         acceptance: unconditional by position, of all rounds.
-        ttft_ms: mean.
-        answer_tokens: mean.
+        ttft_ms, answer_tokens: means.
         error: relative standard error of the tokens per second.
     """
 
@@ -63,15 +60,10 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a way of drafting yields at one concurrency, measured or guessed.
+    """What a (source, length) yields at one concurrency, measured or guessed.
 
-    Attributes:
-        source, length: the way.
-        tokens_per_s: of all sequences together.
-        least_tokens_per_s, most_tokens_per_s: in the worst and in the best case of what a round costs.
-        tpot_ms, ttft_ms: means.
-        error: relative standard error.
-        is_measured: whether that length ran.
+    Tokens per second are of all sequences together; least and most are the worst and best case of a round's cost. TPOT
+    and TTFT are means; `error` is the relative standard error; `is_measured` says whether that length ran.
     """
 
     source: str
@@ -86,19 +78,14 @@ class Served:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 % of tokens per second."""
+        """The 90 % interval of tokens per second."""
         return self.tokens_per_s * (1.0 - Z * self.error), self.tokens_per_s * (1.0 + Z * self.error)
 
 
 def served(concurrency: int, ran: Sequence[Ran]) -> tuple[Served, ...]:
     """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran.
 
-    Args:
-        concurrency: at which they ran.
-        ran: each (source, length) once, plain decoding among them.
-
-    Raises:
-        PlanError: plain decoding did not run, or a way ran twice.
+    PlanError if plain decoding did not run, or a way ran twice.
     """
     places = [(one.source, one.length) for one in ran]
     if len(set(places)) < len(places) or (PLAIN, 0) not in places:
@@ -112,7 +99,6 @@ def served(concurrency: int, ran: Sequence[Ran]) -> tuple[Served, ...]:
 
 
 def _lengths(concurrency: int, plain: Ran, own: Mapping[int, Ran]) -> list[Served]:
-    """Return a source's lengths from 1 on."""
     at = sorted(own)
     sums = list(accumulate(own[at[-1]].acceptance, initial=0.0))
     sums += [sums[-1]] * (at[-1] + 1 - len(sums))

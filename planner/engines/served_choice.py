@@ -1,8 +1,8 @@
-"""Which way of drafting a server takes, and which one to measure next.
+"""Which way of drafting to serve, and which one to measure next.
 
-A way that ran is chosen by what was measured. One that did not run is chosen only where it wins in its worst case, so
-that no step of the cost lies between what was measured and what is chosen. What is measured next is the way that
-promises most over the best that ran: by the guess first, then halfway to its best case.
+A way that ran is chosen by its measurement. Another is chosen only where it wins in its worst case, so that no step of
+the cost lies between measurement and choice. The next to measure is the way that promises most over the best that ran:
+by the guess first, then halfway to its best case.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Way = tuple[str, Mapping[int, int]]  # source, and drafted tokens by concurrency
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyBounds:
-    """What an answer's mean latencies may be, in milliseconds."""
+    """Bounds on an answer's mean latencies, in milliseconds."""
 
     tpot_ms: float = math.inf
     ttft_ms: float = math.inf
@@ -40,11 +40,7 @@ class LatencyBounds:
 
 
 def latency_bounds(text: str) -> LatencyBounds:
-    """Return the bounds of a text such as `tpot<=20ms,ttft<=500ms`.
-
-    Raises:
-        PlanError: it is none.
-    """
+    """Return the bounds of a text such as `tpot<=20ms,ttft<=500ms`; PlanError where it has another form."""
     found: dict[str, float] = {}
     for part in text.split(","):
         match = BOUND.fullmatch(part.strip().lower())
@@ -55,9 +51,9 @@ def latency_bounds(text: str) -> LatencyBounds:
 
 
 def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
-    """Return the way to take at one concurrency; plain decoding where drafts gain nothing.
+    """Return the way to take at one concurrency: plain decoding where drafts gain nothing.
 
-    Where none is within the bounds, the one with the least time per token.
+    Where none is within the bounds, it is the one with the least time per token.
     """
     sure = [way for way in ways if way.is_measured]
     within = [way for way in sure if bounds.holds(way)]
@@ -72,7 +68,7 @@ def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
 
 
 def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
-    """Return the source and the one length that serve all concurrencies best: most speed-up on geometric average."""
+    """Return the source and the one length with the largest geometric mean speed-up over all concurrencies."""
     singles = {(way.source, way.length) for own in ways.values() for way in own}
 
     def score(single: tuple[str, int]) -> tuple[float, float, bool]:
@@ -90,7 +86,7 @@ def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
 
 
 def best_table(ways: Ways, bounds: LatencyBounds, source: str) -> Way:
-    """Return a source's best length at every concurrency, one for all where that loses little."""
+    """Return a source's best length at every concurrency, or one for all where that loses little."""
     own = {at: [all_ways[0], *(way for way in all_ways if way.source == source)] for at, all_ways in ways.items()}
     lengths = {at: best_of(found, bounds).length for at, found in own.items()}
     for single in sorted(set(lengths.values())):
@@ -105,7 +101,7 @@ def best_table(ways: Ways, bounds: LatencyBounds, source: str) -> Way:
 
 
 def sources_of(ways: Ways) -> list[str]:
-    """Return who drafts at every concurrency, in the order in which they ran."""
+    """Return the sources that draft at every concurrency, in the order in which they ran."""
     own = [dict.fromkeys(way.source for way in found if way.length) for found in ways.values()]
     return [source for source in own[0] if all(source in other for other in own)]
 
@@ -113,9 +109,7 @@ def sources_of(ways: Ways) -> list[str]:
 def next_way(ways: Ways, *, takes_table: bool) -> Way | None:
     """Return what to measure next; None where nothing promises enough.
 
-    Args:
-        ways: measured and guessed.
-        takes_table: whether one start may draft other lengths at other concurrencies.
+    `takes_table`: whether one start may draft other lengths at other concurrencies.
     """
     for reach in REACHES:
         candidates = _tables(ways, reach) if takes_table else _singles(ways)
@@ -132,7 +126,6 @@ def _singles(ways: Ways) -> Sequence[Way]:
 
 
 def _tables(ways: Ways, reach: float) -> list[Way]:
-    """Return each source's most promising lengths, one a concurrency."""
     found: list[Way] = []
     for source in sources_of(ways):
         lengths = {}
@@ -145,7 +138,7 @@ def _tables(ways: Ways, reach: float) -> list[Way]:
 
 
 def _promise(ways: Ways, one: Way, reach: float) -> float:
-    """Return what a way is expected to gain over the best that ran, summed over concurrencies."""
+    """Return the expected gain of a way over the best that ran, summed over concurrencies."""
     source, lengths = one
     total = 0.0
     for concurrency, own in ways.items():
@@ -160,7 +153,7 @@ def _best_that_ran(ways: Sequence[Served]) -> float:
 
 
 def _expected(way: Served, best: float, reach: float) -> float:
-    """Return the expected gain over the best that ran, in logarithms: any cost within reach is as likely."""
+    """Return the expected gain over the best that ran, in logarithms, with uniform cost within reach."""
     if way.is_measured:
         return 0.0
     low, guess, high = (1.0 / speed for speed in (way.most_tokens_per_s, way.tokens_per_s, way.least_tokens_per_s))

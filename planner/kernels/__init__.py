@@ -1,5 +1,5 @@
-"""Loops over recorded expansions that numba compiles: the fast form of what `growth.grow` does at every position.
+"""Loops over recorded expansions that numba compiles: the fast form of growing a strategy's trees at every position.
 
-A kernel reads plain arrays and writes into arrays its caller made. Those of a `Recording` keep their names: `roots`,
-`child`, `scores`, `hit_rank`. All kernels rely on a recording's `is_ordered`: no child scores above its parent.
+Kernels read and write plain arrays; those of a `Recording` have the same names: `roots`, `child`, `scores`, `hit_rank`.
+All kernels rely on a recording's `is_ordered`: no child scores above its parent.
 """

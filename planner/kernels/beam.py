@@ -1,4 +1,4 @@
-"""The bookkeeping of a growing tree's candidates: a few compiled calls instead of many on arrays of few numbers."""
+"""The candidates of a growing tree: a few compiled calls instead of many on small arrays."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from .compiled import compiled
 
 @compiled
 def locate(kept: Ints, children: int, located: Ints) -> None:
-    """Write which node of the layer above each kept candidate hangs on, -1 for padding, and which child of it it is.
+    """Write the slot in the layer above and the child's rank of each kept candidate; the slot is -1 for padding.
 
-    Args:
-        kept: (batch, width), slot * children + rank; below 0 for padding.
-        children: recorded per slot.
-        located: (2, batch, width), slots and ranks; written.
+    `kept` (batch, width) is slot * children + rank, below 0 for padding; `located` (2, batch, width) is written.
     """
     for row in range(kept.shape[0]):
         for place in range(kept.shape[1]):
@@ -29,12 +26,9 @@ def locate(kept: Ints, children: int, located: Ints) -> None:
 def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores: Floats32, parents: Ints) -> None:
     """Write the path scores and the parents of the children of kept candidates; -inf below padding.
 
-    Args:
-        kept: (batch, width) candidates of the layer above, below 0 for padding.
-        start: index of that layer's first candidate among all candidates.
-        above: (batch, candidates), that layer's scores.
-        log_probs: (batch, width, children), each on condition of its parent.
-        scores, parents: (batch, width * children), written.
+    `kept` (batch, width) are candidates of the layer above, the first of which has index `start` among all; `above`
+    (batch, candidates) their scores; `log_probs` (batch, width, children) conditional. `scores` and `parents` (batch,
+    width * children) are written.
     """
     children = log_probs.shape[2]
     for row in range(kept.shape[0]):
@@ -48,7 +42,7 @@ def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores:
 
 @compiled
 def choose(scores: Floats32, chosen: Ints) -> None:
-    """Write what `best_first` does, in ascending order."""
+    """Write what `best_first` writes, in ascending order."""
     best_first(scores, chosen)
     for row in range(len(chosen)):
         chosen[row].sort()
@@ -56,11 +50,9 @@ def choose(scores: Floats32, chosen: Ints) -> None:
 
 @compiled
 def best_first(scores: Floats32, chosen: Ints) -> None:
-    """Write which candidates score best, the best first, of equals the first.
+    """Write into `chosen` (batch, any) the best of `scores` (batch, candidates), best first, of equals the first.
 
-    Args:
-        scores: (batch, candidates), numbers all of them.
-        chosen: (batch, any), at most the candidates; written.
+    No score may be NaN; `chosen` has at most as many columns as there are candidates.
     """
     count = chosen.shape[1]
     best = np.empty(count, np.float32)
@@ -110,10 +102,7 @@ def hang(tokens: Ints, parents: Ints, starts: Ints, chosen: Ints, sizes: Ints, t
 def hang_best(scores: Floats32, tokens: Ints, parents: Ints, starts: Ints, trees: Ints) -> None:
     """Write the trees of the best candidates: `choose`, then `hang`.
 
-    Args:
-        scores: (batch, candidates of all layers).
-        tokens, parents, starts: as `hang` takes them.
-        trees: (3, batch, drafts + 1), of at least one draft and at most the candidates; written.
+    `trees` (3, batch, drafts + 1) has at least one draft and at most the candidates; the rest is as in `hang`.
     """
     batch, drafts = len(scores), trees.shape[2] - 1
     chosen = np.empty((batch, drafts), np.int64)

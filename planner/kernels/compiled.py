@@ -1,4 +1,4 @@
-"""Functions that are compiled when they are first called, so that importing them loads no compiler."""
+"""Functions that are compiled when first called, so that importing them loads no compiler."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _KEYS: dict[int, str] = {}  # what machine code was made of, by its id
 
 
 class Kernel(Generic[Arguments, Result]):
-    """A function and, from the first call on, its machine code, which is kept in the cache folder.
+    """A function and, from the first call on, its machine code, which is stored in the cache folder.
 
-    Numba looks at the time stamp of a function's own file alone, so the folder is named after what the function, the
-    kernels that it calls and the constants that these read are made of, their files among it: an edit of a helper in
-    another file is an edit of its callers, too, and of nobody else.
+    Numba checks the time stamp of a function's own file alone. So the folder's name is a hash of the function, the
+    kernels that it calls and the constants they read, with their files: an edit of a helper elsewhere recompiles its
+    callers.
     """
 
     def __init__(self, function: Callable[Arguments, Result], **options: Any) -> None:  # Any: as numba.njit takes them
@@ -50,7 +50,7 @@ class Kernel(Generic[Arguments, Result]):
             return self.compiled()(*args, **kwargs)  # nothing has run yet
 
     def compiled(self) -> Callable[Arguments, Result]:
-        """Return what numba makes of the function and of the kernels it calls."""
+        """Return numba's dispatcher of the function and of the kernels it calls."""
         with _COMPILING:
             key, made = self.key, self._made()
             _KEYS[id(made)] = key
@@ -58,7 +58,7 @@ class Kernel(Generic[Arguments, Result]):
 
     @cached_property
     def key(self) -> str:
-        """What the kernel, those it calls and their constants are made of, hashed."""
+        """A hash of the sources of the kernel, those it calls, and their constants."""
         code, names = self._function.__code__, self._function.__globals__
         literals = [one for one in code.co_consts if not isinstance(one, CodeType)]
         settings = code.co_names, code.co_varnames, literals, sorted(self._options)
@@ -76,7 +76,7 @@ class Kernel(Generic[Arguments, Result]):
         return hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def load(self, *args: Any) -> None:  # Any: those of a call, none by name
-        """Have the machine code for arguments like these ready; nothing is run."""
+        """Compile or load machine code for arguments like these; nothing is run."""
         import numba  # heavy: loads LLVM
 
         kinds: Any = numba  # has no types
@@ -116,19 +116,19 @@ class Kernel(Generic[Arguments, Result]):
 
 
 def require_not_kept(error: RuntimeError) -> None:
-    """Raise what numba raises, unless all it says is that it cannot keep what it has compiled."""
+    """Raise numba's error, unless it only says that compiled code cannot be cached."""
     if NOT_KEPT not in str(error):
         raise error
 
 
 @lru_cache
 def launched_threads() -> int | None:
-    """Let numba launch its threads; return how many it has, None where it has no layer for them.
+    """Launch numba's threads; return their number, None where numba has no threading layer.
 
-    Machine code that is read from the cache may call for them by null pointers else: numba remembers that a function
-    needs them, but not always of one that calls it and was compiled when that one had been read from the cache itself.
+    Otherwise cached machine code may call them by null pointers: numba records that a function needs them, but not
+    always of a caller compiled after that function was read from the cache.
 
-    Launching tells OpenMP numba's number of threads, and torch is told by OpenMP; so torch's is set back.
+    Launching sets OpenMP's number of threads, and so torch's, to numba's; torch's is set back.
     """
     import numba  # heavy: loads LLVM
 
@@ -147,19 +147,19 @@ def launched_threads() -> int | None:
 
 @lru_cache
 def _written_in(file: str) -> str:
-    """Return a hash of a file, nothing of what is none: numba reads which classes it was compiled for before stamps."""
+    """Return a hash of a file, "" without one: numba reads which classes it was compiled for before stamps."""
     path = Path(file)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 @lru_cache
 def kernels_folder() -> Path:
-    """Return the folder of all machine code; it stays where it was when this was first called."""
+    """Return the folder of all machine code, fixed at the first call."""
     return cache_folder() / "kernels"
 
 
 def kernel_cache(key: str) -> str | None:
-    """Return the folder of machine code that was made of what a key says, None if none is written."""
+    """Return the folder of a key's machine code, None if none is written."""
     folder = kernels_folder() / key[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -177,5 +177,5 @@ def compiled(**options: Any) -> Callable[[Callable[Arguments, Result]], Kernel[A
 
 
 def compiled(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Return the function as a kernel, or what makes kernels with options of numba's."""
+    """Return the function as a kernel, or a decorator with numba's options."""
     return Kernel(function, **options) if function is not None else lambda given: Kernel(given, **options)

@@ -1,4 +1,4 @@
-"""A recording's expansions, as kernels see them, and keys that sort their children."""
+"""A recording's expansions for kernels, and keys that sort their children."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MAGNITUDE = 0x7FFFFFFF
 
 
 class Expansions(NamedTuple):
-    """The arrays of a Recording, which says what they hold.
+    """The arrays of a `Recording`; see there.
 
-    A position's own expansions are bounds[row]:bounds[row + 1], its root's the first; an end of a text has none.
+    A position's expansions are bounds[row]:bounds[row + 1], its root's the first; an end of a text has none.
     """
 
     bounds: Ints
@@ -29,12 +29,9 @@ class Expansions(NamedTuple):
 
 @compiled
 def key_of(expansions: Expansions, node: int, rank: int, order: int) -> int:
-    """Return a number that is smaller the better a child scores and, of equal scores, the smaller its order is.
+    """Return a number that is smaller the better a child scores and, of equal scores, the smaller `order` < 2**32 is.
 
-    No score is above 0, so without its sign bit a score is stored as a whole number that grows as the score falls.
-
-    Args:
-        order: from 0 to below 2**32.
+    No score is above 0, so a score without its sign bit is an integer that grows as the score falls.
     """
     key: int = np.int64(expansions.bits[node, rank] & _MAGNITUDE) << ORDER_BITS  # type: ignore[assignment]  # np.int64
     return key | order
@@ -42,10 +39,9 @@ def key_of(expansions: Expansions, node: int, rank: int, order: int) -> int:
 
 @compiled
 def bring_near(expansions: Expansions, row: int) -> int:
-    """Read a position's expansions once from end to end: in order memory is fast, and a search goes to and fro.
+    """Read a position's expansions once in order, which is fast, before a search reads them at random.
 
-    Returns:
-        Nothing of use; it keeps the compiler from leaving the reads out.
+    The result is of no use; it prevents the compiler from removing the reads.
     """
     mixed = 0
     for node in range(expansions.bounds[row], expansions.bounds[row + 1]):

@@ -8,7 +8,7 @@ from .compiled import compiled
 
 @compiled
 def sift_down(heap: Ints, size: int) -> None:
-    """Let the first key sink to its place."""
+    """Move the first key down to its place."""
     key, at, under = heap[0], 0, 1
     while under < size:
         if under + 1 < size and heap[under + 1] < heap[under]:
@@ -22,7 +22,7 @@ def sift_down(heap: Ints, size: int) -> None:
 
 @compiled
 def sift_up(heap: Ints, at: int, key: int) -> None:
-    """Let a new last key rise to its place."""
+    """Move a new last key up to its place."""
     while at > 0 and heap[(at - 1) // 2] > key:
         heap[at] = heap[(at - 1) // 2]
         at = (at - 1) // 2

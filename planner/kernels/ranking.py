@@ -1,8 +1,8 @@
-"""The likeliest nodes of a tree that is being found, best first: those taken, then those that wait to be.
+"""The likeliest nodes of a growing tree, best first: those taken, then those that wait.
 
-Every node has an id below the ranking's length. `ids` holds them by falling chance; of equal ones the shallower stands
-before the deeper, then the one with the larger `tie`. The first `taken` are the tree, the others wait. What does not
-fit is dropped, and its id given to another. A node is never likelier than its parent, so parents stand first.
+Every node has an id below the ranking's length. `ids` holds them by falling chance; of equal ones the shallower comes
+first, then the one with the larger `tie`. The first `taken` are the tree. What does not fit is dropped, and its id
+reused. A node is never likelier than its parent, so parents come first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAKEN, HELD, MOST = range(3)  # entries of `head`
 class Ranking(NamedTuple):
     """(most,) each; all but `head` and `ids` by id.
 
-    `head` holds how many nodes are taken, how many are held with those that wait, and how many may be.
+    `head` holds the numbers of nodes taken, of nodes held, those that wait included, and of nodes allowed.
     """
 
     head: Ints
@@ -42,30 +42,30 @@ def ranking_of(most: int) -> Ranking:
 
 
 def ranking_memory_of(most: int) -> tuple[Floats, Ints]:
-    """Return what a ranking of so many nodes lies in: `chances`, and all else as lines of (8, most or more).
+    """Return a ranking's memory: `chances`, and all else as lines of (8, most or more).
 
-    The lines are `head`, `ids`, `tokens`, `parents`, `depths`, `ties` and `marks`, then where nodes are written. Few
-    arrays are handed to a kernel faster than a tuple with names.
+    The lines are `head`, `ids`, `tokens`, `parents`, `depths`, `ties` and `marks`, then room for written nodes. Two
+    arrays pass to a kernel faster than a named tuple.
     """
     return np.zeros(most), np.zeros((8, max(most, 3)), dtype=np.int64)
 
 
 @compiled
 def ranking_in(chances: Floats, lines: Ints) -> Ranking:
-    """Return the ranking that lies there."""
+    """Return the ranking in this memory."""
     return Ranking(lines[0], lines[1], chances, lines[2], lines[3], lines[4], lines[5], lines[6])
 
 
 @compiled
 def begin(ranking: Ranking, most: int) -> None:
-    """Hold no node, and at most so many from now on."""
+    """Remove all nodes, and allow at most `most` from now on."""
     ranking.head[TAKEN] = ranking.head[HELD] = 0
     ranking.head[MOST] = most
 
 
 @compiled
 def take(ranking: Ranking) -> int:
-    """Take the best node that waits; return its id, NONE where none does."""
+    """Take the best waiting node; return its id, NONE where none waits."""
     if ranking.head[TAKEN] == ranking.head[HELD]:
         return NONE
     ranking.head[TAKEN] += 1
@@ -74,7 +74,7 @@ def take(ranking: Ranking) -> int:
 
 @compiled
 def put(ranking: Ranking, chance: float, token: int, parent: int, depth: int, tie: int, mark: int) -> int:
-    """Let a node wait; return its id, NONE where it does not fit."""
+    """Add a waiting node; return its id, NONE where it does not fit."""
     taken, at = ranking.head[TAKEN], ranking.head[HELD]
     node = at
     if at == ranking.head[MOST]:
@@ -95,14 +95,9 @@ def put(ranking: Ranking, chance: float, token: int, parent: int, depth: int, ti
 
 @compiled
 def mark_right(ranking: Ranking, count: int, own: Ints, now: int, is_right: Ints) -> None:
-    """Write, for the first `count` nodes in order, 1 where the node is on the text's own path, else 0.
+    """Write by id, for the first `count` nodes, 1 where the node is on the text's own path, else 0.
 
-    Args:
-        ranking: a tree behind own[:now].
-        count: nodes taken.
-        own: (tokens,), the text as it goes on.
-        now: tokens committed.
-        is_right: (most,), by id; written.
+    The tree is behind own[:now]; `own` goes on. `is_right` is (most,).
     """
     for place in range(count):
         node = ranking.ids[place]
@@ -113,13 +108,9 @@ def mark_right(ranking: Ranking, count: int, own: Ints, now: int, is_right: Ints
 
 @compiled
 def write_tree(ranking: Ranking, count: int, places: Ints, tree: Ints) -> None:
-    """Write the first `count` nodes as a tree: tokens, parents and depths behind the root at node 0.
+    """Write the first `count` nodes, all taken, as tokens, parents and depths behind the root at node 0.
 
-    Args:
-        ranking: with so many nodes taken.
-        count: nodes.
-        places: (most,), room to work in.
-        tree: (3, most + 1) or wider, the root's column is left as it is; written.
+    `places` (most,) is scratch. `tree` is (3, most + 1) or wider; the root's column is not written.
     """
     for place in range(count):
         node = ranking.ids[place]
@@ -131,7 +122,7 @@ def write_tree(ranking: Ranking, count: int, places: Ints, tree: Ints) -> None:
 
 @compiled
 def write_root(tree: Ints) -> None:
-    """Write the root's column: a token that is the caller's, no parent, depth 0."""
+    """Write the root's column, except its token: no parent, depth 0."""
     tree[0, 0], tree[1, 0], tree[2, 0] = -1, -1, 0
 
 

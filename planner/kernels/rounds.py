@@ -1,4 +1,4 @@
-"""The rounds of a replay: walked from results that are known at every position, and priced."""
+"""The rounds of a replay: walked from the results at every position, and priced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots
 
 
 class Results(NamedTuple):
-    """The arrays of `positions.PositionResults`, which says what they hold."""
+    """The arrays of `positions.PositionResults`; see there."""
 
     accepted: Ints
     sizes: Ints
@@ -27,7 +27,7 @@ class CostArrays(NamedTuple):
 
 @compiled
 def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, int]:
-    """Write every round until all texts are decoded; return how many there are and how many that count are censored."""
+    """Write every round until all texts are decoded; return their number, and how many counted ones are censored."""
     batch = rounds.kept.shape[1]
     slots = slots_of(batch)
     at = censored = entered = count = decoded = 0
@@ -68,17 +68,14 @@ def price(
     host: tuple[float, float, float, float],
     times: Floats,
 ) -> None:
-    """Write the cost of every round.
+    """Write the cost of every round into `times` (3, rounds): draft, verify and host milliseconds.
 
     Args:
-        rounds: a Replay's.
         span: contexts above the first and up to the second are priced as they are, all others as the third.
         draft: without any context where no model drafts.
-        reading: at the same contexts, what its first forward takes by tokens committed since it last ran.
-        paid: how many of a round's layers cost a forward of the drafter, from the first on.
-        verify: by tokens in the tree.
+        reading: at the same contexts, the first forward by tokens committed since the drafter last ran.
+        paid: how many of a round's layers cost a drafter forward, from the first on.
         host: milliseconds of a round, of each drafter forward, of each node, and where the drafter runs.
-        times: (3, rounds), written: draft, verify and host milliseconds.
     """
     most = rounds.widths.shape[1]
     for at in range(len(rounds.contexts)):
@@ -104,13 +101,7 @@ def price(
 
 @compiled
 def sum_by_text(rounds: Rounds, times: Floats, tokens: Ints, ms: Floats) -> None:
-    """Add up what each text emitted and what was spent on it; the slots of a round share its time equally.
-
-    Args:
-        rounds: a Replay's.
-        times: (3, rounds), draft, verify and host milliseconds.
-        tokens, ms: (texts,), zeros; written.
-    """
+    """Add up tokens and time of each text (texts,), from zeros; the slots of a round share its time equally."""
     count, batch = rounds.texts.shape
     for at in range(count):
         share = (times[0, at] + times[1, at] + times[2, at]) / batch
@@ -124,7 +115,7 @@ def sum_by_text(rounds: Rounds, times: Floats, tokens: Ints, ms: Floats) -> None
 
 @compiled
 def _between(knots: Floats, context: float) -> tuple[int, int, float]:
-    """Return the knots around a context, and how far it is from the lower to the upper; level beyond the last."""
+    """Return the knots around a context, and its share of the way between them; constant beyond the last."""
     last = len(knots) - 1
     upper = min(1, last)
     while upper < last and knots[upper] < context:

@@ -1,7 +1,7 @@
-"""Drafts out of several texts by one call, which few arrays are handed to: each costs as much as copying a token.
+"""Drafts from several texts by one call with few arrays: passing each costs as much as copying a token.
 
-What is told of the texts is one array: how many there are; of each its row in memory, its tokens before, and where its
-new ones end in this array; then what is new, one text's tokens behind the other's.
+One array, `told`, describes the texts: their number; per text its row in memory, its tokens before, and where its new
+ones end in this array; then the new tokens, text after text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The running sequences of a lock-step replay: who enters, who leaves, in which slot.
 
-After a round, finished texts leave in slot order, each giving its place to the last of the list; before the next one
-other texts enter, each where one left, so that those that stay are where they were (`replay/slots.py`). When all have
-entered they enter once more, from the first on, so that every slot stays busy until each has been decoded once; what
-enters again does not count.
+After a round, finished texts leave in slot order, each giving its place to the last of the list. Before the next round
+others enter where one left, so that those that stay do not move (`replay/slots.py`). Then all enter once more, so that
+every slot is busy until each text has been decoded once; what enters again does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .compiled import compiled
 
 
 class Numbering(NamedTuple):
-    """The arrays of `recorded.Rows`, which says what they hold."""
+    """The arrays of `recorded.Rows`; see there."""
 
     starts: Ints
     left: Ints
@@ -26,7 +25,7 @@ class Numbering(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """The arrays of a `replay.Replay`, which says what they hold, or room for them."""
+    """The arrays of a `lockstep.Replay`, or room for them."""
 
     contexts: Ints
     nodes: Ints
@@ -58,7 +57,7 @@ def slots_of(batch: int) -> SlotArrays:
 
 @compiled
 def move(slots: SlotArrays, source: int, target: int) -> None:
-    """Let what runs in one place of the list run in another; it lies where it did."""
+    """Move what runs in one place of the list to another; its slot does not change."""
     slots.running[target], slots.fresh[target] = slots.running[source], slots.fresh[source]
     slots.entries[target], slots.homes[target] = slots.entries[source], slots.homes[source]
 
@@ -90,7 +89,7 @@ def counted_text(slots: SlotArrays, slot: int, numbering: Numbering) -> int:
 
 @compiled
 def leave(slots: SlotArrays, numbering: Numbering) -> tuple[int, int]:
-    """Let those at the end of their text leave; return how many still run, and how many texts are decoded by that."""
+    """Let texts at their end leave; return how many still run, and how many were decoded by that."""
     count, gone, decoded = len(slots.running), 0, 0
     for slot in range(count):
         if numbering.left[slots.running[slot]] == 0:

@@ -1,4 +1,4 @@
-"""Any one policy replayed on the inputs' texts, every drafter's recording laid out once and every replay made once."""
+"""Policies replayed on the inputs' texts, with every drafter's recording laid out once and every replay made once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Staged = tuple[Strategy, str | None]
 
 @dataclass(slots=True, eq=False)
 class Rehearsal:
-    """Replays policies that are asked for by name; CAST, whose cost tables belong to one cell, is not kept."""
+    """Replays and caches policies by name, but not CAST, whose cost tables belong to one cell."""
 
     inputs: PlanInputs
     _recordings: dict[str, Recording] = field(default_factory=dict)
@@ -36,26 +36,15 @@ class Rehearsal:
         return self._rows
 
     def recording(self, drafter: str) -> Recording:
-        """Return a drafter's recording.
-
-        Raises:
-            PlanError: the inputs have no such drafter.
-        """
+        """Return a drafter's recording; PlanError where the inputs have no such drafter."""
         if drafter not in self._recordings:
             self._recordings[drafter] = recording_of(self.inputs.drafter(drafter).trace)
         return self._recordings[drafter]
 
     def replay(self, policy: Strategy, drafter: str | None, batch: int, *, is_kept: bool = True) -> Replay:
-        """Return the rounds of a policy.
+        """Return the rounds of a policy, cached if `is_kept`; `drafter` may be LOOKUP, and None where no model drafts.
 
-        Args:
-            policy: any.
-            drafter: who drafts; LOOKUP or None for a TextPolicy, None for plain decoding.
-            batch: slots.
-            is_kept: whether the policy may be asked for again.
-
-        Raises:
-            PlanError: no such drafter, fewer texts than slots, or too few children recorded.
+        PlanError if there is no such drafter, slots outnumber texts, or too few children were recorded.
         """
         if not is_kept or policy.is_of_one_cell:
             return policy.replay(self.recorded(policy, drafter), batch)
@@ -65,10 +54,10 @@ class Rehearsal:
         return self._replays[staged, batch]
 
     def shape(self, policy: Strategy, drafter: str | None, batch: int) -> ShapeFacts | None:
-        """Return what a policy's trees look like on the texts: verified and accepted nodes by depth.
+        """Return the shape of a policy's trees on the texts: verified and accepted nodes by depth.
 
-        None for a stack, whose chains end where its lower models happen to, for a hybrid, which drafts two ways, and
-        for what is lossy, whose texts are its own.
+        None for a stack, whose chains depend on its lower models, for a hybrid, which drafts two ways, and for lossy
+        ways, whose texts differ.
         """
         if not policy.has_shape:
             return None
@@ -82,8 +71,7 @@ class Rehearsal:
     def results(self, policy: Strategy, drafter: str | None) -> PositionResults:
         """Return what a policy does at every position of the texts.
 
-        Raises:
-            PlanError: it is coupled or a stack, there is no such drafter, or too few children were recorded.
+        PlanError if it is coupled or a stack, there is no such drafter, or too few children were recorded.
         """
         if (policy, drafter) not in self._results:
             self._results[policy, drafter] = policy.results(self.recorded(policy, drafter))

@@ -1,7 +1,7 @@
-"""Recorded texts as answers of fewer tokens: what their last rounds waste is then replayed, not guessed.
+"""Recorded texts as answers of fewer tokens: the waste of their last rounds is then replayed, not guessed.
 
-A round that would keep more tokens than an answer has left keeps the rest. The shorter the answers, the more of such
-rounds there are, and the more they cost a policy that keeps many tokens at once.
+A round that would emit more tokens than an answer has left emits the rest. The shorter the answers, the more such
+rounds there are, and the more they cost a policy that emits many tokens at once.
 """
 
 from __future__ import annotations
@@ -17,24 +17,15 @@ from ..records.recording import Text
 
 
 def answer_tokens(inputs: PlanInputs, new_tokens: int | None) -> int:
-    """Return how many tokens the longest answer has that a plan is made for: as many as asked for, if it was recorded.
-
-    Args:
-        inputs: as they were recorded.
-        new_tokens: of an answer; None: as it was recorded.
-    """
+    """Return the tokens of the longest answer to plan for: at most `new_tokens`, and at most those recorded."""
     longest = max(len(text.continuation) for text in inputs.texts)
     return longest if new_tokens is None else min(new_tokens, longest)
 
 
 def shortened(inputs: PlanInputs, new_tokens: int | None) -> PlanInputs:
-    """Return what a plan is computed from with answers of at most so many tokens; longer ones than recorded stay so.
+    """Return a plan's inputs with answers cut to `new_tokens`, 2 or more; None leaves them as recorded.
 
     Lossy runs, whose texts are their own, are cut to the longest of the others: they are compared with these.
-
-    Args:
-        inputs: as they were recorded.
-        new_tokens: of an answer, 2 or more; None: as it was recorded.
     """
     longest = answer_tokens(inputs, new_tokens)
     if inputs.lossy:
@@ -51,7 +42,7 @@ def _cut(trace: AcceptanceTrace, new_tokens: int) -> AcceptanceTrace:
 
 
 def _cut_text(prompt: PromptTrace, new_tokens: int) -> PromptTrace:
-    """Return the first positions of a text; behind the new end the target says nothing, so nothing there is right."""
+    """Return the first positions of a text; behind the new end there is no target token, so nothing is right."""
     positions = min(prompt.positions, new_tokens - 1)
     expansions = int(prompt.offsets[positions])
     parent, hit_rank = prompt.parent[:expansions], prompt.hit_rank[:expansions].copy()
@@ -70,11 +61,9 @@ def _cut_text(prompt: PromptTrace, new_tokens: int) -> PromptTrace:
 
 
 def _depths(parent: NDArray[np.int16], starts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return how many nodes stand above each expansion; the root has none.
+    """Return how many nodes are above each expansion.
 
-    Args:
-        parent: (E,), index within the position; -1 for the root.
-        starts: (E,), each position's first expansion.
+    `parent` (E,) is an index within the position, -1 for the root; `starts` (E,) each position's first expansion.
     """
     depths, above = np.zeros(len(parent), dtype=np.int64), starts + parent
     while True:

@@ -20,19 +20,11 @@ from ..strategies.texts import TextState
 
 
 def shape_of(policy: Strategy, batch: int, *, texts: Sequence[Text], recording: Recording | None = None) -> ShapeFacts:
-    """Return what a policy's trees look like, and how deep they are accepted, along the recorded texts.
+    """Return the shape of a policy's trees, and how deep they are accepted, along the recorded texts.
 
-    Every text is decoded once from its start. Where sequences influence each other's trees, so many texts as the batch
-    has slots run together until the first of them ends, then the next so many.
-
-    Args:
-        policy: any but a StackPolicy; a chosen one.
-        batch: sequences that run together.
-        texts: recorded; what drafts from the text reads them.
-        recording: of the drafter, laid out over the same texts; None for plain decoding and what drafts from the text.
-
-    Raises:
-        PlanError: a drafter's recording is missing, too little was recorded for the policy, or it is a StackPolicy.
+    Every text is decoded once from its start. Where sequences influence each other's trees, `batch` texts run together
+    until the first of them ends, then the next ones. `recording` is of the same texts; None for plain decoding and what
+    drafts from the text. PlanError if it is missing or too poor for the policy, or if that is a StackPolicy.
     """
     if policy.source == "none":
         return ShapeFacts(verified=(), reached=())
@@ -55,8 +47,6 @@ def shape_of(policy: Strategy, batch: int, *, texts: Sequence[Text], recording: 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Counts:
-    """Sums over rounds and sequences."""
-
     rounds: NDArray[np.int64]  # one number
     verified: Ints  # (depths + 1,)
     taken_at: Ints  # (depths + 1,)
@@ -73,7 +63,7 @@ class _Counts:
         )
 
     def add(self, draft: DraftBatch) -> None:
-        """Count a batch of trees; a token is 1 where the target takes it, 0 where not, -1 at the root and padding."""
+        """Count a batch of trees whose tokens are 1 where the target takes them, else 0; -1 at the root and padding."""
         deepest = len(self.verified)
         self.rounds[0] += len(draft.tokens)
         self.verified[:] += np.bincount(draft.depths[draft.tokens >= 0], minlength=deepest)
@@ -132,7 +122,6 @@ def _node_hits(tree: TokenTree, next_rank: Ints) -> Bools:
 
 
 def _visited(kept: Ints, starts: Ints, ends: Ints) -> list[int]:
-    """Return the rows at which rounds begin."""
     steps, visited = kept.tolist(), []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         row = start

@@ -1,8 +1,4 @@
-"""What to draft each round: one strategy, one file, and here a line for its import and one for its place.
-
-A strategy is a frozen record with a `kind` that names it in JSON, a `label` for people, a `code` that says every
-setting in one line and by which documents name it, and all that holds for it alone; see `base.Strategy`.
-"""
+"""What to draft each round: one strategy (see `base.Strategy`), one file; each is imported and registered here."""
 
 from __future__ import annotations
 
@@ -55,7 +51,7 @@ POLICY_KINDS = tuple(REGISTRY)
 
 
 def drafting(policy: TreePolicy) -> TreePolicy:
-    """Return what a strategy drafts, however it is verified and accepted: of a lossy one its drafting alone."""
+    """Return what a strategy drafts, however it is verified and accepted: a lossy one's `draft`."""
     return policy.draft if isinstance(policy, DelegatingPolicy) else policy
 
 
@@ -67,9 +63,7 @@ def policy_to_json(policy: Strategy) -> str:
 def policy_from_json(text: str) -> TreePolicy:
     """Return the strategy a JSON text describes.
 
-    Raises:
-        PlanError: the text is no JSON object or names no known kind.
-        SpectuneError: a field is unknown, missing or of the wrong type.
+    PlanError if the text is no JSON object or names no known kind, SpectuneError if a field is wrong or missing.
     """
     try:
         fields = json.loads(text)

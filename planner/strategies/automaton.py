@@ -1,9 +1,8 @@
-"""The suffix automaton of a text, kept up token by token.
+"""The suffix automaton of a text, extended token by token.
 
-A state stands for all strings that end at the same places of the text; state 0 for the empty one. `link` leads to the
-longest end of a state's strings that ends at more places, so the chain of links from the newest state goes through
-every end of the text that occurred before, the longest first. Reading a token takes O(1) amortised; keeping counts and
-newest places takes a step for each state on that chain.
+A state is the set of all strings that end at the same places of the text; state 0 holds the empty one. Links from the
+newest state visit every end of the text that occurred before, the longest first. Reading a token takes O(1) amortised;
+updating counts and newest places takes a step for each state on that chain.
 
 Source: Blumer et al. 1985, The smallest automaton recognizing the subwords of a text.
 """
@@ -31,18 +30,11 @@ NONE = -1
 class Automaton(NamedTuple):
     """Arrays of one automaton, with room for `len(text)` tokens.
 
-    Attributes:
-        head: states, edges, the newest state and tokens read; then the state of the longest end that occurred before,
-            and the places of its last token there: the first one, and the newest one before the text's end.
-        text: (tokens,).
-        longest: (states,), tokens of a state's longest string.
-        links: (states,), NONE at state 0.
-        firsts, newest: (states,), first and last place where its strings end.
-        counts: (states,), places where they do.
-        edges: (states,), the newest edge of each, NONE where it has none.
-        sources, labels, targets, others: (edges,), where an edge comes from, its token, where it leads, and the
-            source's edge before it.
-        buckets, chained: edges by a hash of source and token, and the next one in the same bucket.
+    `head` holds the numbers of states and edges, the newest state, and the tokens read; then the state of the longest
+    end that occurred before, and where its last token lies: first, and newest before the text's end. Per state: tokens
+    of its longest string (`longest`), first and last place where its strings end, how many such places (`counts`), its
+    newest edge. Per edge: source, token, target, and the source's edge before it. `buckets` holds edges by a hash of
+    source and token; `chained` is the next edge in the same bucket.
     """
 
     head: Ints
@@ -62,10 +54,10 @@ class Automaton(NamedTuple):
 
 
 def memory_of(tokens: int) -> Ints:
-    """Return what the empty text's automaton lies in, with room for so many tokens: one array, `head` first.
+    """Return the empty text's automaton as one array, with room for so many tokens.
 
-    A decoder hands it to a kernel behind a forward that has emptied the core's caches. One array is handed over several
-    times faster there than fourteen in a tuple with names, whose type numba finds out in Python.
+    A forward before the draft empties the core's caches. One array then passes to a kernel several times faster than a
+    named tuple of fourteen, whose type numba infers in Python.
     """
     states, edges = states_of(tokens), edges_of(tokens)
     buckets = 1 << (2 * edges).bit_length()
@@ -170,7 +162,7 @@ def _read_one(a: Automaton, token: int) -> None:
 
 @compiled
 def _shortened(a: Automaton, before: int, edge: int) -> int:
-    """Return the state of the strings of `before` and the edge's token alone, parted from longer ones that share it."""
+    """Return the state of the strings of `before` plus the edge's token, split from longer ones."""
     target, token = a.targets[edge], a.labels[edge]
     if a.longest[target] == a.longest[before] + 1:
         return int(target)
@@ -190,7 +182,7 @@ def _shortened(a: Automaton, before: int, edge: int) -> int:
 
 @compiled
 def _note_places(a: Automaton, state: int, place: int) -> None:
-    """Note the longest end of the text that occurred before, and that it and all its ends end here, too."""
+    """Note the longest end that occurred before, and that it and all its ends also end here."""
     a.head[MATCHED] = state
     a.head[FIRST] = a.firsts[state] if state else NONE
     a.head[NEWEST] = a.newest[state] if state else NONE
@@ -226,7 +218,7 @@ def _bucket(a: Automaton, source: int, token: int) -> int:
 
 @compiled
 def most_behind(match: int, nodes: int, factor: int, offset: int) -> int:
-    """Return the most nodes that a tree behind a match of so many tokens may have; see `Bound`."""
+    """Return the most nodes of a tree, and of a copy, behind a match of `match` tokens."""
     return int(min(nodes, factor * match + offset))
 
 
@@ -235,12 +227,10 @@ class AutomatonMemory(BatchMemory):
 
     @staticmethod
     def empty(tokens: int) -> Ints:
-        """Return the empty text's automaton, with room for so many tokens."""
         return memory_of(tokens)
 
     @staticmethod
     def clear(memory: Ints) -> None:
-        """Go back to the empty text."""
         forget(memory)
 
 
@@ -252,36 +242,26 @@ class AutomatonPolicy(TextPolicy):
 
     @property
     def memory_key(self) -> str:
-        """All of them share one automaton."""
         return "automaton"
 
     def memory(self) -> SuffixText:
-        """Return what holds a text, with no token yet."""
         return SuffixText()
 
     @abstractmethod
     def copying(self) -> Callable[[Ints, Ints], TextTree]:
-        """Return what appends tokens to an automaton's memory and drafts behind it; it holds what is settled once."""
+        """Return a function that appends tokens to an automaton's memory and drafts behind it."""
 
 
 class SuffixText(TextMemory):
-    """A growing text; what it proposes is a function of its tokens, however they came.
-
-    Source: Hu et al. 2024, arXiv:2411.10666; Oliaro et al. 2024, arXiv:2411.04975.
-    """
+    """A growing text whose drafts are a function of its tokens. Source: arXiv:2411.10666, arXiv:2411.04975."""
 
     def __init__(self) -> None:
-        """Start with no token."""
         self._memory, self._room = memory_of(FIRST_ROOM), FIRST_ROOM
         self._asked: TextPolicy | None = None  # last; policies seldom change, and take long to be looked up
         self._copying: Callable[[Ints, Ints], TextTree]  # of that one
         self.length = 0  # tokens read
 
     def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
-        """Append tokens; return what the policy drafts behind the text.
-
-        A token costs O(1) amortised for the automaton, and a step for each set of places its end occurs at.
-        """
         assert isinstance(policy, AutomatonPolicy) and not held, "an automaton is asked about committed text"
         if policy is not self._asked:
             self._asked, self._copying = policy, policy.copying()
@@ -289,7 +269,7 @@ class SuffixText(TextMemory):
         return self._copying(self._memory, placed)
 
     def _placed(self, tokens: Sequence[int]) -> Ints:
-        """Have room for more tokens; return what is to be read: the whole text where the automaton is a new one."""
+        """Make room for more tokens; return what to read: the whole text where the automaton is new."""
         needed = self.length + len(tokens)
         fresh = np.array(tokens, dtype=np.int64)
         if needed > self._room:

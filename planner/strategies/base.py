@@ -31,12 +31,9 @@ Source: TypeAlias = Literal["none", "text", "model", "models", "both"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How deep, wide and large the trees of a strategy can become.
+    """Limits of a strategy's trees: drafted tokens on one path, nodes of one drafter forward, tokens of one verify.
 
-    Attributes:
-        depth: most drafted tokens on one path, so most that one round can accept.
-        width: most nodes of one drafter forward; 1 where the text drafts, which runs none.
-        tokens: most tokens one verify feeds per sequence, root included.
+    `width` is 1 where the text drafts; `tokens` is per sequence, root included.
     """
 
     depth: int
@@ -45,20 +42,19 @@ class Bounds:
 
 
 class Strategy:
-    """What to draft each round: a frozen record, and all that holds for it alone. Its fields are its JSON.
+    """What to draft each round: a frozen record with all that holds for it alone. Its fields are its JSON.
 
     Attributes:
         source: what drafts: nothing, the text, a model, several, or the text and a model.
-        complexity: of equally many models and nodes the lower goes first: shapes known before the round, then others.
-        is_lossy: whether its output is not the target's own.
+        complexity: the lower goes first of equally many models and nodes: shapes known before the round, then others.
         hangs_on_scores: whether the widths of its forwards depend on what the drafter answers.
         is_recorded: whether it replays from the recording of its drafter.
         is_of_one_cell: whether it holds costs of one cell, so that its replay is of no use elsewhere.
         has_shape: whether its trees are counted by depth along the texts.
-        sweeps_together: whether a sweep of several takes little more than that of one.
+        sweeps_together: whether a sweep of several takes little more time than that of one.
         in_hybrids: whether hybrids copy so, or draft so where the text has no copy.
-        grid_place, search_place: in which order grids are priced, and spaces searched; None of what has none.
-        names: what people read for a code, by the pattern of codes.
+        grid_place, search_place: the order of pricing and of searching; None where there is no grid or space.
+        names: names for people, by the pattern of codes.
     """
 
     __slots__ = ()
@@ -76,33 +72,32 @@ class Strategy:
     names: ClassVar[Mapping[str, Namer]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Read the strategy's codes, too."""
         NAMERS.update(cls.names)
 
     @property
     def kind(self) -> str:
-        """What names it in JSON."""
+        """The strategy's name in JSON."""
         raise NotImplementedError
 
     @classmethod
     def own_kind(cls) -> str:
-        """Return what names all strategies of this class in JSON."""
+        """Return the JSON name of all strategies of this class."""
         kind: str = cls.__dataclass_fields__["kind"].default  # type: ignore[attr-defined]  # of a dataclass
         return kind
 
     @property
     def code(self) -> str:
-        """Every setting in one line, as documents keep it."""
+        """Every setting in one line, as documents store it."""
         raise NotImplementedError
 
     @property
     def written(self) -> str:
-        """What hybrids are ordered by, of what they draft; it never changes, however records and fields are called."""
+        """The key by which hybrids are ordered; it never changes, whatever records and fields are called."""
         raise NotImplementedError
 
     @property
     def label(self) -> str:
-        """Name for people, without who drafts."""
+        """A name for people, without the drafter's."""
         return name_of(self.code)
 
     @property
@@ -128,18 +123,15 @@ class Strategy:
         return Bounds(depth=min(self.draft_forwards, tokens - 1), width=max(self.widths, default=0), tokens=tokens)
 
     def draft_room(self, batch: int | None = None) -> int:
-        """Return the most nodes per sequence that a drafter is fed in one round, and so the cache positions it needs.
+        """Return the most nodes per sequence that a drafter is fed in one round: the cache positions it needs.
 
-        Trees that are verified may be smaller: EAGLE-2 and OPT-Tree draft more than they keep.
-
-        Args:
-            batch: sequences; None for any number.
+        It may exceed the verified tree: EAGLE-2 and OPT-Tree draft more. None stands for any number of sequences.
         """
         return sum(self.widths[1:])
 
     @property
     def widest_layer(self) -> int:
-        """Most tokens per sequence that one forward of a drafter has logits for; 0 where no model drafts."""
+        """Most tokens per sequence for which one drafter forward has logits; 0 where no model drafts."""
         return max(self.widths, default=0)
 
     @property
@@ -149,17 +141,17 @@ class Strategy:
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that it looks at; 0 where no model drafts."""
+        """Best next tokens of a node that it considers; 0 where no model drafts."""
         return 1
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure; 0 where no model drafts."""
+        """A width that one of its forwards always has; 0 where no model drafts."""
         return 1
 
     @property
     def score_widths(self) -> tuple[int, ...]:
-        """Most nodes per sequence of all forwards that can run; none where these do not hang on scores."""
+        """Most nodes per sequence of each forward that can run; empty where these do not hang on scores."""
         return self.widths if self.hangs_on_scores else ()
 
     @property
@@ -169,7 +161,7 @@ class Strategy:
 
     @property
     def is_of_one_size(self) -> bool:
-        """Whether as many forwards run, as wide, for as many nodes, whatever a model says: what hybrids draft."""
+        """Whether number and width of forwards and number of nodes are fixed: what hybrids draft."""
         return self.in_hybrids and self.source == "model"
 
     @property
@@ -179,15 +171,15 @@ class Strategy:
 
     @property
     def copied_on_gpu(self) -> TreePolicy | None:
-        """What of it a GPU copies out of the text by itself where rounds are captured; None where it does not.
+        """What a GPU copies out of the text by itself in captured rounds; None where it does not.
 
-        Such rounds run ahead of the host, as large as any might be: a hybrid's model drafts in each of them.
+        Such rounds run ahead of the host at their largest size: a hybrid's model drafts in each of them.
         """
         return None
 
     @property
     def compact_nodes(self) -> int | None:
-        """Most nodes that are expanded, where a drafter's cache holds these alone; None where it holds all layers."""
+        """Most expanded nodes, where a drafter's cache holds these alone; None where it holds all layers."""
         return None
 
     @property
@@ -200,41 +192,29 @@ class Strategy:
         return False
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the trees that it drafts for a batch of sequences.
+        """Return the trees that it drafts for a batch of sequences; PlanError if no single model drafts.
 
         Path scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node,
-        then to the one recorded first.
-
-        Args:
-            scorer: a fresh scorer of this round; plain decoding never calls it.
-            batch: sequences the scorer serves.
-
-        Raises:
-            PlanError: no single model drafts.
+        then to the one recorded first. The scorer is fresh in every round.
         """
         raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
 
     def results(self, recorded: Recorded) -> PositionResults:
         """Return what it would have kept at every position of the recorded texts.
 
-        Raises:
-            PlanError: its trees depend on more than the committed text, or too few children were recorded.
+        PlanError if its trees depend on more than the committed text, or too few children were recorded.
         """
         raise PlanError(f"{self.label} has no results of single positions; replay it")
 
     def replay(self, recorded: Recorded, batch: int) -> Replay:
-        """Return the rounds of so many slots over the recorded texts.
-
-        Raises:
-            PlanError: fewer texts than slots, or too little was recorded.
-        """
+        """Return the rounds of `batch` slots over the texts; PlanError if these or the recording are too few."""
         return replay_results(self.results(recorded), recorded.rows, batch)
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[Any]) -> Iterator[Graded]:  # Any: of this very class
-        """Yield the results of variants in as few passes as may be, in any order.
+        """Yield the results of variants in as few passes as possible, in any order.
 
-        Of those that are swept together, one that needs more children than were recorded is left out.
+        Variants that need more children than were recorded are left out where several are swept together.
         """
         for one in variants:
             yield Graded(one, one.results(recorded))
@@ -246,7 +226,7 @@ class Strategy:
 
     @classmethod
     def unrecorded(cls, children: int) -> Iterable[TreePolicy]:
-        """Return those of the grid that need more children than were recorded, one of each width."""
+        """Return one strategy of the grid for each width that needs more children than were recorded."""
         return ()
 
     @classmethod
@@ -269,12 +249,10 @@ class Strategy:
 
     @classmethod
     def probes(cls, most_tokens: int) -> Sequence[TreePolicy]:
-        """Return those whose short rounds tell what rounds of the kind take beyond their forwards.
+        """Return those whose short rounds show what rounds of the kind take beyond their forwards.
 
-        They prune nothing where they can be told not to, so that their shapes do not hang on what the drafter thinks.
-
-        Args:
-            most_tokens: of a sequence that are verified at once, at least 8.
+        They prune nothing where a setting allows that, so their shapes do not hang on the drafter; `most_tokens` is at
+        least 8.
         """
         return ()
 
@@ -285,22 +263,12 @@ class Strategy:
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:
-        """Return what others publish as their default.
-
-        Args:
-            costs: of the cell.
-            drafter: who drafts; None asks for those that need no model.
-            children: best next tokens recorded per node.
-        """
+        """Return what others publish as their default; with `drafter` None those that need no model."""
         return ()
 
 
 def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
-    """Return the trees that `policy` drafts for a batch of sequences, as `Strategy.grow` says.
-
-    Raises:
-        PlanError: no single model drafts, or the scorer serves another batch.
-    """
+    """Return the trees of `Strategy.grow`; PlanError if no single model drafts, or the scorer serves another batch."""
     draft = policy.grow(scorer, batch)
     if len(draft.tokens) != batch:
         raise PlanError(f"the scorer serves {len(draft.tokens)} sequences, expected {batch}; pass the scorer's batch")
@@ -320,11 +288,7 @@ def known() -> Mapping[str, type[TreePolicy]]:
 
 
 def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whichever strategy it is
-    """Return the strategy of a kind, for whoever stands without that one's file.
-
-    Raises:
-        PlanError: no such kind is registered, or the strategy refuses the settings.
-    """
+    """Return the strategy of a kind; PlanError if no such kind is registered, or the strategy refuses the settings."""
     strategies = known()
     if kind not in strategies:
         raise PlanError(f"no strategy of kind {kind!r} is registered; use one of {', '.join(strategies)}")
@@ -332,25 +296,20 @@ def made(kind: str, **settings: Any) -> TreePolicy:  # Any: the fields of whiche
 
 
 class Registered:
-    """In JSON, a field that holds any of the registered strategies that a test picks."""
+    """A field of JSON that holds any registered strategy that `picks` accepts."""
 
     def __init__(self, picks: Callable[[type[TreePolicy]], bool]) -> None:
-        """Take the test."""
         self._picks = picks
 
     def __get_pydantic_core_schema__(self, kind: object, handler: Callable[[Any], Any]) -> Any:  # Any: pydantic's
-        """Return the schema of any of them."""
         picked = tuple(filter(self._picks, known().values()))
         return handler(Union[picked])  # noqa: UP007  # of as many as there are
 
 
 def widths_on_gpu(policy: Strategy, widths: Ints, *, is_captured: bool = False) -> Ints:
-    """Return (rounds, forwards): nodes per sequence of each drafter forward as it runs, 0 = does not.
+    """Return (rounds, forwards): nodes per sequence of each drafter forward as it runs, 0 = does not run.
 
-    Args:
-        policy: that drafts.
-        widths: (rounds, forwards), what sequences need; what is drafted without looking at scores runs as it is.
-        is_captured: whether whole drafts are, of strategies that say `is_captured_whole`.
+    `widths` holds what sequences need. Whole drafts may be captured where a strategy says `is_captured_whole`.
     """
     most = np.array(policy.score_widths, dtype=np.int64)
     if not len(most):
@@ -362,7 +321,7 @@ def widths_on_gpu(policy: Strategy, widths: Ints, *, is_captured: bool = False) 
 
 
 def layer_widths(max_depth: int, children: int, most: list[int]) -> tuple[int, ...]:
-    """Return the widths of the root and of layers that have so many candidates per node above, and are bounded."""
+    """Return the widths of the root and of bounded layers with `children` candidates per node above."""
     widths = [1]
     for bound in most[: max_depth - 1]:
         widths.append(min(bound, widths[-1] * children))

@@ -35,23 +35,20 @@ HOPS = 3  # rows of a chance table: followers of the text's end, followers of th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachebackPolicy(TextPolicy):
-    """Draft the n-grams that followed the text's last ones before, the most recent ones first, and theirs behind them.
+    """Draft the n-grams that followed the text's last ones before, the most recent first, and their own followers.
 
-    A table holds, for the `leaders` most recently seen leaders of `leader_tokens`, the `followers` most recently seen
-    n-grams of `follower_tokens` behind each. The followers of the text's end are merged into a tree, and behind the end
-    of each follower stand its own followers. Nodes are verified by how likely they are.
+    A table holds the `leaders` most recent leaders of `leader_tokens`, and the `followers` most recent n-grams of
+    `follower_tokens` behind each. Followers of the text's end merge into a tree; behind each come its own followers.
+    The likeliest nodes are verified.
 
     Attributes:
         nodes: most tokens of the tree, root included.
-        max_depth: most drafted tokens on one path.
         least_chance: nodes less likely than this are left out.
-        chances: of the node that a follower adds to the tree to be on the target's path, given that the leader is, by
-            hop (`HOPS` of them), by the follower's rank and by its token's place; empty: 1 / (rank + 2). The ranks of a
-            frozen table come behind those of the text's own.
-        frozen: a table of a corpus, whose followers come behind those of the text's own table.
+        chances: chance that a follower's node is on the target's path, given its leader: by hop (`HOPS` of them),
+            follower's rank and token's place; empty: 1 / (rank + 2). A frozen table's ranks follow the text's own.
+        frozen: a table of a corpus, whose followers come behind the text's own.
 
-    Source: Ma et al. 2025, Cacheback, arXiv:2511.21699: leaders of 1 token and followers of 3. The sizes of the table
-    are not printed.
+    Source: Ma et al. 2025, Cacheback, arXiv:2511.21699: leaders of 1 token and followers of 3; table sizes unprinted.
     """
 
     leader_tokens: int = 1
@@ -93,7 +90,6 @@ class CachebackPolicy(TextPolicy):
 
     @property
     def ranks_and_places(self) -> tuple[int, int]:
-        """Followers of a leader in both tables, and tokens of each."""
         return self.followers + (self.frozen.followers if self.frozen else 0), self.follower_tokens
 
     @property
@@ -109,20 +105,16 @@ class CachebackPolicy(TextPolicy):
 
     @property
     def longest(self) -> int:
-        """Most drafted tokens on one path."""
         return min(self.max_depth, self.nodes - 1)
 
     @property
     def memory_key(self) -> tuple[int, int, int, int, FrozenTable | None]:
-        """What two have in common that can share one text's tables."""
         return self.leader_tokens, self.follower_tokens, self.leaders, self.followers, self.frozen
 
     def memory(self) -> CachebackText:
-        """Return what holds a text, with no token yet."""
         return CachebackText(self)
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:
-        """Return what it would have kept at every position of recorded texts."""
         ((_, results),) = cacheback_results(texts, [self])
         return results
 
@@ -144,12 +136,10 @@ class CachebackPolicy(TextPolicy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[CachebackPolicy]:
-        """Return a small tree and a large one."""
         return [cls(nodes=nodes) for nodes in (6, min(24, most_tokens))]
 
 
 def _tables(frozen: Sequence[FrozenTable]) -> list[CachebackPolicy]:
-    """Return the texts' own tables alone, then each frozen one behind the texts' own of as many tokens."""
     own = [CachebackPolicy(leader_tokens=leader, follower_tokens=tokens, followers=n) for leader, tokens, n in TABLES]
     both = [
         CachebackPolicy(leader_tokens=one.leader_tokens, follower_tokens=one.follower_tokens, frozen=one)
@@ -164,16 +154,9 @@ def _sized(table: CachebackPolicy, most_tokens: int) -> list[CachebackPolicy]:
 
 
 class CachebackText(TextMemory):
-    """A growing text and what its table of n-grams proposes: a function of its tokens, however they came.
-
-    It learns from committed tokens alone, each of which ends one n-gram, and looking followers up leaves their recency
-    as it is.
-
-    Source: Ma et al. 2025, arXiv:2511.21699.
-    """
+    """A growing text and the table its committed tokens fill; looking up followers changes no recency."""
 
     def __init__(self, policy: CachebackPolicy) -> None:
-        """Start with no token and the tables of a policy."""
         self.length = 0  # tokens read
         self._tables = tables_of(policy)
         self._trie = trie_of(self._tables)
@@ -199,7 +182,7 @@ def tables_of(policy: CachebackPolicy) -> BothTables:
 
 @lru_cache(maxsize=16)
 def unpacked_table(frozen: FrozenTable) -> Table:
-    """Return a table to look followers up in, which nobody may write to."""
+    """Return a read-only table to look followers up in."""
     made = table_of(frozen.leader_tokens, frozen.follower_tokens, frozen.leaders, frozen.followers)
     fill(made, *frozen.entries())
     return made
@@ -211,9 +194,9 @@ def no_table(leader_tokens: int, follower_tokens: int) -> Table:
 
 
 def chances_of(policy: CachebackPolicy) -> Floats:
-    """Return (hops, followers, follower_tokens): how likely each node is that a follower adds, given its leader.
+    """Return (hops, followers, follower_tokens): chance of each node that a follower adds, given its leader.
 
-    The followers are those of the text's own table, then those of the frozen one.
+    The text's own followers come first, then those of the frozen table.
     """
     shape = HOPS, *policy.ranks_and_places
     if policy.chances:
@@ -241,13 +224,7 @@ def cacheback_results(
 
 
 def calibrated(policy: CachebackPolicy, texts: Sequence[Text], chosen: Bools) -> CachebackPolicy:
-    """Return a policy with chances as its tables have them along the chosen texts; what was seen once counts as half.
-
-    Args:
-        policy: whose tables are meant.
-        texts: recorded.
-        chosen: (texts,).
-    """
+    """Return a policy with chances counted along the `chosen` (texts,) texts; one sighting counts as half."""
     laid = laid_out(texts)
     seen, right = np.zeros((2, HOPS, *policy.ranks_and_places))
     tables = tables_of(policy)

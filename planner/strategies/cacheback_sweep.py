@@ -1,7 +1,4 @@
-"""Trees out of Cacheback's table, at the text's end and at every position of recorded texts.
-
-Source: Ma et al. 2025, arXiv:2511.21699.
-"""
+"""Trees from Cacheback's table, at the text's end and at every position of recorded texts: arXiv:2511.21699."""
 
 from __future__ import annotations
 
@@ -17,10 +14,9 @@ from .text import Judged, RecordedTexts
 
 
 class BothTables(NamedTuple):
-    """The table of a text, and the one of a corpus that never changes and is asked after it.
+    """A text's table, and a corpus's, which never changes and is searched second.
 
-    Both have leaders and followers of as many tokens. The ranks of the second table's followers, where ranks of both
-    are meant, come behind all that the first has room for.
+    Their leaders and followers have equally many tokens. The second's ranks follow all that the first has room for.
     """
 
     own: Table
@@ -28,10 +24,10 @@ class BothTables(NamedTuple):
 
 
 class Trie(NamedTuple):
-    """The followers of one leader in both tables, merged: (FC * FL,) each, FC being those of both.
+    """The followers of one leader in both tables, merged: (FC * FL,) each, where FC counts both tables' followers.
 
-    A node that does not fit into the ranking stays here, so that what hangs below it is known not to fit either; its
-    id is then NONE, or was given to another that stands before all that could hang below it.
+    A node that does not fit into the ranking stays here, so that its descendants are known not to fit; its id is NONE
+    or went to a node that precedes them all.
     """
 
     above: Ints  # which of these nodes, ROOT right below the leader
@@ -41,7 +37,7 @@ class Trie(NamedTuple):
 
 
 class TreeLimits(NamedTuple):
-    """Of a tree: nodes, the root apart; drafted tokens on a path; and the chance of a node."""
+    """Limits of a tree: nodes without the root, drafted tokens on a path, and the chance of a node."""
 
     nodes: int
     depth: int
@@ -71,14 +67,10 @@ def trie_of(tables: BothTables) -> Trie:
 
 @compiled
 def grow_tree(both: BothTables, chances: Floats, limits: TreeLimits, work: Pads) -> int:
-    """Rank the likeliest nodes behind the text's end; return how many are taken.
+    """Rank the likeliest nodes behind the text's end in `work`; return how many are taken.
 
-    Args:
-        both: the text's table and the frozen one.
-        chances: (hops, FC, FL), of the node that a follower adds to be on the path, given that its leader is; FC counts
-            the followers of both tables.
-        limits: of the tree.
-        work: room for limits.nodes and FC * FL nodes; its ranking is written.
+    `chances` (hops, FC, FL) is that a follower's node is on the path, given its leader; FC counts both tables'
+    followers. `work` has room for limits.nodes and FC * FL nodes.
     """
     ranking = work.ranking
     begin(ranking, limits.nodes)
@@ -118,16 +110,9 @@ def table_sweep(
     is_right: Ints,
     judged: Judged,
 ) -> None:
-    """Find, at every position, what each tree of a grid has right and how large it is: one growth tells about all.
+    """Write into `judged` (settings, rows), at every position, each tree's right tokens and size, from one growth.
 
-    Args:
-        texts: recorded.
-        both: a table to fill, and the frozen one.
-        chances, work: as `grow_tree` takes them.
-        limits: the widest of the grid.
-        grid: nodes and chances.
-        is_right: room for limits.nodes.
-        judged: (settings, rows) each, written.
+    The text's table in `both` is filled here; `limits` are the widest of the grid; `is_right` has limits.nodes places.
     """
     ranking, (accepted, sizes) = work.ranking, judged
     row, t = 0, both.own
@@ -159,14 +144,8 @@ def count_chances(
 ) -> None:
     """Count, at every position of the chosen texts, how often nodes that followers add are on the target's path.
 
-    The target's own path goes from follower to follower, as long as it follows one to its end.
-
-    Args:
-        texts: recorded.
-        chosen: (texts,).
-        both: a table to fill, and the frozen one.
-        trie: room for FC * FL nodes.
-        seen, right: (hops, FC, FL), zeros; written.
+    The target's path goes from follower to follower, as long as it follows one to its end. `chosen` is (texts,); `trie`
+    has room for FC * FL nodes; `seen` and `right`, (hops, FC, FL), start as zeros and are written.
     """
     t = both.own
     length, span = t.leaders.shape[1], t.followers.shape[2]
@@ -224,7 +203,7 @@ def _count_in(
 def _put_followers(
     both: BothTables, leader: Ints, chances: Floats, parent: int, hop: int, limits: TreeLimits, work: Pads
 ) -> None:
-    """Let what a leader's followers add to the tree behind a node wait, the text's own before the frozen ones."""
+    """Queue what a leader's followers add to the tree behind a node, the text's own before the frozen ones."""
     own = both.own.followers.shape[1]
     count = _put_of(both.own, leader, chances[:own], ZERO, parent, hop, limits, work)
     _put_of(both.frozen, leader, chances[own:], count, parent, hop, limits, work)
@@ -241,7 +220,7 @@ def _put_of(
     limits: TreeLimits,
     work: Pads,
 ) -> int:
-    """Let what one table adds to a trie of `count` nodes wait; return their new number."""
+    """Queue what one table adds to a trie of `count` nodes; return their new number."""
     ranking, trie = work
     slot = slot_of(t, leader)
     depth = 0 if parent == ROOT else ranking.depths[parent]
@@ -268,7 +247,7 @@ def _put_of(
 
 @compiled
 def _known(trie: Trie, count: int, above: int, token: int) -> int:
-    """Return which of a trie's nodes is a token's below another, NONE if none is."""
+    """Return the trie's node of a token below `above`, NONE if there is none."""
     for known in range(count):
         if trie.above[known] == above and trie.tokens[known] == token:
             return known

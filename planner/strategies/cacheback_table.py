@@ -1,9 +1,7 @@
 """Cacheback's table of n-grams: what followed the last tokens before, the most recent first.
 
-A leader of LL tokens has a slot; its followers of FL tokens stand in it by recency. Leaders are chained by recency,
-too, and the one that was not seen for longest gives its slot to a new one.
-
-Source: Ma et al. 2025, arXiv:2511.21699.
+A leader of LL tokens has a slot with its followers of FL tokens, ordered by recency. Leaders are chained by recency,
+too; a new one takes the slot of the oldest. Source: Ma et al. 2025, arXiv:2511.21699.
 """
 
 from __future__ import annotations
@@ -20,16 +18,11 @@ NONE = -1
 
 
 class Table(NamedTuple):
-    """Arrays of one table: LC leaders of LL tokens, FC followers of FL tokens each.
+    """Arrays of one table: LC leaders (LC, LL), and FC followers of each, (LC, FC, FL), the most recent first.
 
-    Attributes:
-        head: slots in use, the newest and the oldest leader's slot, tokens read.
-        window: (LL + FL,), the newest tokens of the text.
-        leaders: (LC, LL).
-        counts: (LC,), followers of each.
-        followers: (LC, FC, FL), the most recent first.
-        newer, older: (LC,), slots next to each by recency, NONE at the ends.
-        buckets, chained: slots by a hash of the leader, and the next one in the same bucket.
+    `head` holds the slots in use, the newest and the oldest leader's slot, and the tokens read; `window` (LL + FL,) the
+    newest tokens; `counts` (LC,) followers of each. `newer` and `older` are the next slots by recency, NONE at the
+    ends. `buckets` holds slots by a hash of the leader; `chained` is the next one in the same bucket.
     """
 
     head: Ints
@@ -62,7 +55,7 @@ def table_of(leader_tokens: int, follower_tokens: int, leaders: int, followers: 
 
 @compiled
 def clear(t: Table) -> None:
-    """Forget everything."""
+    """Empty the table."""
     t.head[:] = 0
     t.head[NEWEST] = t.head[OLDEST] = NONE
     t.buckets[:] = NONE
@@ -103,7 +96,7 @@ def slot_of(t: Table, leader: Ints) -> int:
 
 @compiled
 def _touch_leader(t: Table, leader: Ints) -> int:
-    """Make a leader the newest; a new one takes a free slot or that of the oldest. Return its slot."""
+    """Make a leader the newest and return its slot; a new one takes a free slot or the oldest's."""
     slot = slot_of(t, leader)
     if slot == NONE:
         slot = _freed(t)
@@ -124,7 +117,7 @@ def _touch_leader(t: Table, leader: Ints) -> int:
 
 @compiled
 def _touch_follower(t: Table, slot: int, follower: Ints) -> None:
-    """Make a follower the first of a slot; the last of a full one is forgotten."""
+    """Make a follower the first of a slot; a full slot drops its last."""
     count, most = t.counts[slot], t.followers.shape[1]
     rank = 0
     while rank < count and not _is_same(t.followers[slot, rank], follower):
@@ -141,7 +134,7 @@ def _touch_follower(t: Table, slot: int, follower: Ints) -> None:
 
 @compiled
 def _freed(t: Table) -> int:
-    """Return a slot that no leader has: an unused one, or that of the oldest, which is forgotten."""
+    """Return an unused slot, or that of the oldest leader, which is dropped."""
     if t.head[USED] < len(t.leaders):
         t.head[USED] += 1
         return int(t.head[USED] - 1)
@@ -160,7 +153,6 @@ def _freed(t: Table) -> int:
 
 @compiled
 def _unlink(t: Table, slot: int) -> None:
-    """Take a slot out of the chain of recency."""
     newer, older = t.newer[slot], t.older[slot]
     if newer == NONE:
         t.head[NEWEST] = older

@@ -1,10 +1,9 @@
 """CAST: widths, depth and size of the tree from confidence and measured cost, and the search of its thresholds.
 
-In units of one plain forward, keeping a node pays exactly if its survival per cost is at least the tokens per such unit
-that the whole round reaches, its host time included. So for calibrated survival the best threshold is that rate itself,
-and applying a threshold C, then setting C to the rate it replays to, climbs to it (Dinkelbach). Survival is not
-perfectly calibrated and the greedy rules are not exact maximisers, so the fixed point is where the search of the three
-thresholds starts.
+In units of one plain forward, a node pays exactly if its survival per cost is at least the tokens per such unit that
+the whole round reaches, host time included. So for calibrated survival the best threshold is that rate itself: setting
+C to the rate that C replays to climbs to it (Dinkelbach). Survival is not perfectly calibrated and the greedy rules are
+not exact maximisers, so the fixed point is only where the search of the three thresholds starts.
 
 Source: Hong et al. 2025, arXiv:2510.26577; Dinkelbach 1967, On nonlinear fractional programming.
 """
@@ -54,19 +53,18 @@ THRESHOLDS = Range(low=0.01, high=20.0)
 class CastPolicy(Strategy):
     """Choose width, depth and size of the tree from confidence and measured cost.
 
+    Costs are in ms with entry 0 = 0.0; the unit of normalised cost is one plain decoding step, `verify_cost_ms[1]`.
+
     Attributes:
-        breadth, depth, rerank: the thresholds C_1, C_2, C_3 in units of utility per normalised
-            cost, >= 0; the unit of cost is one plain decoding step, `verify_cost_ms[1]`.
+        breadth, depth, rerank: the thresholds C_1, C_2, C_3 in utility per normalised cost, >= 0.
         max_width: most nodes expanded per layer, and most children taken of each.
         max_depth: most layers of nodes, so most drafter forwards.
-        max_verify_tokens: most tokens one verify feeds per sequence, root included.
         ratio_window: how many ratios between layers the depth rule averages (the paper's R).
-        draft_cost_ms: drafter step by width, index = nodes per sequence, entry 0 = 0.0.
-        verify_cost_ms: target step by tokens fed per sequence, root included, entry 0 = 0.0;
-            already the cheapest padded shape, so entry 1 is plain decoding.
-        survival: probability that a candidate lies on the target's own path, by its path log-probability, one curve
-            per depth, the last one for all deeper; utility is the sum of these. Where there are none, utility is the
-            sum of the drafter's own path probabilities, as in the paper. The order of candidates is the drafter's.
+        draft_cost_ms: drafter step, index = nodes per sequence.
+        verify_cost_ms: target step, index = tokens per sequence, root included; of the cheapest padded shape.
+        survival: probability that a candidate lies on the target's own path, by its path log-probability: a curve per
+            depth, the last for all deeper; utility is their sum. Empty: the drafter's own path probabilities, as in the
+            paper. The order of candidates is the drafter's.
     """
 
     breadth: float
@@ -113,7 +111,6 @@ class CastPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Most nodes of every drafter forward that can run: one per layer."""
         return (1,) + (self.max_width,) * (self.max_depth - 1)
 
     @property
@@ -134,11 +131,9 @@ class CastPolicy(Strategy):
         return self.max_width
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return trees of one shared size and shared widths; see `grow_cast`."""
         return grow_cast(self, scorer)
 
     def replay(self, recorded: Recorded, batch: int) -> Replay:
-        """Return the rounds of so many slots, whose widths and sizes are shared."""
         return replay_cast(self, recorded.drafted, batch)
 
     @classmethod
@@ -161,7 +156,6 @@ class CastPolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[CastPolicy]:
-        """Return a tree that prunes nothing, so its shape is its caps."""
         width, tokens = 6, min(24, most_tokens)
         uncut = cls(
             breadth=0.0,
@@ -185,12 +179,10 @@ def _require_costs(name: str, costs_ms: Sequence[float], up_to: int) -> None:
 
 
 def replay_cast(policy: CastPolicy, recording: Recording, batch: int) -> Replay:
-    """Return the rounds of CAST, whose sequences share widths and size; what `replay_grown` does, compiled.
+    """Return the rounds of CAST, whose sequences share widths and size: `replay_grown`, compiled.
 
-    It counts fewer positions as censored: only those where the expansion that was not recorded could change something.
-
-    Raises:
-        PlanError: fewer texts than slots, or the trace records too few children.
+    It censors fewer positions: only those that the unrecorded expansion could change. PlanError if slots outnumber
+    texts, or the trace has too few children.
     """
     if not recording.is_ordered:
         return replay_grown(policy, recording, batch)
@@ -238,13 +230,8 @@ def cast_policy(
 ) -> CastPolicy:
     """Return CAST on a cell's own cost tables.
 
-    Args:
-        costs: of the cell.
-        drafter: whose forwards are priced.
-        children: best next tokens recorded per node.
-        knobs: breadth, depth and rerank thresholds; max_width, max_depth and max_verify_tokens where they are not the
-            caps.
-        survival: calibrated; the drafter's own confidence where empty.
+    `knobs` holds the three thresholds, and max_width, max_depth and max_verify_tokens where they differ from the caps.
+    An empty `survival` leaves the drafter's own confidence.
     """
     draft, verify, context = costs.drafting(drafter), costs.verify, float(costs.cell.context)
     width = min(int(knobs.get("max_width", WIDTH)), children, draft.most_tokens)
@@ -264,12 +251,7 @@ def cast_policy(
 
 
 def cast_space(children: int, most_tokens: int) -> dict[str, Range]:
-    """Return the knobs of CAST.
-
-    Args:
-        children: best next tokens recorded per node.
-        most_tokens: that one verify can feed.
-    """
+    """Return the ranges of CAST's knobs."""
     return {
         "breadth": THRESHOLDS,
         "depth": THRESHOLDS,
@@ -281,7 +263,7 @@ def cast_space(children: int, most_tokens: int) -> dict[str, Range]:
 
 
 def like_eagle2(policy: Eagle2Policy) -> dict[str, float]:
-    """Return the knobs with which CAST prunes next to nothing of an EAGLE-2 tree: it can only get better from there."""
+    """Return knobs with which CAST prunes next to nothing of an EAGLE-2 tree, to search on from there."""
     return {
         **uniform(0.0),
         "max_width": policy.top_k,
@@ -299,11 +281,8 @@ def uniform(threshold: float) -> dict[str, float]:
 def fixed_point(run: Callable[[Knobs], float], unit: float, start: float) -> list[dict[str, float]]:
     """Replay thresholds on their way to the fixed point; return them, the fastest first.
 
-    Args:
-        run: prices CAST with such knobs and returns its speed.
-        unit: speed whose threshold is 1: of decoding one token per plain forward, without host time, since the cost
-            tables that the threshold weighs hold forwards alone.
-        start: speed to start from.
+    `run` prices CAST with such knobs and returns its speed. `unit` is the speed whose threshold is 1: one token per
+    plain forward without host time, since the cost tables that the threshold weighs hold forwards alone.
     """
     seen: list[tuple[float, dict[str, float]]] = []
     threshold = start / unit
@@ -320,21 +299,11 @@ def fixed_point(run: Callable[[Knobs], float], unit: float, start: float) -> lis
 def quantised_context(context: int, step: int, longest: int) -> int:
     """Return the context on the grid step, 2 step, ..., longest whose costs stand for `context`.
 
-    It is the next one on the grid, and the longest for all that lie beyond:
-
     select(c) = min(ceil(c / L), M) * L, at least L        with L = step, M = longest / step
 
-    The paper prints (max(floor(c / L), M - 1) + 1) * L. Its `max` would send every context within the grid to M L,
-    so `min` is meant. Its floor + 1 would send a context on the grid to the one after it, although it was sampled
-    itself; between the grid's contexts it is the ceiling, which is taken here.
-
-    Args:
-        context: tokens, at least 0.
-        step: distance of the grid's contexts, and the shortest of them.
-        longest: the last one, a multiple of `step`.
-
-    Raises:
-        PlanError: a context below 0, or no such grid.
+    The paper prints (max(floor(c / L), M - 1) + 1) * L. Its `max` would send every context within the grid to M L, so
+    `min` is meant. Its floor + 1 would send a context on the grid to the next one, although that context was sampled
+    itself. Between the grid's contexts it is the ceiling. PlanError for a context below 0, or no such grid.
 
     Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, "select".
     """
@@ -349,16 +318,9 @@ def quantised_context(context: int, step: int, longest: int) -> int:
 def paper_cast(costs: PlannedCosts, drafter: str, children: int, *, step: int = 0, longest: int = 0) -> CastPolicy:
     """Return CAST as its paper runs it: its thresholds, and costs of the quantised context.
 
-    Args:
-        costs: of the cell.
-        drafter: whose forwards are priced.
-        children: best next tokens recorded per node; caps the width.
-        step: the paper's L, which it does not tell; 0 takes the shortest context the target was measured at.
-        longest: the paper's M L; 0 takes the last multiple of the step that was measured.
-
-    Raises:
-        PlanError: the target was measured at one token only, the grid of contexts is none, or the drafter does not run
-            in the cell.
+    `step` is the paper's L, which it does not print: 0 takes the shortest context measured of the target. `longest` is
+    M L: 0 takes the last measured multiple. PlanError if the target was measured at one token only, the grid of
+    contexts is none, or the drafter does not run in the cell.
     """
     verify, draft = costs.verify, costs.drafting(drafter)
     width, size = min(PAPER_WIDTH, children, draft.most_tokens), min(PAPER_SIZE, verify.most_tokens)

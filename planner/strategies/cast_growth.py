@@ -5,20 +5,17 @@
     c_k       cost of k nodes, normalised by one plain decoding step
     C_1..C_3  thresholds `breadth`, `depth`, `rerank`
 
-Where the paper's printed form is ambiguous, this is what is done here:
+Where the paper's printed form is ambiguous, this is done here:
 
-* Cost tables belong to one (batch, context) cell, so the context quantiser is not needed; its
-  printed `max(floor(c / L), M - 1)` would send every context to the longest one (`min` is meant).
-  The context does not grow with the nodes drafted in the round.
-* The index scan starts from an *origin* that the paper leaves open. Theorem 4.1 needs the fixed
-  cost of a step there, so breadth extrapolates c_0 = 2 c_1 - c_2, clipped to [0, c_1]. In
-  reranking the origin is the root alone: k = 1, u = 1, c = c_1.
+* Cost tables belong to one (batch, context) cell, so no context is quantised (`cast.quantised_context` has the paper's
+  rule). The context does not grow with the nodes drafted in the round.
+* The paper leaves the *origin* of the index scan open. Theorem 4.1 needs the fixed cost of a step there, so breadth
+  extrapolates c_0 = 2 c_1 - c_2, clipped to [0, c_1]. Reranking starts at the root alone: k = 1, u = 1, c = c_1.
 * k counts tokens fed, so k = drafted nodes + 1 in reranking.
 * The retention test is `>=`; with the printed `>` Theorem 4.1 would return K - 1.
-* Breadth keeps at least one node: whether a layer pays at all is the depth rule's question.
+* Breadth expands at least one node: the depth rule decides whether a layer pays at all.
 * Reranking sees every recorded candidate, also those breadth did not expand, as EAGLE-2 does.
-* The ratios of the depth rule start at {1} in every round; nothing is carried between rounds, so
-  the tree is a function of the committed text of the batch.
+* The ratios of the depth rule start at {1} in every round, so the tree is a function of the batch's committed text.
 
 Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1 (reconstructed), Theorem 4.1.
 """
@@ -44,7 +41,7 @@ Floats = NDArray[np.float64]
 
 
 def grow_cast(policy: CastPolicy, scorer: LayerScorer) -> DraftBatch:
-    """Return trees of one shared size and shared widths; which nodes are kept is per sequence.
+    """Return trees of one shared size and shared widths, with each sequence's own nodes.
 
     With all thresholds 0 it is EAGLE-2's tree for top_k = max_width, depth = max_depth - 1.
     """
@@ -70,10 +67,9 @@ def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number],
 
     last = 0;  k becomes `last` iff  u[k] - u[last] >= threshold * (c[k] - c[last]),  k = 1, 2, ...
 
-    Entry 0 is the origin. The product form needs no increasing costs and accepts k exactly if
-    u[k] - threshold * c[k] is at least its running maximum; so the result is the largest arg-max
-    of u - threshold * c, for every cost curve. It is non-increasing in the threshold if costs
-    do not decrease. Works on floats and on exact fractions.
+    Entry 0 is the origin. The product form accepts k exactly if u[k] - threshold * c[k] is at least its running
+    maximum; so the result is the largest arg-max of u - threshold * c, for every cost curve. It does not increase with
+    the threshold if costs do not decrease. Works on floats and on exact fractions.
 
     Source: arXiv:2510.26577, Algorithm 1 "Select Maximum Valid Index" (reconstructed).
     """
@@ -85,12 +81,10 @@ def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number],
 
 
 def survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
-    """Return (batch, candidates): the probability that each candidate of a layer is on the target's own path.
+    """Return (batch, candidates): the chance that each candidate of a layer is on the target's own path.
 
-    Args:
-        policy: whose survival curves apply; without any it is the drafter's own path probability.
-        scores: (batch, candidates), path log-probabilities; -inf where there is no candidate.
-        depth: of the layer, 1 for the root's children.
+    Without survival curves it is the drafter's own path probability. `scores` holds path log-probabilities, -inf where
+    there is no candidate; `depth` is 1 for the root's children.
     """
     if not policy.survival:
         return np.exp(scores, dtype=np.float64)
@@ -101,7 +95,7 @@ def survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
 def _utilities(survived: Floats, ranked: Ints) -> list[float]:
     """Return u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k.
 
-    Added up sequence by sequence, then node by node: the compiled replay adds in the same order and decides the same.
+    The compiled replay adds in the same order, sequence by sequence, then node by node, and so decides the same.
     """
     best = survived[np.arange(len(ranked))[:, None], ranked]
     mean = best.cumsum(axis=0)[-1] / len(best)

@@ -13,15 +13,9 @@ from .cast_trees import Rule, Setting, Trees, Work, add_list, expand, rank_all, 
 
 @compiled
 def cast_walk(setting: Setting, numbering: Numbering, rounds: Rounds) -> tuple[int, int]:
-    """Write every round until all texts are decoded; return how many there are and how many that count are censored.
+    """Write every round until all texts are decoded; return how many there are, and how many counted ones are censored.
 
-    A position is censored where a child of an expansion that was not recorded could be among the best of its layer or
-    of all candidates.
-
-    Args:
-        setting: the policy's and its recording's.
-        numbering: of the positions.
-        rounds: with room for all; written.
+    A position is censored where a child of an unrecorded expansion could be among the best of its layer or of all.
     """
     batch = rounds.kept.shape[1]
     trees, work = room_for_trees(batch, setting.rule), _work(setting.rule)
@@ -108,7 +102,6 @@ def _bring_near(setting: Setting, row: int) -> float:
 
 @compiled
 def _kept_width(rule: Rule, work: Work, batch: int) -> int:
-    """Write the utilities of the layer and return how many of its nodes the next forward expands."""
     _sum_up(work, batch, rule.max_width, 0.0)
     if rule.max_width == 1:
         return 1
@@ -134,7 +127,7 @@ def _tree_size(rule: Rule, work: Work, batch: int, count: int) -> int:
 
 @compiled
 def last_valid(utilities: Floats, costs: Floats, most: int, threshold: float) -> int:
-    """Return what `cast.select_max_valid_index` does."""
+    """Return what `cast_growth.select_max_valid_index` returns."""
     last = 0
     for index in range(1, most + 1):
         if utilities[index] - utilities[last] >= threshold * (costs[index] - costs[last]):

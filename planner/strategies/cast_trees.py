@@ -1,8 +1,8 @@
 """The trees that CAST drafts in one round: lists of children, ranked within a layer and over all.
 
 An expanded node is a *list*: its children in descending order, of which the first `max_width` are candidates. A
-candidate's key ends in (number of the list, rank), with number = layer * max_width + slot, so that of equal scores the
-one recorded first comes first. All sums run in the order of `cast.grow_cast`.
+candidate's key ends in (layer * max_width + slot, rank), so of equal scores the first recorded comes first. All sums
+run in the order of `cast_growth.grow_cast`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is drafted from, and how."""
+    """The recorded expansions, their survivals, and the policy's numbers."""
 
     expansions: Expansions
     survivals: Floats  # (expansions, children), of every child
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 
 
 class Trees(NamedTuple):
-    """What has been drafted in one round: (batch, lists) each where nothing else is said."""
+    """What has been drafted in one round: (batch, lists) each unless said otherwise."""
 
     nodes: Ints  # expansion of each list
     bounds: Ints  # no child in the list has a smaller key
@@ -115,18 +115,14 @@ def rank_layer(setting: Setting, trees: Trees, work: Work, slot: int, layer: int
 
 @compiled
 def _listed(key: int) -> tuple[int, int]:
-    """Return number of the list and rank of a candidate."""
     return (key & (2**ORDER_BITS - 1)) >> RANK_BITS, key & (2**RANK_BITS - 1)
 
 
 @compiled
 def _censor(trees: Trees, slot: int, first: int, width: int, missing: int, last: int) -> None:
-    """Mark the sequence if a child of a missing expansion could stand before the last of the best.
+    """Mark the sequence if a child of a missing expansion could precede `last`, the key of the last of the best.
 
-    Args:
-        first, width: the lists to look at.
-        missing: the expansion that stands for all that were not recorded.
-        last: key of the last of the best, NOWHERE if there are too few.
+    The lists `first` .. `first + width` are checked; `last` is NOWHERE if there are too few.
     """
     for number in range(first, first + width):
         if trees.nodes[slot, number] == missing:
@@ -153,7 +149,7 @@ def expand(setting: Setting, trees: Trees, slot: int, layer: int, width: int) ->
 def rank_all(setting: Setting, trees: Trees, work: Work, slot: int, widths: Ints, count: int) -> None:
     """Rank one sequence's best candidates of all layers, and add their survivals to the batch's.
 
-    A list is opened when the node above it is ranked: nothing in it can come before.
+    A list opens when its node is ranked: nothing in it can come before.
     """
     expansions, most, heap = setting.expansions, setting.rule.max_width, work.heap
     missing = len(expansions.child) - 1

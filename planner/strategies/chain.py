@@ -45,7 +45,6 @@ class ChainPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every drafter forward: one per drafted token."""
         return (1,) * self.length
 
     @property
@@ -61,7 +60,6 @@ class ChainPolicy(Strategy):
         return f"ChainPolicy(length={self.length!r}, kind='chain')"
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return one chain of `length` drafted tokens per sequence."""
         children = scorer.root(1)
         nodes = self.length + 1
         tokens = np.full((len(children.tokens), nodes), ROOT_TOKEN, dtype=np.int64)
@@ -72,12 +70,10 @@ class ChainPolicy(Strategy):
         return draft_of_one_shape(tokens, range(-1, self.length), range(nodes), (1,) * self.length)
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; with a prefix-exact trace next_rank alone decides."""
         return chain_results(self, recorded.drafted)
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield chains of many lengths."""
         for chain in chains(limits.most_tokens):
             yield Graded(chain, chain_results(chain, recorded.drafted))
 
@@ -87,7 +83,6 @@ class ChainPolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[ChainPolicy]:
-        """Return a short chain and a long one."""
         return [cls(length=length) for length in (1, min(8, most_tokens - 1))]
 
 
@@ -98,14 +93,14 @@ def chains(most_tokens: int) -> list[ChainPolicy]:
 
 @lru_cache(maxsize=256)
 def first_of(batch: int) -> Ints:
-    """Return (batch, 1): the first slot, or child, of every row; nobody writes to it."""
+    """Return (batch, 1), read-only: the first slot, or child, of every row."""
     return np.zeros((batch, 1), dtype=np.int64)
 
 
 def chain_results(policy: ChainPolicy, recording: Recording) -> PositionResults:
-    """Return the results of a chain: min(length, tokens from here on that the drafter ranks first), at every position.
+    """Return min(length, tokens from here on that the drafter ranks first), at every position.
 
-    Without a prefix-exact trace chains are grown, and a position is censored where an expansion was not recorded.
+    Without a prefix-exact trace chains are grown; a position is censored where an expansion was not recorded.
     """
     if not recording.is_prefix_exact:
         return grown_results(policy, recording)

@@ -24,17 +24,13 @@ CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidentChainPolicy(Strategy):
-    """Draft a chain of up to `length` tokens, and stop behind the first one the drafter doubts.
+    """Draft a chain of up to `length` tokens that ends with the first one the drafter doubts, which is still verified.
 
-    A token is doubted where its conditional probability is below `confidence`; it is still verified.
-
-    Defaults are those of transformers 5.23 (since 4.45), whose assisted generation drafts for one sequence:
-    num_assistant_tokens = 20, num_assistant_tokens_schedule = "constant", assistant_confidence_threshold = 0.4. Its
-    ConfidenceCriteria asks the probability of the token just drafted, as here. Where scikit-learn is installed,
-    transformers moves the threshold while it decodes: after each round it takes the one that would have been best
-    for the tokens drafted so far, a missed acceptance counting three times a needless draft. That is not done here,
-    because a tree has to be a function of the committed text. Schedules "heuristic" and "heuristic_transient", which
-    draft 2 tokens more after a round that was taken whole and else 1 less, are left out for the same reason.
+    A token is doubted where its conditional probability is below `confidence`. Defaults are those of transformers 5.23
+    (since 4.45) for one sequence: num_assistant_tokens = 20, num_assistant_tokens_schedule = "constant",
+    assistant_confidence_threshold = 0.4. With scikit-learn installed, transformers also moves the threshold after each
+    round. That is not done here, because a tree has to be a function of the committed text. The schedules "heuristic"
+    and "heuristic_transient" are left out for the same reason.
 
     Source: Mamou et al. 2024, arXiv:2405.04304; transformers' AssistedCandidateGenerator, ConfidenceCriteria.
     """
@@ -65,7 +61,6 @@ class ConfidentChainPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every drafter forward that can run: one per drafted token."""
         return (1,) * self.length
 
     @property
@@ -91,13 +86,11 @@ class ConfidentChainPolicy(Strategy):
         return chains_of(tokens[:, : depth + 1], lengths, (1,) * depth)
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; see `confident_chain_results`."""
         ((_, results),) = confident_chain_results(recorded.drafted, [self.length], [self.confidence])
         return results
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[ConfidentChainPolicy]) -> Iterator[Graded]:
-        """Yield the results of variants, all from one walk."""
         lengths, confidences = sorted({one.length for one in variants}), sorted({one.confidence for one in variants})
         for policy, results in confident_chain_results(recorded.drafted, lengths, confidences):
             if policy in variants:
@@ -105,7 +98,6 @@ class ConfidentChainPolicy(Strategy):
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield chains of every length and confidence."""
         lengths = [length for length in LENGTHS if length < limits.most_tokens]
         if lengths:
             for policy, results in confident_chain_results(recorded.drafted, lengths, CONFIDENCES):
@@ -134,22 +126,20 @@ class ConfidentChainPolicy(Strategy):
 
     @classmethod
     def engine_grid(cls) -> list[ConfidentChainPolicy]:
-        """Return the grid."""
         return [cls(length=length, confidence=confidence) for length in LENGTHS for confidence in CONFIDENCES]
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[ConfidentChainPolicy]:
-        """Return a chain that no doubt ends."""
         return [cls(length=min(8, most_tokens - 1), confidence=0.0)]
 
 
 def confident_chain_results(
     recording: Recording, lengths: Sequence[int], confidences: Sequence[float]
 ) -> Iterator[tuple[ConfidentChainPolicy, PositionResults]]:
-    """Yield the results of chains of every length and confidence, all from one walk along the drafter's own choices.
+    """Yield the results of chains of every length and confidence, from one walk along the drafter's own choices.
 
     A position is censored where a chain goes on behind an expansion that was not recorded. With a prefix-exact trace,
-    one on the target's own path is found again as the root of a later position.
+    one on the target's own path is the root of a later position.
     """
     chains = _chains(recording, max(lengths))
     for length in lengths:
@@ -167,7 +157,6 @@ class _Chains:
     is_recorded: Bools  # the expansion that chose this token
 
     def results(self, policy: ConfidentChainPolicy) -> PositionResults:
-        """Return what a policy takes of these chains."""
         goes_on = np.logical_and.accumulate(is_sure(self.log_probs[:, : policy.length - 1], policy.confidence), axis=1)
         drafted = 1 + goes_on.sum(axis=1)
         is_drafted = np.arange(policy.length) < drafted[:, None]

@@ -1,4 +1,4 @@
-"""What strategies share that draft as another one does, and are verified or accepted in their own way."""
+"""The base of strategies that draft as another one does, and verify or accept in their own way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class DelegatingPolicy(Strategy):
 
     @property
     def draft_forwards(self) -> int:
-        """Most drafter forwards per round."""
         return self.draft.draft_forwards
 
     @property
@@ -29,7 +28,6 @@ class DelegatingPolicy(Strategy):
         return self.draft.bounds
 
     def draft_room(self, batch: int | None = None) -> int:
-        """Return the cache positions that a drafter needs."""
         return self.draft.draft_room(batch)
 
     @property

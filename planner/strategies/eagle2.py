@@ -39,9 +39,9 @@ ENGINE_SIZES = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle2Policy(Strategy):
-    """Grow a beam of `top_k` nodes `depth` times below the first layer, verify the best ones.
+    """Grow a beam of `top_k` nodes `depth` times below the first layer, verify the best `verify_tokens`, root included.
 
-    Defaults are those of EAGLE-3's published loader; `verify_tokens` counts the root.
+    Defaults are those of EAGLE-3's published loader.
     """
 
     verify_tokens: int = 60
@@ -71,7 +71,6 @@ class Eagle2Policy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every drafter forward: the root's own and one beam per further layer."""
         return (1,) + (self.top_k,) * self.depth
 
     @property
@@ -100,10 +99,7 @@ class Eagle2Policy(Strategy):
         layer i = top_k children of the top_k best of layer i - 1 by path score; all top_k^2 recorded
         tree    = the best of all recorded candidates; all of them if there are fewer
 
-        The deepest node may be at depth `self.depth + 1`.
-
-        Source: Li et al. 2024, arXiv:2406.16858, Sec. 4 (expansion, reranking); same in
-            Li et al. 2025, arXiv:2503.01840.
+        Source: Li et al. 2024, arXiv:2406.16858, Sec. 4 (expansion, reranking); same in arXiv:2503.01840.
         """
         layers = [first_layer(scorer, self.top_k)]
         for _ in range(self.depth):
@@ -112,13 +108,11 @@ class Eagle2Policy(Strategy):
         return best_tree(layers, self.verify_tokens - 1)
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; see `eagle2_results`."""
         ((_, results),) = eagle2_results(recorded.drafted, self.top_k, [self.depth], [self.verify_tokens])
         return results
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[Eagle2Policy]) -> Iterator[Graded]:
-        """Yield the results of variants, those of one width from one beam."""
         recording, wanted = recorded.drafted, {*variants}
         for top_k in sorted({one.top_k for one in variants if one.top_k <= recording.children}):
             own = [one for one in variants if one.top_k == top_k]
@@ -139,7 +133,6 @@ class Eagle2Policy(Strategy):
 
     @classmethod
     def unrecorded(cls, children: int) -> list[Eagle2Policy]:
-        """Return one tree of every width that takes more children than were recorded."""
         return [cls(top_k=top_k) for top_k in WIDTHS if top_k > children]
 
     @classmethod
@@ -152,7 +145,6 @@ class Eagle2Policy(Strategy):
 
     @classmethod
     def engine_grid(cls) -> list[Eagle2Policy]:
-        """Return the trees that engines can draft."""
         return [
             cls(verify_tokens=size, depth=depth, top_k=width)
             for width in ENGINE_WIDTHS
@@ -163,12 +155,10 @@ class Eagle2Policy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[Eagle2Policy]:
-        """Return a small tree and a large one."""
         return [cls(verify_tokens=6, depth=1, top_k=2), cls(verify_tokens=min(24, most_tokens), depth=4, top_k=6)]
 
     @classmethod
     def smallest(cls) -> list[Eagle2Policy]:
-        """Return a beam of one."""
         return [cls(verify_tokens=3, depth=1, top_k=1)]
 
 
@@ -177,13 +167,9 @@ def eagle2_results(
 ) -> Iterator[tuple[Eagle2Policy, PositionResults]]:
     """Yield the results of every depth and size of one width, all from one beam.
 
-    A shallower beam is the beginning of a deeper one, and a smaller tree the beginning of the
-    ranking of a larger one. Sizes beyond the number of candidates are clipped as `grow` does.
-    A position is censored where an expansion that was not recorded could push the deepest accepted node out of the
-    tree, or hang another one below it.
-
-    Raises:
-        PlanError: the trace records too few children.
+    A shallower beam begins a deeper one, and a smaller tree begins a larger one's ranking. Sizes beyond the number of
+    candidates are clipped as `grow` does. A position is censored where an unrecorded expansion could push the deepest
+    accepted node out of the tree, or hang another one below it. PlanError if the trace has too few children.
     """
     wanted, sizes = sorted(set(depths)), sorted(set(verify_tokens))
     policies = [
@@ -210,16 +196,10 @@ def eagle2_results(
 
 
 def eagle_total_tokens(verify_ms: Sequence[float]) -> int:
-    """Return the tree size EAGLE's loader chooses when asked for `total_token=-1`.
+    """Return the tree size that EAGLE's loader chooses for `total_token=-1`; PlanError below 60 measured tokens.
 
-    It times forwards of 40, 48, 50, 56 and 60 tokens and takes the least time per hard-coded worth: 1, 1.05, 1.07,
-    1.1 and 1.13; of equal ones the smallest. It times one sequence behind no context.
-
-    Args:
-        verify_ms: milliseconds of a target forward, index = tokens per sequence.
-
-    Raises:
-        PlanError: fewer than 60 tokens were measured.
+    It times forwards of 40, 48, 50, 56 and 60 tokens of one sequence without context. It takes the least time per
+    hard-coded worth: 1, 1.05, 1.07, 1.1 and 1.13; of equal ones the smallest. `verify_ms` is indexed by tokens.
 
     Source: SafeAILab/EAGLE, EaModel.from_pretrained.
     """
@@ -231,11 +211,7 @@ def eagle_total_tokens(verify_ms: Sequence[float]) -> int:
 
 
 def eagle_auto(costs: PlannedCosts) -> Eagle2Policy:
-    """Return EAGLE's default tree at the size its loader would choose from this cell's own verify times.
-
-    Raises:
-        PlanError: fewer than 60 tokens were measured.
-    """
+    """Return EAGLE's default tree at its loader's size for this cell's verify times; see `eagle_total_tokens`."""
     tokens = eagle_total_tokens(costs.verify.row(costs.cell.context).tolist())
     return Eagle2Policy(verify_tokens=tokens, depth=EAGLE.depth, top_k=EAGLE.top_k)
 

@@ -1,8 +1,8 @@
 """Every depth and size of EAGLE-2 trees of one width, in one pass over the recorded positions.
 
-A tree holds the best candidates, so a node of the target's own path is in it if fewer candidates outrank it than the
-tree has room for. Keys tell what outranks what: theirs end in (layer, slot, rank), so of equal scores the one recorded
-first comes first. What stands behind the whole path has no descendant before any of it, and is not followed.
+A node of the target's path is in a tree if fewer candidates outrank it than the tree has room for. Keys end in
+(layer, slot, rank), so of equal scores the first recorded comes first. A candidate ranked behind the whole path has no
+descendant before any of it, and is not followed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ LAYER_SHIFT, SLOT_SHIFT, RANKS = 20, 8, 255
 
 
 class Path(NamedTuple):
-    """The target's own path below one position, as far as it is known: (layers + 2,) each, index = depth.
+    """The known part of the target's path below one position: (layers + 2,) each, index = depth.
 
-    Keys of nodes in layers that are not reached yet have no slot and no rank.
+    Keys of layers not reached yet have no slot and no rank.
     """
 
     keys: Ints
@@ -36,14 +36,9 @@ def eagle2_sweep(
 ) -> None:
     """Count the target's own nodes in the trees of every depth and size.
 
-    Args:
-        expansions: the recording's.
-        top_k: the beam's width, and the children looked at of each node.
-        depths: (depths,), ascending; a beam of depth d has layers 1 .. d + 1.
-        drafts: (sizes,), ascending; nodes of the tree, the root not among them.
-        accepted: (rows, depths, sizes), zeros; written.
-        is_censored: (rows, depths, sizes), all false; written: a node that was expanded but not recorded is in the
-            tree and outranks, or is, the deepest node of the target's path in it.
+    A beam of depth d has layers 1 .. d + 1; `depths` and `drafts`, the drafted nodes of trees, ascend. `accepted` and
+    `is_censored`, (rows, depths, sizes), start at zero and are written. Censored: a node expanded but not recorded is
+    in the tree and outranks, or is, the deepest node of the target's path in it.
     """
     layers = depths[-1] + 1
     numbers = np.zeros((4, layers + 2), np.int64)
@@ -91,7 +86,7 @@ def _follow(expansions: Expansions, root: int, top_k: int, layers: int, path: Pa
 
 @compiled
 def _rank(expansions: Expansions, expanded: Ints, layer: int, live: int, path: Path, beam: Ints) -> int:
-    """Write the layer's best candidates that stand before the path's end or are it, and return how many they are."""
+    """Write the layer's best candidates up to the path's end, and return how many they are."""
     kept, last = 0, path.keys[live]
     for slot in range(len(expanded)):
         for rank in range(len(beam)):

@@ -21,12 +21,8 @@ class ResumedPolicy(DelegatingPolicy):
     """Draft a chain by an exit; the verification goes on where the exit stopped.
 
     The exit has run the target's first layers over the newest token and all drafted ones but the last. The verification
-    runs them over that one, and the other layers over all. What is drafted and accepted is what `draft` alone drafts.
-
-    Attributes:
-        draft: the chain. A tree's nodes are verified in another order than the exit reads them, and are read again.
-
-    Source: Elhoushi et al. 2024, LayerSkip, arXiv:2404.16710 (self-speculative decoding that reuses the exit's states).
+    runs them over that one, and the other layers over all. Only chains do: a tree's nodes are verified in another order
+    than the exit reads them. Acceptance is that of `draft` alone.
     """
 
     draft: ChainPolicy
@@ -49,11 +45,9 @@ class ResumedPolicy(DelegatingPolicy):
         return self.draft.fixed_tree
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return what `draft` grows."""
         return self.draft.grow(scorer, batch)
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results of the chain."""
         return self.draft.results(recorded)
 
     @classmethod
@@ -64,5 +58,4 @@ class ResumedPolicy(DelegatingPolicy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[ResumedPolicy]:
-        """Return one chain."""
         return [cls(draft=ChainPolicy(length=4))]

@@ -11,14 +11,9 @@ from .lossy import LossyPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlyPolicy(LossyPolicy):
-    """Draft a chain, and let the rule decide which of its tokens stay: the output is not the target's own.
+    """Draft a chain; FLy's `rule` decides which of its tokens stay: the output is not the target's own.
 
     A stack of one model over "lookup" is FLy's drafter that the text accelerates.
-
-    Attributes:
-        rule: of acceptance.
-
-    Source: Li et al. 2025, arXiv:2511.22972.
     """
 
     rule: FlyRule

@@ -1,4 +1,4 @@
-"""Trees grown at recorded positions, one by one: what sweeps are held to, and the rounds of trees that are coupled."""
+"""Trees grown at recorded positions, one by one: the reference for sweeps, and the rounds of coupled trees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 2048  # rows grown at once, so that the arrays of one layer stay in the 
 
 
 def grown_results(policy: Strategy, recording: Recording) -> PositionResults:
-    """Return what growing the policy gives, many positions at once where all trees are alike."""
+    """Return the results of growing the policy, many positions at once where all trees are alike."""
     results = empty_results(recording, policy.draft_forwards)
     step = 1 if policy.hangs_on_scores else CHUNK
     for start in range(0, len(recording.roots), step):
@@ -30,8 +30,7 @@ def grown_results(policy: Strategy, recording: Recording) -> PositionResults:
 def replay_grown(policy: Strategy, recording: Recording, batch: int) -> Replay:
     """Return the rounds of a policy that grows its trees over the running sequences together.
 
-    Raises:
-        PlanError: fewer texts than slots, or the trace records too few children.
+    PlanError if slots outnumber texts, or the trace has too few children.
     """
 
     def advance(at: list[int], _: list[int]) -> Step:

@@ -33,14 +33,11 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridPolicy(Strategy):
-    """Copy behind a match of `text.min_match` tokens or more; where there is none let the model draft.
+    """Copy behind a match of `text.min_match` tokens or more; elsewhere let the model draft.
 
-    The model is asked where any sequence of the batch needs it, and then reads what was committed since it last ran.
-    Where rounds run ahead of the host nobody knows that beforehand, and it is asked in each.
-
-    Attributes:
-        text: what is copied, and from which match on: a chain, or a tree of the likeliest copies.
-        model: what the model drafts else; its forwards are as wide at every position.
+    The model runs where any sequence of the batch needs it, after reading what was committed since it last ran. Where
+    rounds run ahead of the host the need is not known beforehand, and it runs in each. `text` is a chain or a tree of
+    the likeliest copies; `model` is equally wide at every position.
 
     Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666: a match of 5 tokens is the published threshold. Oliaro et
         al. 2024, SuffixDecoding, arXiv:2411.04975, Sec. 4: a threshold for the tree's score.
@@ -65,7 +62,6 @@ class HybridPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every drafter forward: the model's."""
         return self.model.widths
 
     @property
@@ -83,7 +79,7 @@ class HybridPolicy(Strategy):
 
     @property
     def most_unread(self) -> int:
-        """Most committed tokens that the model reads at once: those of all rounds since it last ran, which copied."""
+        """Most committed tokens that the model reads at once: those of all copying rounds since it last ran."""
         return max(1 + self.bounds.depth, READ_TOGETHER)
 
     @property
@@ -101,7 +97,6 @@ class HybridPolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[HybridPolicy]:
-        """Return a short copy and a long one, each over a chain."""
         if "suffix" not in known():
             return []
         texts = (made("suffix", length=length, min_match=2) for length in (2, min(8, most_tokens - 1)))
@@ -111,17 +106,11 @@ class HybridPolicy(Strategy):
         ]
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results of both, joined."""
         return hybrid_results(self.text.results(recorded), self.model.results(recorded))
 
 
 def hybrid_results(text: PositionResults, model: PositionResults) -> PositionResults:
-    """Return the text's results where it drafts anything, else the model's; where the text drafts no forward runs.
-
-    Args:
-        text: of the hybrid's suffix chain or tree.
-        model: of what its model drafts.
-    """
+    """Return the text's results where it drafts anything, running no forward there, else the model's."""
     copies = text.sizes > 1
     return PositionResults(
         accepted=np.where(copies, text.accepted, model.accepted),
@@ -134,14 +123,7 @@ def hybrid_results(text: PositionResults, model: PositionResults) -> PositionRes
 def hybrids(
     recording: Recording, models: Sequence[Strategy], most_tokens: int, *, over_trees: bool = True
 ) -> Iterator[tuple[HybridPolicy, PositionResults]]:
-    """Yield every hybrid of some drafted strategies with the grids of what hybrids copy.
-
-    Args:
-        recording: of the drafter.
-        models: what it drafts where the text does not.
-        most_tokens: that one verify can feed.
-        over_trees: whether suffix trees are copied, too.
-    """
+    """Yield every hybrid of some drafted strategies with the chains, and optionally trees, that hybrids copy."""
     if not models:
         return
     recorded = Recorded.by(recording)

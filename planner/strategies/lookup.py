@@ -30,7 +30,6 @@ class LookupMemory(BatchMemory):
 
     @staticmethod
     def empty(tokens: int) -> Ints:
-        """Return room for so many tokens."""
         return np.zeros(tokens, dtype=np.int64)
 
     @staticmethod
@@ -43,12 +42,10 @@ class LookupPolicy(TextPolicy):
     """Copy up to `length` tokens that followed the same n-gram earlier in the text.
 
     Attributes:
-        length: most tokens to copy.
         max_ngram, min_ngram: the longest n-gram of these sizes that occurred before decides.
-        occurrence: which earlier one of it is copied behind. The first is what transformers (to 5.23) and vLLM take;
-            transformers also ends a copy before a stop token, which changes no text and no count of rounds. "mapped" is
-            what llama.cpp's `ngram-map-k` remembers of all that it decoded (`planner/engines/mapped_ngrams.py`): only
-            that engine decodes so.
+        occurrence: the earlier one that is copied behind. transformers (to 5.23) and vLLM take the first; transformers
+            also ends a copy before a stop token, which changes no text and no count of rounds. "mapped" is what
+            llama.cpp's `ngram-map-k` alone remembers of all that it decoded (`planner/engines/mapped_ngrams.py`).
 
     Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers' PromptLookupCandidateGenerator.
     """
@@ -77,11 +74,7 @@ class LookupPolicy(TextPolicy):
 
     @property
     def occurrence_in_text(self) -> Occurrence:
-        """Which occurrence is copied behind, for whoever has nothing but the text.
-
-        Raises:
-            PlanError: an engine's memory tells.
-        """
+        """The occurrence to copy behind, where only the text is known; PlanError if it is an engine's memory."""
         if self.occurrence == "mapped":
             raise PlanError(f"{self.label} is llama.cpp's own search, which remembers other texts; decode there")
         return self.occurrence
@@ -92,24 +85,16 @@ class LookupPolicy(TextPolicy):
 
     @property
     def copied_on_gpu(self) -> LookupPolicy | None:
-        """Itself, but for what an engine remembers."""
         return self if self.occurrence != "mapped" else None
 
     @property
     def memory_key(self) -> str:
-        """All lookups share one text."""
         return self.kind
 
     def memory(self) -> LookupText:
-        """Return what holds a text, with no token yet."""
         return LookupText()
 
     def searcher(self) -> Search:
-        """Return what looks up in several texts.
-
-        Raises:
-            PlanError: it searches in an engine's memory.
-        """
         numbers = search_of(self)
 
         def looked_up(texts: Ints, told: Ints, room: Ints, drafted: Ints) -> int:
@@ -118,14 +103,12 @@ class LookupPolicy(TextPolicy):
         return looked_up
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:
-        """Return what it would have kept at every position of recorded texts."""
         sizes = self.max_ngram, self.min_ngram
         ((_, results),) = lookup_results(texts, *sizes, [self.length], self.occurrence_in_text)
         return results
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[LookupPolicy]) -> Iterator[Graded]:
-        """Yield the results of variants; for each search the texts are read once."""
         wanted = {*variants}
         by_search: dict[tuple[int, int, Occurrence], set[int]] = {}
         for one in variants:
@@ -137,7 +120,6 @@ class LookupPolicy(TextPolicy):
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield lookups of all n-grams and lengths."""
         lengths = [length for length in LENGTHS if length < limits.most_tokens]
         for max_ngram, min_ngram in NGRAMS if lengths else ():
             for policy, results in lookup_results(recorded.texts, max_ngram, min_ngram, lengths):
@@ -149,16 +131,11 @@ class LookupPolicy(TextPolicy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[LookupPolicy]:
-        """Return a short copy and a long one."""
         return [cls(length=length, max_ngram=2) for length in (2, min(8, most_tokens - 1))]
 
 
 def search_of(policy: LookupPolicy) -> Ints:
-    """Return a policy as kernels take it.
-
-    Raises:
-        PlanError: it searches in an engine's memory.
-    """
+    """Return a policy as kernels take it; PlanError if it searches in an engine's memory."""
     is_first = policy.occurrence_in_text == "first"
     return np.array([policy.max_ngram, policy.min_ngram, policy.length, is_first])
 
@@ -166,26 +143,15 @@ def search_of(policy: LookupPolicy) -> Ints:
 class LookupText(TextMemory):
     """A growing text in which a decoder looks n-grams up round by round: what `find_continuation` finds, at once.
 
-    It lies in an array that only what is new is written to. A list would be read whole in every round.
+    It is an array to which only new tokens are written. A list would be read whole in every round.
     """
 
     def __init__(self) -> None:
-        """Start with no token."""
         self.length = 0  # tokens read
         self._text = np.empty(FIRST_ROOM, dtype=np.int64)
         self._searches: dict[LookupPolicy, Ints] = {}  # as the kernel takes them
 
     def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
-        """Append tokens; return what the policy drafts behind the text.
-
-        Args:
-            policy: which n-grams to look for.
-            fresh: tokens to append.
-            held: tokens that stand behind them in this search alone.
-
-        Raises:
-            PlanError: the policy searches in an engine's memory.
-        """
         assert isinstance(policy, LookupPolicy), "a lookup's text is asked by lookups"
         if policy not in self._searches:
             self._searches[policy] = search_of(policy)
@@ -201,24 +167,11 @@ class LookupText(TextMemory):
 def find_continuation(
     tokens: Sequence[int], length: int, max_ngram: int = 3, min_ngram: int = 1, occurrence: Occurrence = "last"
 ) -> list[int]:
-    """Return the tokens that followed the text's last n-gram when it occurred before.
+    """Return up to `length` tokens that followed the text's last n-gram when it occurred before; empty without one.
 
-    The longest n-gram of max_ngram..min_ngram that occurred before decides; of several
-    occurrences the most recent, or the first as transformers' and vLLM's lookups take it.
-    A pure function of the committed text. O(len(tokens)).
-
-    Args:
-        tokens: the committed text; an integer array is not copied.
-        length: most tokens to return; fewer when the occurrence is near the end.
-        max_ngram: longest suffix to look for.
-        min_ngram: shortest suffix to look for, >= 1.
-        occurrence: which earlier one of the n-gram is copied behind.
-
-    Returns:
-        Up to `length` tokens of the text; empty when nothing was found.
-
-    Raises:
-        PlanError: an argument is out of range.
+    The longest n-gram of max_ngram..min_ngram (>= 1) that occurred before decides; of several occurrences the most
+    recent, or the first as transformers' and vLLM's lookups take it. A pure function of the committed text,
+    O(len(tokens)); an integer array is not copied. PlanError if an argument is out of range.
 
     Source: prompt lookup decoding, Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding.
     """
@@ -244,7 +197,7 @@ def find_continuation(
 def lookup_results(
     texts: Sequence[Text], max_ngram: int, min_ngram: int, lengths: Sequence[int], occurrence: Occurrence = "last"
 ) -> Iterator[tuple[LookupPolicy, PositionResults]]:
-    """Yield every length's results; the text is searched once, a shorter draft is a longer one's beginning."""
+    """Yield every length's results; the text is searched once, as a shorter draft begins a longer one."""
     policies = [
         LookupPolicy(length=length, max_ngram=max_ngram, min_ngram=min_ngram, occurrence=occurrence)
         for length in lengths

@@ -23,18 +23,13 @@ class LookupSearch(NamedTuple):
 
 @compiled
 def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: LookupSearch, found: Ints, right: Ints) -> None:
-    """Find what `lookup.find_continuation` finds at every position of every text.
+    """Write (rows,) tokens copied (`found`) and taken by the target (`right`) at every position; both start as zeros.
 
     earlier[n][i] = the last place before i where the n-gram that ends at i ended before, found along earlier[n - 1];
-    of the first occurrence it is, from the text's start on, that place's own first place
+    for the first occurrence, from the text's start on, that place's own first place
 
-    Args:
-        tokens: of all texts, one after the other.
-        firsts: (texts + 1,), where each begins.
-        prompts: (texts,), tokens of the prompt and the one after it, so where the first position's text ends.
-        search: what to look for, and how much to copy.
-        found: (rows,), zeros; written: tokens copied at each position.
-        right: (rows,), zeros; written: how many of these the target takes.
+    `firsts` (texts + 1,) is where each text begins. `prompts` (texts,) counts the prompt and one token more: there the
+    first position's text ends.
     """
     row = 0
     earlier = np.empty((search.max_ngram + 1, len(tokens)), np.int64)
@@ -59,17 +54,10 @@ def lookup_sweep(tokens: Ints, firsts: Ints, prompts: Ints, search: LookupSearch
 
 @compiled
 def append_and_copy(text: Ints, count: int, fresh: Ints, search: Ints, tree: Ints) -> int:
-    """Append tokens to a text, and write what `lookup.find_continuation` finds behind its end as a chain.
+    """Append tokens to a text, and write what `lookup.find_continuation` finds as a chain; return its nodes and root.
 
-    Args:
-        text: (any,), the text and room for what is new.
-        count: its tokens before.
-        fresh: what is new.
-        search: max_ngram, min_ngram, most tokens to copy, and 1 where the first occurrence is copied behind.
-        tree: (3, most tokens + 1), tokens, parents and depths, the root first; written.
-
-    Returns:
-        The chain's nodes, root included.
+    `text` holds `count` tokens and room for `fresh`. `search` is max_ngram, min_ngram, most tokens to copy, and 1 for
+    the first occurrence. `tree` (3, most tokens + 1) gets tokens, parents and depths, root first.
     """
     end = count + len(fresh)
     text[count:end] = fresh
@@ -116,7 +104,6 @@ def _link(own: Ints, max_ngram: int, earlier: Ints) -> None:
 
 @compiled
 def _to_first(earlier: Ints) -> None:
-    """Turn last places before into first ones."""
     for ngram in range(1, len(earlier)):
         for at in range(earlier.shape[1]):
             before = earlier[ngram, at]
@@ -136,18 +123,11 @@ def _taken(earlier: Ints, at: int, max_ngram: int, min_ngram: int) -> int:
 
 @compiled
 def look_up_in_all(texts: Ints, told: Ints, search: Ints, room: Ints, drafted: Ints) -> int:
-    """Append tokens to texts, and write what prompt lookup finds behind the end of each.
+    """Append tokens to texts, and write what prompt lookup finds behind each; return the largest tree's nodes.
 
-    Args:
-        texts: (any, tokens), what `append_and_copy` takes of one, a row each.
-        told: of the texts, see above.
-        search: as `append_and_copy` takes it.
-        room: (at least the texts, 3, most nodes), to work in.
-        drafted: written: the nodes of every tree, then tokens, parents and depths of all, padded to the largest, as a
-            DraftBatch has them.
-
-    Returns:
-        The largest tree's nodes.
+    `texts` (any, tokens) and `search` are as in `append_and_copy`, a text a row; `told` is that of
+    `kernels/several.py`; `room` (at least the texts, 3, most nodes) is scratch. `drafted` gets the nodes of every tree,
+    then tokens, parents and depths of all, padded to the largest, as a DraftBatch has them.
     """
     start = 1 + ENTRIES * told[0]
     for place in range(told[0]):

@@ -27,11 +27,7 @@ def _named(found: re.Match[str], drafter: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossyPolicy(DelegatingPolicy):
-    """Draft a chain, and let a rule decide which of its tokens stay: the output is not the target's own.
-
-    Attributes:
-        draft: what is drafted, a model's own chain, or that of a stack without siblings.
-    """
+    """Draft a chain, a model's or a stack's without siblings; a rule decides which tokens stay: LOSSY."""
 
     complexity: ClassVar = 6
     is_lossy: ClassVar = True
@@ -45,11 +41,9 @@ class LossyPolicy(DelegatingPolicy):
 
     @property
     def judge(self) -> ModelIdentity | None:
-        """The classifier that is asked; None where none is."""
         return None
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return what `draft` grows."""
         return self.draft.grow(scorer, batch)
 
     def results(self, recorded: Recorded) -> PositionResults:
@@ -57,11 +51,7 @@ class LossyPolicy(DelegatingPolicy):
 
 
 def classifiers_of(policies: Iterable[object]) -> tuple[tuple[str, ModelIdentity], ...]:
-    """Return the classifiers that policies ask, by name, in the order in which they first come.
-
-    Raises:
-        PlanError: one name stands for two sets of weights.
-    """
+    """Return the classifiers of policies by name, in order of first use; PlanError if one name has two weights."""
     found: dict[str, ModelIdentity] = {}
     for policy in policies:
         judge = policy.judge if isinstance(policy, LossyPolicy) else None

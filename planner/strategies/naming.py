@@ -1,7 +1,7 @@
-"""What people read for a way of drafting: "chain of 3 by small", "copy from the text, up to 40 tokens".
+"""Names for people of ways of drafting: "chain of 3 by small", "copy from the text, up to 40 tokens".
 
-A strategy's `code` says every setting in one line; documents keep it, so it never changes. A name is read off the code,
-so that documents without the strategy itself, and of older versions, have one too.
+A name is read off a strategy's `code`, which documents store and which never changes. So documents without the strategy
+itself, and of older versions, have one too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ NAMERS: dict[str, Namer] = {}  # by the pattern of codes, of every strategy that
 
 
 def name_of(code: str, drafter: str | None = None) -> str:
-    """Return a way of drafting as people say it, and who drafts.
-
-    Args:
-        code: a strategy's code; other text, such as what a published default is called, is left as it is.
-        drafter: the cell's; None leaves it out.
-    """
+    """Return a readable name of a strategy's code, and who drafts unless that is None; other text is unchanged."""
     for pattern, namer in NAMERS.items():
         found = re.fullmatch(pattern, code)
         if found is not None:
@@ -35,7 +30,7 @@ def name_by(name: str, drafter: str | None) -> str:
 
 
 def named_tree(of: str) -> Namer:
-    """Return what names trees of a model whose code tells their nodes."""
+    """Return what names a model's trees, whose code contains their nodes."""
     return lambda found, drafter: name_by(f"tree of {found['nodes']} nodes", drafter) + f" ({of})"
 
 

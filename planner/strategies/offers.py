@@ -22,8 +22,8 @@ class Limits:
     """What bounds the grids of a plan.
 
     Attributes:
-        most_tokens: that one verify can feed.
-        tables: frozen tables of n-grams that stand behind the texts' own.
+        most_tokens: most tokens that one verify can feed.
+        tables: frozen tables of n-grams, used behind the texts' own.
         resumes: whether verifications can go on from the states that the drafter, an exit, left.
     """
 
@@ -42,14 +42,7 @@ class Graded(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What is searched of one kind of strategy.
-
-    Attributes:
-        kind: of the strategies.
-        ranges: of the knobs, by name.
-        policy: makes one from knobs.
-        knobs: of a strategy of this kind.
-    """
+    """What is searched of one kind of strategy: ranges by knob, and conversions from knobs (`policy`) and to knobs."""
 
     kind: str
     ranges: Mapping[str, Range]
@@ -59,13 +52,9 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What others publish as their default.
+    """What others publish as their default; `make` raises PlanError where the cell's tables cannot.
 
-    Attributes:
-        name: for people, different for each.
-        source: where it is published.
-        make: makes it for a cell; raises PlanError where the cell's tables cannot.
-        place: in which order defaults are priced.
+    `name` is unique and for people; defaults are priced in the order of `place`.
     """
 
     name: str

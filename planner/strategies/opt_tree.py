@@ -47,11 +47,8 @@ class OptTreePolicy(Strategy):
     E_d = sum of the `nodes` largest path probabilities among all candidates of layers 1 .. d
     layer d + 1 is drafted iff  E_d - E_(d-1) > least_gain  and  d < max_depth
 
-    The published code looks at E one layer late; its last forward never reaches the tree and is left out here.
-
-    Attributes:
-        nodes: drafted nodes that are verified, the root not among them; also the most a layer expands.
-        children: best next tokens looked at per node; the published code takes `nodes`.
+    The published code looks at E one layer late; its last forward never reaches the tree and is left out here. Its
+    `children` per node are `nodes`; here they may be fewer. `nodes` leaves out the root and bounds each layer, too.
 
     Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
     """
@@ -89,7 +86,6 @@ class OptTreePolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Most nodes of every drafter forward that can run: one per layer."""
         return layer_widths(self.max_depth, self.children, [self.nodes] * self.max_depth)
 
     @property
@@ -101,12 +97,7 @@ class OptTreePolicy(Strategy):
         return min(self.nodes, self.children)
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the best `self.nodes` candidates of all layers drafted, and the root.
-
-        Each sequence stops on its own; a forward serves those that go on.
-
-        Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
-        """
+        """Return the root and the best candidates. Each sequence stops by itself; a forward serves those that go on."""
         layers = [first_layer(scorer, self.children)]
         is_open = np.ones(len(layers[0].scores), dtype=np.bool_)
         best, gained = _Best.none(len(is_open)), np.zeros(len(is_open))
@@ -121,13 +112,11 @@ class OptTreePolicy(Strategy):
             layers.append(next_layer(scorer, layers[-1], frontier, self.children))
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; see `opt_tree_results`."""
         ((_, results),) = opt_tree_results(recorded.drafted, [self])
         return results
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield trees of every size, least gain and depth."""
         children = min(MOST_CHILDREN, recorded.drafted.children)
         trees = [
             cls(nodes=nodes, least_gain=gain, max_depth=depth, children=min(nodes, children))
@@ -175,7 +164,6 @@ class OptTreePolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[OptTreePolicy]:
-        """Return a tree all of whose layers gain enough."""
         return [cls(nodes=min(24, most_tokens) - 1, least_gain=-1.0, max_depth=5, children=6)]
 
 
@@ -188,11 +176,9 @@ class _Best:
 
     @classmethod
     def none(cls, batch: int) -> _Best:
-        """Return the best of no layer."""
         return cls(scores=np.zeros((batch, 0), dtype=np.float32), candidates=np.zeros((batch, 0), dtype=np.int64))
 
     def with_layer(self, layer: CandidateLayer, ranked: Ints, nodes: int) -> _Best:
-        """Return the best `nodes` after one more layer, whose own best are `ranked`."""
         scores = np.concatenate([self.scores, np.take_along_axis(layer.scores, ranked, axis=1)], axis=1)
         candidates = np.concatenate([self.candidates, ranked + layer.start], axis=1)
         order = best_candidates(scores, nodes)
@@ -203,7 +189,7 @@ class _Best:
     def expected(self) -> Floats:
         """Return (batch,): E, the sum of the path probabilities.
 
-        Added up one by one, best first: candidates that are none change nothing, so no sequence sees its neighbours.
+        Added one by one, best first: padding changes nothing, so no sequence's sum depends on its neighbours.
         """
         total: Floats = np.exp(self.scores, dtype=np.float64).cumsum(axis=1)[:, -1]
         return total
@@ -228,11 +214,8 @@ def opt_tree_results(
 ) -> Iterator[tuple[OptTreePolicy, PositionResults]]:
     """Yield the results of OPT-Trees; those of one number of nodes and children come from one pass.
 
-    A position is censored where a child of an expansion that was not recorded could be among the best candidates. The
-    widths are those of layers that have all their candidates.
-
-    Raises:
-        PlanError: the trace records too few children.
+    A position is censored where a child of an unrecorded expansion could be among the best candidates. The widths are
+    those of layers that have all their candidates. PlanError if the trace has too few children.
     """
     if not recording.is_ordered:
         yield from ((policy, grown_results(policy, recording)) for policy in policies)
@@ -272,8 +255,5 @@ def _opt_trees(recording: Recording, policies: list[OptTreePolicy]) -> Iterator[
 
 
 def opt_tree(children: int = ALL_CHILDREN) -> OptTreePolicy:
-    """Return OPT-Tree 60/0.5/10 over so many children of a node.
-
-    Its published code drafts a 10th layer that never reaches the tree: the tree is 9 deep.
-    """
+    """Return OPT-Tree 60/0.5/10; it is 9 deep, as its published code's 10th layer never reaches the tree."""
     return OptTreePolicy(nodes=ALL_CHILDREN, least_gain=0.5, max_depth=9, children=children)

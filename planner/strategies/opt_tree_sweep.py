@@ -1,7 +1,7 @@
 """OPT-Tree's best trees after every layer, for one number of nodes, in one pass over the recorded positions.
 
-What is not among the best so far has no descendant among the best later, so only the best are followed. How far a
-policy drafts then is a matter of the gains from layer to layer.
+What is not among the best so far has no descendant among the best later, so only the best are followed. A policy's
+depth then follows from the gains from layer to layer.
 """
 
 from __future__ import annotations
@@ -26,14 +26,9 @@ class BestTrees(NamedTuple):
 
 @compiled
 def opt_tree_sweep(expansions: Expansions, probabilities: Floats, most: int, children: int, trees: BestTrees) -> None:
-    """Rank the candidates at every position, layer after layer.
+    """Rank the candidates at every position, layer after layer, into `trees`, which are zeros before.
 
-    Args:
-        expansions: the recording's.
-        probabilities: (expansions, children), of the path to each child.
-        most: nodes of a tree, the root not among them.
-        children: looked at of each node.
-        trees: zeros; written.
+    `probabilities` (expansions, children) are of the path to each child; `most` counts a tree's nodes without its root.
     """
     expected, accepted, drafted, is_untold = trees
     layers = expected.shape[1]

@@ -1,4 +1,4 @@
-"""A chain accepted by PAD's rule, which asks a trained classifier: LOSSY."""
+"""A chain accepted by PAD's rule, which uses a trained classifier: LOSSY."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from .lossy import LossyPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadPolicy(LossyPolicy):
-    """Draft a chain, and let a pivot classifier decide which of its tokens stay: the output is not the target's own.
+    """Draft a chain; a pivot classifier decides which of its tokens stay: the output is not the target's own.
 
-    Attributes:
-        rule: of acceptance.
-        classifier: that is asked: its name, the hash of its weights, and where they lay. Whoever runs the policy needs
-            these weights; without them nothing is let be.
-
-    Source: Ziashahabi et al. 2025, arXiv:2511.00351.
+    The weights of `classifier` are needed to run it. Source: Ziashahabi et al. 2025, arXiv:2511.00351.
     """
 
     rule: PadRule
@@ -32,5 +27,4 @@ class PadPolicy(LossyPolicy):
 
     @property
     def judge(self) -> ModelIdentity:
-        """The classifier."""
         return self.classifier

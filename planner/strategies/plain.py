@@ -46,21 +46,17 @@ class PlainPolicy(Strategy):
         return 0
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return roots alone."""
         return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results of drafting nothing."""
         return plain_results(recorded.rows)
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield plain decoding."""
         yield Graded(cls(), plain_results(recorded.rows))
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[PlainPolicy]:
-        """Return plain decoding."""
         return [cls()]
 
 

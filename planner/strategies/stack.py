@@ -20,7 +20,7 @@ JOINT = "+"  # between the names of a stack's drafters
 
 
 def _named(found: re.Match[str], drafter: str | None) -> str:
-    """Say the first drafter's chain, and what each drafter below it proposes."""
+    """Return the name of the first drafter's chain, and what each drafter below it proposes."""
     del drafter  # the code names all drafters
     levels = re.findall(r"(.+?) (\d+)(?: over |$)", found["levels"])
     name, length = levels[0]
@@ -34,18 +34,15 @@ def _named(found: re.Match[str], drafter: str | None) -> str:
 class StackPolicy(Strategy):
     """Draft the first drafter's own chain, found with the help of the drafters below it.
 
-    A level asks the one below for a chain, verifies it in one forward, keeps what it would have said itself and its own
-    next token, and asks again, until it holds `lengths[level]` tokens or more; then it hands up all of them. The lowest
-    drafts exactly its length, token by token; a lookup copies up to its length.
+    A level verifies a chain of the level below in one forward, and adds what it would have said itself and its own next
+    token. It repeats this until it holds `lengths[level]` tokens or more, and hands up all of them. The lowest drafts
+    exactly its length, token by token; a lookup copies up to its length with `max_ngram` and `min_ngram`.
 
     Attributes:
         drafters: names, the one next to the target first; only the last may be "lookup".
-        lengths: tokens that each of them gathers before it hands them up.
-        max_ngram, min_ngram: what a lookup looks for.
-        siblings: next-best tokens verified beside each token of the chain, as leaves: the first drafter's forwards
-            tell them anyway.
+        siblings: next-best tokens verified as leaves beside each token of the chain; the first drafter has them anyway.
 
-    Source: Globerson et al. 2025, arXiv:2510.19705, what was drafted beyond a length being kept.
+    Source: Globerson et al. 2025, arXiv:2510.19705; here tokens drafted beyond a length stay.
     """
 
     drafters: tuple[str, ...]
@@ -79,17 +76,14 @@ class StackPolicy(Strategy):
 
     @property
     def has_lookup(self) -> bool:
-        """Whether the lowest drafter is the text itself."""
         return self.drafters[-1:] == (LOOKUP,)
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the drafters that are models, the one next to the target first."""
         return self.drafters[:-1] if self.has_lookup else self.drafters
 
     @property
     def lookup(self) -> LookupPolicy:
-        """What a lookup at the bottom copies."""
         return LookupPolicy(length=self.lengths[-1], max_ngram=self.max_ngram, min_ngram=self.min_ngram)
 
     @property
@@ -105,7 +99,7 @@ class StackPolicy(Strategy):
 
     @property
     def max_chain(self) -> int:
-        """Most tokens the first drafter hands up: one below its length, and then all that it is handed and one more."""
+        """Most tokens the first drafter hands up: one below its length, then a whole draft and one more."""
         return sum(self.lengths)
 
     @property
@@ -119,8 +113,7 @@ class StackPolicy(Strategy):
     def draft_room(self, batch: int | None = None) -> int:
         """Return the cache positions behind the text that its models need.
 
-        A forward over several sequences is as wide as the widest of them needs, and it is written behind those too that
-        hold their tokens already and wait.
+        A forward over several sequences is as wide as the widest needs, and also writes behind those that wait.
         """
         return self.max_chain if batch == 1 else 2 * self.max_chain + len(self.lengths)
 
@@ -145,5 +138,5 @@ def model_of(drafter: str | None) -> str | None:
 
 
 def stack_name(policy: StackPolicy) -> str:
-    """Return what a stack's drafter is called among a decoder's: it does not depend on the lengths."""
+    """Return a stack's drafter name in a decoder; it does not depend on the lengths."""
     return JOINT.join(policy.drafters)

@@ -1,14 +1,13 @@
 """Decode the recorded texts again by a stack of drafters, round by round, as the runtime does.
 
-Every model of the stack was recorded along the target's text, so it is known how far each goes along with it from any
-position. A level hands up a chain that follows the text for some tokens and then may leave it. How many follow is
-exact: the level below either ends on the text, after a number of tokens that is exact by the same argument, or leaves
-it first, and is corrected right there, or lasts until the level itself leaves it. So the tokens that a round emits
-replay exactly.
+Each model was recorded along the target's text, so it is known how far it follows the text from any position. A level
+hands up a chain that follows the text for some tokens and then may leave it. How many follow is exact: the level below
+ends on the text after an exact number of tokens, or leaves it first and is corrected there, or lasts until the level
+itself leaves it. So the tokens that a round emits replay exactly.
 
-Behind the place where a level has left the text no trace knows what the level below says. Whether its tokens are
-accepted there is tossed, with the chance that the two agree along the text. These tosses decide how many forwards the
-lower levels run and how many tokens are verified in vain; the forwards they touch are marked as modelled.
+Where a level has left the text no trace has the tokens of the level below. Their acceptance is tossed, with the chance
+that the two agree along the text. These tosses decide how many forwards the lower levels run and how many tokens are
+verified in vain; the forwards they touch are marked as modelled.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ class StackReplay:
     """Every round of a replay.
 
     Attributes:
-        replay: contexts, catch_up, texts and kept are exact; widths are those of all models, tokens fed per sequence.
-            They and the nodes are modelled where `is_modelled` says so.
-        levels: (rounds, forwards), which model ran each forward, 0 being the one next to the target; -1 = did not run.
+        replay: contexts, catch_up, texts and kept are exact; widths (of all models, in tokens per sequence) and nodes
+            are modelled where `is_modelled`.
+        levels: (rounds, forwards), the model of each forward, 0 being next to the target; -1 = did not run.
         is_modelled: (rounds, forwards + 1), whether a toss came before a forward; the last column is the target's own.
     """
 
@@ -62,16 +61,9 @@ def replay_stack(
 ) -> StackReplay:
     """Return the rounds of a stack whose models were recorded along the same texts.
 
-    Args:
-        policy: the stack.
-        recordings: by model; only the first one's children are read, and only its best and the siblings.
-        batch: slots.
-        agreement: see `agreement_of`; read off the text only.
-        generator: of the tosses.
-
-    Raises:
-        PlanError: a recording is missing, is of other texts, does not tell chains by ranks or has too few children;
-            or there are fewer texts than slots.
+    Of the recordings, by model, only the first one's children are read: its best and the siblings. `agreement` comes
+    from `agreement_of`; `generator` tosses. PlanError if a recording is missing, is of other texts, or has no ranks for
+    chains or too few children, or if texts are fewer than slots.
     """
     first = _require_recorded(policy, recordings)
     first.require_children(1 + policy.siblings)
@@ -93,16 +85,9 @@ def agreement_of(
 ) -> tuple[float, ...]:
     """Return, per level but the lowest, how often it agrees with the level below along the text.
 
-    Of models this is how often their first choices are the same; of a lookup, how often the first token it copies is
-    the text's and the model's first choice: both may agree on another one, which is not recorded.
-
-    Args:
-        policy: the stack.
-        recordings: by model.
-        pairwise: of the models; needed where there are two or more.
-
-    Raises:
-        PlanError: a recording or a model's agreement is missing.
+    For two models this is the share of equal first choices, so `pairwise` is needed. For a lookup it is how often its
+    first token is the text's and the model's first choice: agreement on another token is not recorded. PlanError if a
+    recording or a model's agreement is missing.
     """
     _require_recorded(policy, recordings)
     chances = [
@@ -124,7 +109,6 @@ def _agreement(pairwise: PairwiseAcceptance | None, upper: str, lower: str) -> f
 
 
 def _require_recorded(policy: StackPolicy, recordings: Mapping[str, Recording]) -> Recording:
-    """Return the first model's recording."""
     missing = [name for name in policy.models if name not in recordings]
     if missing:
         raise PlanError(f"a {policy.label} needs recordings of {', '.join(missing)}; record these drafters")
@@ -143,43 +127,35 @@ def _found(policy: StackPolicy, recording: Recording) -> tuple[Ints, Ints]:
 
 
 class _Chain(NamedTuple):
-    """What a level hands up: tokens, of which the first so many are the text's."""
+    """What a level hands up: tokens, and how many of the first ones are the text's."""
 
     tokens: int
     right: int
 
     @property
     def is_whole(self) -> bool:
-        """Whether it never leaves the text."""
         return self.right == self.tokens
 
 
 class _Place(NamedTuple):
-    """Where a level is asked to go on: a row of the texts' numbering or OFF, and tokens behind the committed ones."""
+    """Where a level continues: a row of the texts' numbering or OFF, and tokens behind the committed ones."""
 
     row: int
     ahead: int
 
     def behind(self, chain: _Chain) -> _Place:
-        """Return the place at a chain's end."""
         is_on = self.row != OFF and chain.is_whole
         return _Place(self.row + chain.tokens if is_on else OFF, self.ahead + chain.tokens)
 
 
 class _Ran(NamedTuple):
-    """One forward."""
-
     level: int
     width: int
     is_modelled: bool
 
 
 class _StackRounds:
-    """Runs a stack over the running sequences, round by round.
-
-    Attributes:
-        told: per round its forwards, and whether anything was tossed.
-    """
+    """Runs a stack over the running sequences; `told` holds each round's forwards and whether anything was tossed."""
 
     def __init__(
         self,
@@ -188,7 +164,6 @@ class _StackRounds:
         agreement: Sequence[float],
         generator: np.random.Generator,
     ) -> None:
-        """Start before the first round."""
         first = recordings[policy.models[0]]
         self.told: list[tuple[list[_Ran], bool]] = []
         self._policy, self._agreement, self._generator = policy, agreement, generator
@@ -200,7 +175,6 @@ class _StackRounds:
         self._is_tossed = False
 
     def advance(self, at: list[int], fresh: list[int]) -> Step:
-        """Run the round at these rows, where so many tokens are new."""
         self._cached = [[-count for count in fresh] for _ in self._runs]
         self._ran, self._is_tossed = [], False
         chains = self._handed_up(0, [_Place(row, 0) for row in at], list(range(len(at))))
@@ -210,12 +184,12 @@ class _StackRounds:
         return Step(kept, nodes, tuple(one.width for one in self._ran))
 
     def _kept(self, row: int, chain: _Chain) -> int:
-        """Return the tokens a slot emits: those of the chain that are the text's, a sibling's, the target's own."""
+        """Return the tokens a slot emits: the chain's that are the text's, a sibling's, and the target's own."""
         is_beside = not chain.is_whole and 1 <= self._rank[row + chain.right] <= self._policy.siblings
         return int(min(chain.right + is_beside + 1, self._rows.left[row]))
 
     def _handed_up(self, level: int, places: Sequence[_Place], slots: Sequence[int]) -> list[_Chain]:
-        """Return what a level hands up at each place; nothing to the slots that do not ask."""
+        """Return what a level hands up at each place; nothing to the slots that do not need it."""
         if level == len(self._runs):
             return self._looked_up(places, slots)
         length = self._policy.lengths[level]
@@ -235,7 +209,7 @@ class _StackRounds:
         return made
 
     def _verified(self, level: int, row: int, draft: _Chain) -> _Chain:
-        """Return what a level keeps of a draft, its own next token included."""
+        """Return what a level accepts of a draft, plus its own next token."""
         if row == OFF:
             return _Chain(self._accepted(level, draft.tokens) + 1, 0)
         run = int(self._runs[level][row])
@@ -265,7 +239,7 @@ class _StackRounds:
         return drawn
 
     def _looked_up(self, places: Sequence[_Place], slots: Sequence[int]) -> list[_Chain]:
-        """Return what the text tells; off the text, as many tokens as it tells somewhere."""
+        """Return what the lookup copies; off the text, as many tokens as it copies at some other place."""
         found = [_Chain(0, 0)] * len(places)
         for slot in slots:
             row = places[slot].row
@@ -280,7 +254,7 @@ class _StackRounds:
         self._ran.append(_Ran(level, width, self._is_tossed))
 
     def _hold(self, level: int, slot: int, tokens: int) -> None:
-        """Let a level's cache hold so many tokens behind the committed ones, and those below it no more than these."""
+        """Set the tokens in a level's cache behind the committed ones, and cap those of the levels below."""
         self._cached[level][slot] = tokens
         for below in self._cached[level + 1 :]:
             below[slot] = min(below[slot], tokens)

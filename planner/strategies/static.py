@@ -50,7 +50,6 @@ class StaticPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Nodes of every drafter forward: one per level of the tree."""
         return widths_of(self.tree)
 
     @property
@@ -67,10 +66,9 @@ class StaticPolicy(Strategy):
         return f"StaticPolicy(tree={tree}, kind='static')"
 
     def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the self's tree for every sequence, nodes in the tree's own order.
+        """Return the same tree for every sequence, nodes in the tree's own order.
 
-        Only nodes that have children are expanded; each forward asks for as many children as the
-        highest rank below it needs.
+        Only nodes with children are expanded; each forward yields as many children as the highest rank below it needs.
         """
         levels = levels_of(self.tree)
         children = scorer.root(levels[0].children)
@@ -85,12 +83,10 @@ class StaticPolicy(Strategy):
         )
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; see `static_results`."""
         return static_results(self.tree, recorded.drafted)
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield the best trees of each half of the texts."""
         for tree, half in trees_by_half(recorded.drafted, limits.most_tokens):
             yield Graded(cls(tree=tree), static_results(tree, recorded.drafted), half)
 
@@ -107,18 +103,16 @@ class StaticPolicy(Strategy):
 
     @classmethod
     def smallest(cls) -> list[StaticPolicy]:
-        """Return a tree of one drafted node."""
         return [cls(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))]
 
 
 def _fill(children: Children, level: TreeLevel, tokens: Ints) -> None:
-    """Write the tokens of the nodes below a level's inner ones."""
     require_children(level.children, children.tokens.shape[2])
     fill(np.ascontiguousarray(children.tokens), level.picks, tokens)
 
 
 def require_children(asked: int, known: int) -> None:
-    """Raise PlanError where a static tree asks for more children of a node than the drafter has tokens."""
+    """Raise PlanError where a static tree needs more children of a node than the drafter has tokens."""
     if known < asked:
         raise PlanError(
             f"the static tree needs {asked} children of a node and the drafter has {known} tokens; "
@@ -131,7 +125,7 @@ class TreeLevel:
     """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
 
     The expanded nodes are children `expanded_ranks` of the previous level's slots `expanded_slots`. `picks` (3, nodes)
-    tells of the nodes below them the slot of each one's parent, its rank, and its place in the tree.
+    holds for each node below them its parent's slot, its rank, and its place in the tree.
     """
 
     expanded_slots: Ints
@@ -142,7 +136,7 @@ class TreeLevel:
 
 @lru_cache(maxsize=256)
 def widths_of(tree: TokenTree) -> tuple[int, ...]:
-    """Return the nodes of every drafter forward; cached, as rounds ask for them."""
+    """Return the nodes of every drafter forward; cached, as every round needs them."""
     return tree.widths
 
 
@@ -168,10 +162,9 @@ def levels_of(tree: TokenTree) -> tuple[TreeLevel, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What is the same in every draft of a tree for so many sequences; nobody writes to it.
+    """What is the same in every draft of a tree for so many sequences; read-only.
 
-    `slots` and `ranks` hold, of every level but the first, what is expanded, (batch, width) each; the others are a
-    draft's.
+    `slots` and `ranks` (batch, width) hold what every level but the first expands; others are a draft's.
     """
 
     slots: tuple[Ints, ...]
@@ -200,10 +193,8 @@ def shape_of(tree: TokenTree, batch: int) -> Shape:
 def fill(children: Ints, picks: Ints, tokens: Ints) -> None:
     """Write the tokens of a level's nodes into their trees.
 
-    Args:
-        children: (batch, slots, children), tokens proposed behind the level's inner nodes.
-        picks: (3, nodes), the slot and the rank of each node below them, and its place in the tree.
-        tokens: (batch, nodes of the tree), written.
+    `children` (batch, slots, children) are proposed behind the level's inner nodes; `picks` as in `TreeLevel`; `tokens`
+    (batch, nodes of the tree).
     """
     for row in range(len(tokens)):
         for node in range(picks.shape[1]):
@@ -213,9 +204,8 @@ def fill(children: Ints, picks: Ints, tokens: Ints) -> None:
 def static_results(tree: TokenTree, recording: Recording) -> PositionResults:
     """Return how far the target's own path goes in the same tree of ranks at every row.
 
-    With a prefix-exact trace the node on it at depth d below position t is the root at t + d, so next_rank alone
-    decides; otherwise the path is followed on the recorded expansions, and a position is censored where one that the
-    tree goes on from was not recorded.
+    With a prefix-exact trace the path's node at depth d below position t is the root at t + d, so next_rank alone
+    decides. Otherwise the path follows recorded expansions, and is censored where one that the tree needs is missing.
     """
     ranks = max(tree.ranks) + 1
     below = np.full((tree.size + 1, ranks + 1), tree.size)  # the last node is "left the tree", the last rank a miss
@@ -254,8 +244,7 @@ def acceptance_by_rank(recording: Recording, chosen: Bools) -> Floats:
 def acceptance_by_depth(recording: Recording, chosen: Bools) -> Floats:
     """Return (depths, children): how often the target's path goes on with each rank, given that it came so far.
 
-    Paths start at the chosen rows, and count as far as they were recorded. The last depth is the deepest one that a
-    tenth of them reach.
+    Paths start at the chosen rows, as far as recorded. The last depth is the deepest that a tenth of them reach.
     """
     found, left = path_ranks(recording, max(DEPTHS)), recording.rows.left
     at = np.flatnonzero(chosen & (left > 0))

@@ -33,14 +33,9 @@ HYBRID_BOUNDS = ((0, 48), (4, 1))
 class SuffixPolicy(AutomatonPolicy):
     """Copy what followed an earlier occurrence of the text's longest end that occurred before.
 
-    Behind m tokens that agree stand min(length, factor * m + offset) copied ones. A copy that reaches the text's end
-    goes on with what it has copied, as a text that goes round in circles does; the published code ends there.
-
-    Attributes:
-        length: most tokens to copy.
-        factor, offset: of the bound by the length m of the match.
-        min_match: shortest match that is copied from.
-        occurrence: which earlier occurrence of the match; the published code takes the first.
+    A match of m tokens is followed by min(length, factor * m + offset) copied ones. A copy that reaches the text's end
+    goes on with what it has copied, as in a repeating text; the published code ends there. `min_match` is the shortest
+    match that is copied from; of its earlier occurrences the published code takes the first.
 
     Source: Hu et al. 2024, SAM decoding, arXiv:2411.10666: min(40, 4 m + 1) tokens behind the first occurrence.
     """
@@ -76,11 +71,9 @@ class SuffixPolicy(AutomatonPolicy):
 
     @property
     def copied_on_gpu(self) -> SuffixPolicy:
-        """Itself."""
         return self
 
     def copying(self) -> Callable[[Ints, Ints], TextTree]:
-        """Return what appends tokens to an automaton's memory and copies behind it."""
         numbers = copying_of(self)
 
         def copied(memory: Ints, placed: Ints) -> TextTree:
@@ -90,7 +83,6 @@ class SuffixPolicy(AutomatonPolicy):
         return copied
 
     def searcher(self) -> Search:
-        """Return what copies behind several texts."""
         numbers = copying_of(self)
 
         def copied(memories: Ints, told: Ints, room: Ints, drafted: Ints) -> int:
@@ -99,13 +91,11 @@ class SuffixPolicy(AutomatonPolicy):
         return copied
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:
-        """Return what it would have kept at every position of recorded texts."""
         ((_, results),) = suffix_results(texts, [self])
         return results
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[SuffixPolicy]) -> Iterator[Graded]:
-        """Yield the results of variants; the texts are read once."""
         for policy, results in suffix_results(recorded.texts, variants) if variants else ():
             yield Graded(policy, results)
 
@@ -122,7 +112,6 @@ class SuffixPolicy(AutomatonPolicy):
 
     @classmethod
     def beside_models(cls, most_tokens: int) -> list[SuffixPolicy]:
-        """Return what hybrids copy, where one verify can feed so many tokens."""
         return [
             cls(length=length, min_match=least, factor=factor, offset=offset, occurrence="last")
             for length, least, (factor, offset) in product(HYBRID_LENGTHS, HYBRID_MATCHES, HYBRID_BOUNDS)
@@ -135,7 +124,6 @@ class SuffixPolicy(AutomatonPolicy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[SuffixPolicy]:
-        """Return a short copy and a long one."""
         return [cls(length=length, factor=8) for length in (2, min(32, most_tokens - 1))]
 
 

@@ -14,13 +14,8 @@ from .text import RecordedTexts
 def suffix_sweep(texts: RecordedTexts, memory: Ints, most: int, matches: Ints, right: Ints) -> None:
     """Find, at every position, the longest end that occurred before, and how far the text goes on alike.
 
-    Args:
-        texts: recorded.
-        memory: room for the longest of them.
-        most: tokens to compare.
-        matches: (rows,), written: tokens of the longest end that occurred before, 0 where none did.
-        right: (2, rows), written: how many of the tokens behind its first and behind its newest earlier occurrence the
-            target takes, at most `most`.
+    `memory` has room for the longest text. `matches` (rows,) gets that end's tokens, 0 without one; `right` (2, rows)
+    how many of at most `most` tokens behind its first and its newest earlier occurrence the target takes.
     """
     a, row = automaton_in(memory), 0
     for text in range(len(texts.prompts)):
@@ -40,7 +35,7 @@ def suffix_sweep(texts: RecordedTexts, memory: Ints, most: int, matches: Ints, r
 
 @compiled
 def _right(own: Ints, start: int, now: int, most: int) -> int:
-    """Return how many tokens from a place on stand behind own[:now], too; a copy that reaches `now` goes on."""
+    """Return how many tokens from `start` on also follow own[:now]; a copy that reaches `now` goes on."""
     right = 0
     while right < most and now + right < len(own) and own[start + right % (now - start)] == own[now + right]:
         right += 1
@@ -49,17 +44,10 @@ def _right(own: Ints, start: int, now: int, most: int) -> int:
 
 @compiled
 def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
-    """Append tokens to the text, for which there is room, and write the chain that is copied behind its end.
+    """Append tokens to the text, which has room, and write the chain copied behind its end; return its nodes and root.
 
-    Args:
-        memory: of the text.
-        fresh: what is new of it.
-        copying: most tokens, the factor and the offset of the bound by the match, the shortest match, and FIRST or
-            NEWEST.
-        tree: (3, most tokens + 1), tokens, parents and depths, the root first; written.
-
-    Returns:
-        The chain's nodes, root included; a copy that reaches the text's end goes on with itself.
+    `copying` is most tokens, factor and offset of the bound by the match, shortest match, and FIRST or NEWEST. `tree`
+    (3, most tokens + 1) gets tokens, parents and depths, root first. At the text's end a copy goes on with itself.
     """
     a = automaton_in(memory)
     read(a, fresh)
@@ -77,15 +65,9 @@ def read_and_copy(memory: Ints, fresh: Ints, copying: Ints, tree: Ints) -> int:
 
 @compiled
 def copy_from_all(memories: Ints, told: Ints, copying: Ints, room: Ints, drafted: Ints) -> int:
-    """Append tokens to texts, and write the chain that is copied behind the end of each: `read_and_copy`.
+    """Do `read_and_copy` for texts; return the largest chain's nodes.
 
-    Args:
-        memories: (any, words), automata, a row each.
-        told, room, drafted: as in `look_up_in_all`.
-        copying: as `read_and_copy` takes it.
-
-    Returns:
-        The largest chain's nodes.
+    `memories` (any, words) holds an automaton a row; `told`, `room` and `drafted` are as in `look_up_in_all`.
     """
     start = 1 + ENTRIES * told[0]
     for place in range(told[0]):

@@ -35,20 +35,17 @@ ENGINE_NODES = (4, 8, 16, 32)
 class SuffixTreePolicy(AutomatonPolicy):
     """Draft the likeliest continuations of the text's end by how often each followed it before, as a tree.
 
-    Every end of the text that occurred before, of m tokens, proposes a tree of its likeliest nodes, up to
-    factor * m + offset of them; a node's probability is the product of count ratios along its path. The tree whose
-    probabilities have the largest sum is verified; of equal ones that of the longest end.
+    Every end that occurred before, of m tokens, proposes up to factor * m + offset likeliest nodes. A node's
+    probability is the product of count ratios along its path. The tree with the largest sum of probabilities is
+    verified; of equal ones that of the longest end.
 
     Attributes:
         nodes: most tokens of the tree, root included.
-        factor, offset: of the bound by the length m of the match.
         least_chance: nodes less likely than this are left out.
         min_match: shortest end that proposes a tree; ends of more than 64 tokens count as 64.
-        least_score: a tree whose probabilities have a smaller sum is left out: the paper's threshold, below which a
-            model drafts.
+        least_score: smallest sum of a tree's probabilities, the paper's threshold, below which a model drafts.
 
-    Source: Oliaro et al. 2024, SuffixDecoding, arXiv:2411.04975, and its published code: factor 1, offset 0, least
-    probability 0.1.
+    Source: Oliaro et al. 2024, SuffixDecoding, arXiv:2411.04975; published code: factor 1, offset 0, probability 0.1.
     """
 
     nodes: int = 25
@@ -88,11 +85,9 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @property
     def copied_on_gpu(self) -> SuffixTreePolicy | None:
-        """Itself, where it is small."""
         return self if self.nodes <= MOST_GROWN else None
 
     def copying(self) -> Callable[[Ints, Ints], TextTree]:
-        """Return what appends tokens to an automaton's memory and grows a tree behind it."""
         (limits, leasts), (chances, lines) = limits_of(self), ranking_memory_of(self.nodes - 1)
 
         def grown(memory: Ints, placed: Ints) -> TextTree:
@@ -102,7 +97,6 @@ class SuffixTreePolicy(AutomatonPolicy):
         return grown
 
     def searcher(self) -> Search:
-        """Return what grows trees behind several texts."""
         (limits, leasts), (chances, lines) = limits_of(self), ranking_memory_of(self.nodes - 1)
 
         def grown(memories: Ints, told: Ints, room: Ints, drafted: Ints) -> int:
@@ -111,19 +105,16 @@ class SuffixTreePolicy(AutomatonPolicy):
         return grown
 
     def results_in(self, texts: Sequence[Text]) -> PositionResults:
-        """Return what it would have kept at every position of recorded texts."""
         ((_, results),) = suffix_tree_results(texts, [self])
         return results
 
     @classmethod
     def sweep(cls, recorded: Recorded, variants: Sequence[SuffixTreePolicy]) -> Iterator[Graded]:
-        """Yield the results of variants; the texts are read once."""
         for policy, results in suffix_tree_results(recorded.texts, variants) if variants else ():
             yield Graded(policy, results)
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield trees of every size, bound and least chance."""
         sizes = [nodes for nodes in NODES if nodes <= limits.most_tokens]
         trees = [
             cls(nodes=nodes, factor=factor, offset=offset, least_chance=chance)
@@ -133,7 +124,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @classmethod
     def beside_models(cls, most_tokens: int) -> list[SuffixTreePolicy]:
-        """Return what hybrids copy, where one verify can feed so many tokens."""
         factor, offset = HYBRID_BOUND
         return [
             cls(
@@ -154,7 +144,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @classmethod
     def engine_grid(cls) -> list[SuffixTreePolicy]:
-        """Return the trees that engines can draft."""
         return [
             cls(nodes=nodes, factor=factor, offset=0, least_chance=chance)
             for nodes in ENGINE_NODES
@@ -164,7 +153,6 @@ class SuffixTreePolicy(AutomatonPolicy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[SuffixTreePolicy]:
-        """Return a small tree and a large one."""
         small, large = cls(nodes=6, factor=8, least_chance=0.0), min(24, most_tokens)
         return [small, cls(nodes=large, factor=24, least_chance=0.0)]
 

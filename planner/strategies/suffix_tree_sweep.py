@@ -25,7 +25,7 @@ from .text import Judged, RecordedTexts
 
 
 class TreeBound(NamedTuple):
-    """How many nodes a suffix tree may have behind a match of m tokens: min(nodes, factor m + offset), root apart."""
+    """Most nodes of a suffix tree behind a match of m tokens: min(nodes, factor m + offset), without the root."""
 
     nodes: int
     factor: int
@@ -48,17 +48,10 @@ class TreeGrid(NamedTuple):
 def tree_sweep(
     texts: RecordedTexts, memory: Ints, grid: TreeGrid, ranking: Ranking, is_right: Ints, judged: Judged
 ) -> None:
-    """Find, at every position, what each suffix tree of a grid has right and how large it is.
+    """Write into `judged` (settings, rows), at every position, each suffix tree's right tokens and size.
 
-    A tree's nodes stand in one order whatever its limits are, so one growth behind a match tells about all of them.
-
-    Args:
-        texts: recorded.
-        memory: room for the longest of them.
-        grid: the limits.
-        ranking: room for the most nodes of any tree.
-        is_right: room for as many.
-        judged: (settings, rows) each, written.
+    A tree's nodes have one order whatever its limits are, so one growth behind a match serves all of them. `memory` has
+    room for the longest text, `ranking` and `is_right` for the most nodes of any tree.
     """
     accepted, sizes = judged
     widest = TreeBound(grid.nodes.max(), grid.factors.max(), grid.offsets.max(), grid.leasts.min())
@@ -79,15 +72,11 @@ def tree_sweep(
 def read_and_grow(
     memory: Ints, fresh: Ints, limits: Ints, leasts: Floats, chances: Floats, lines: Ints, tree: Ints
 ) -> int:
-    """Append tokens to the text, for which there is room, and write the tree behind its end; return its nodes.
+    """Append tokens to the text, which has room, and write the tree behind its end; return its nodes.
 
-    Args:
-        memory: of the text.
-        fresh: what is new of it.
-        limits: (4,), most nodes, factor and offset of its `TreeBound`, and the shortest match.
-        leasts: (2,), chance of a node, and score of a tree.
-        chances, lines: memory of a ranking of so many nodes.
-        tree: (3, nodes + 1), tokens, parents and depths, the root first; written.
+    `limits` (4,) is most nodes, factor and offset of its `TreeBound`, and the shortest match; `leasts` (2,) chance of a
+    node and score of a tree. `chances` and `lines` are a ranking's memory. `tree` (3, nodes + 1) gets tokens, parents
+    and depths, root first.
     """
     a, ranking = automaton_in(memory), ranking_in(chances, lines)
     bound, shortest = TreeBound(limits[0], limits[1], limits[2], leasts[0]), limits[3]
@@ -110,13 +99,12 @@ def read_and_grow(
 
 @compiled
 def _most_of(a: Automaton, state: int, bound: TreeBound) -> int:
-    """Return the most nodes that a tree behind a state's longest string may have."""
     return most_behind(_match_of(a, state), bound.nodes, bound.factor, bound.offset)
 
 
 @compiled
 def _match_of(a: Automaton, state: int) -> int:
-    """Return the tokens of a state's longest string, as many as are looked at."""
+    """Return the tokens of a state's longest string, at most those that count."""
     return int(min(a.longest[state], LONGEST_MATCH))
 
 
@@ -151,7 +139,7 @@ def _longest_looked_at(a: Automaton) -> int:
 
 @compiled
 def _are_unbeatable(best: Floats, grid: TreeGrid, match: int) -> bool:
-    """Return whether no setting's tree behind a match of so many tokens, or fewer, can be better than what it has."""
+    """Return whether no setting's tree behind a match of `match` tokens or fewer can beat what it has."""
     for setting in range(len(best)):
         if best[setting] < most_behind(match, grid.nodes[setting], grid.factors[setting], grid.offsets[setting]):
             return False
@@ -201,15 +189,7 @@ def _judge(
 def grow_behind_all(
     memories: Ints, told: Ints, limits: Ints, leasts: Floats, chances: Floats, lines: Ints, room: Ints, drafted: Ints
 ) -> int:
-    """Append tokens to texts, and write the tree behind the end of each: `read_and_grow`.
-
-    Args:
-        memories, told, room, drafted: as in `copy_from_all`.
-        limits, leasts, chances, lines: as `read_and_grow` takes them.
-
-    Returns:
-        The largest tree's nodes.
-    """
+    """Do `read_and_grow` for texts; return the largest tree's nodes. Other arrays are as in `copy_from_all`."""
     start = 1 + ENTRIES * told[0]
     for place in range(told[0]):
         row, _, end = told[1 + ENTRIES * place : 1 + ENTRIES * (place + 1)]

@@ -36,14 +36,12 @@ class TalonPolicy(Strategy):
     """Fill a budget of nodes layer by layer with all candidates not far below their layer's best.
 
     The paper has no `max_depth` and looks at a node's whole vocabulary, of which a tree of `nodes` has room for
-    nodes - 1 - top_k children at most; `children` says how many are really looked at.
+    nodes - 1 - top_k children at most.
 
     Attributes:
         nodes: the budget N, root included; all of them are verified.
         gate: the threshold mu on path probability, relative to the layer's best, in (0, 1].
         top_k: the root's children K, taken without the gate.
-        children: best next tokens looked at per node.
-        max_depth: most layers of nodes, so most drafter forwards.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
@@ -89,15 +87,11 @@ class TalonPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Most nodes of every drafter forward that can run."""
         return layer_widths(self.max_depth, self.children, self.most_expanded)
 
     @property
     def most_expanded(self) -> list[int]:
-        """Most nodes that any tree expands of its layers 1, 2 and so on.
-
-        Every layer before one has a node at least, and one place stays free.
-        """
+        """Most nodes expanded of layers 1, 2, ...: earlier layers have a node at least, and one place stays free."""
         most = list(range(self.nodes - 2, 0, -1))
         return [min(most[0], self.top_k), *most[1:]] if most else []
 
@@ -109,9 +103,9 @@ class TalonPolicy(Strategy):
     def draft_room(self, batch: int | None = None) -> int:
         """Return the smaller of two bounds: what every sequence may draft, and what the widest may in each layer.
 
-        The layer that fills a tree is not expanded, so a tree of N expands N - 2 nodes at most, and its layer d + 1 at
-        most what the root, top_k nodes and d - 1 layers of one node each leave of them. A layer is as wide as the
-        widest sequence needs, so sequences together may draft more than one alone.
+        The layer that fills a tree is not expanded, so a tree of N expands N - 2 nodes at most, and its layer d + 1
+        what the root, top_k nodes and d - 1 layers of one node each leave. A layer is as wide as the widest sequence
+        needs, so sequences together may draft more than one alone.
         """
         alone = self.nodes - 2
         layers = sum(max(alone - self.top_k - depth, 0) for depth in range(self.draft_forwards - 2))
@@ -133,10 +127,7 @@ class TalonPolicy(Strategy):
         layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
         the layer that would exceed the budget keeps only its best; then the tree is full
 
-        Every node of the tree is expanded but those of the layer that fills it. A forward is as wide as the widest
-        sequence of the batch needs; there are as many as the deepest one needs.
-
-        Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
+        The filling layer is not expanded. Forwards are as wide and as many as the batch's largest sequence needs.
         """
         layers = [first_layer(scorer, self.children)]
         room = np.full(len(layers[0].scores), self.nodes - 1, dtype=np.int64)
@@ -155,14 +146,12 @@ class TalonPolicy(Strategy):
             layers.append(next_layer(scorer, layers[-1], frontier[:, :width], self.children))
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return the results; see `talon_results`."""
         tree = (self.gate, self.top_k, self.children)
         ((_, results),) = talon_results(recorded.drafted, *tree, [self.nodes], [self.max_depth])
         return results
 
     @classmethod
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
-        """Yield trees of every gate, root's width, budget and depth."""
         children = min(MOST_CHILDREN, recorded.drafted.children)
         nodes = [count for count in NODES if count <= limits.most_tokens]
         for top_k in WIDTHS if nodes else ():
@@ -208,12 +197,11 @@ class TalonPolicy(Strategy):
 
     @classmethod
     def probes(cls, most_tokens: int) -> list[TalonPolicy]:
-        """Return one tree."""
         return [cls(nodes=min(24, most_tokens), top_k=6, children=6, max_depth=5)]
 
 
 def _fitting(policy: TalonPolicy, scores: Scores, ranked: Ints, room: Ints, *, is_first: bool) -> Bools:
-    """Return (batch, ranked): which of the ranked candidates join the tree, always the first so many of them."""
+    """Return (batch, ranked): which of the ranked candidates join the tree; always a prefix of them."""
     places = np.arange(ranked.shape[1])
     best = np.take_along_axis(scores, ranked, axis=1)
     if is_first:
@@ -228,10 +216,8 @@ def talon_results(
 ) -> Iterator[tuple[TalonPolicy, PositionResults]]:
     """Yield the results of every budget and depth of one gate, all from one tree of the largest budget.
 
-    A position is censored where a child of an expansion that was not recorded could pass the gate and find room.
-
-    Raises:
-        PlanError: the trace records too few children.
+    A position is censored where a child of an unrecorded expansion could pass the gate and find room. PlanError if the
+    trace has too few children.
     """
     policies = [
         TalonPolicy(nodes=budget, gate=gate, top_k=top_k, children=children, max_depth=depth)

@@ -1,8 +1,8 @@
 """Every budget and depth of TALON's trees of one gate, in one pass over the recorded positions.
 
-A smaller budget's tree is the beginning of a larger one's: layers are the same until the budget is full, and the layer
-that fills it keeps its best. So one tree of the largest budget tells all: how many nodes each layer adds, where among
-them the target's own node stands, and up to which budget the trace tells. A budget is counted here without the root.
+A smaller budget's tree begins a larger one's: layers are equal until the budget is full, and the layer that fills it
+keeps its best. So one tree of the largest budget yields for all: nodes per layer, the place of the target's own among
+them, and the budgets that the trace covers. A budget here leaves out the root.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ class Layer(NamedTuple):
 def talon_sweep(expansions: Expansions, gate: Gate, budget: int, layers: Layers) -> int:
     """Grow the tree of the largest budget at every position; return the layers of the deepest.
 
-    Args:
-        expansions: the recording's.
-        gate: what passes.
-        budget: the largest.
-        layers: `added` zeros, `own_places` NOT_THERE; written.
+    `layers` is written; before, `added` are zeros and `own_places` NOT_THERE.
     """
     filled = Layer(
         np.empty(budget, np.int64),
@@ -91,13 +87,7 @@ def talon_sweep(expansions: Expansions, gate: Gate, budget: int, layers: Layers)
 
 @compiled
 def talon_budget(layers: Layers, budget: int, results: Results) -> None:
-    """Read one budget and depth off a sweep.
-
-    Args:
-        layers: of the sweep.
-        budget: at most the sweep's.
-        results: widths are zeros, one column for each layer drafted; written.
-    """
+    """Read one budget, at most the sweep's, and depth off a sweep into `results`, whose widths are zeros before."""
     for row in range(len(layers.added)):
         drafted, own, forward, width = 0, 0, 0, 1
         while forward < results.widths.shape[1] and width > 0 and drafted < budget:
@@ -112,7 +102,6 @@ def talon_budget(layers: Layers, budget: int, results: Results) -> None:
 
 @compiled
 def _least(expansions: Expansions, expanded: Ints, log_gate: float) -> float:
-    """Return the score from which on candidates pass the gate."""
     best = np.float32(-np.inf)
     for node in expanded:
         best = max(best, expansions.scores[node, 0])
@@ -140,7 +129,7 @@ def _fill(expansions: Expansions, filled: Layer, width: int, children: int, leas
 
 @compiled
 def _told(filled: Layer, width: int, count: int, missing: int, least: float) -> int:
-    """Return how many of the layer's nodes stand before any child that a missing expansion may have."""
+    """Return how many of the layer's nodes precede any child that a missing expansion may have."""
     certain = NOT_THERE
     for slot in range(width):
         if filled.expanded[slot] == missing and not np.float64(filled.scores[slot]) < least:
@@ -165,7 +154,6 @@ def _own_place(expansions: Expansions, filled: Layer, own_slot: int, count: int)
 
 @compiled
 def _expand(expansions: Expansions, filled: Layer, count: int) -> None:
-    """Make the layer's nodes the nodes above the next one."""
     for place in range(count):
         order = filled.best[place] & (2**ORDER_BITS - 1)
         node, rank = filled.expanded[order >> SLOT_SHIFT], order & RANKS

@@ -1,7 +1,6 @@
-"""What strategies share that draft from the text itself, without a model.
+"""The base of strategies that draft from the text itself, without a model.
 
-What they draft is a function of the committed text alone, so they replay from the recorded texts and need no recording
-of their own.
+Their drafts are functions of the committed text alone, so they replay from the recorded texts without a recording.
 """
 
 from __future__ import annotations
@@ -35,12 +34,9 @@ class TextMemory(ABC):
 
     @abstractmethod
     def draft(self, policy: TextPolicy, fresh: Sequence[int] = (), held: Sequence[int] = ()) -> TextTree:
-        """Append tokens; return what the policy drafts behind the text.
+        """Append `fresh`; return what the policy, of the memory's own kind, drafts behind the text.
 
-        Args:
-            policy: of the memory's own kind.
-            fresh: tokens to append.
-            held: tokens that stand behind them in this search alone; a lookup alone takes any.
+        `held` tokens follow the text in this search alone; only a lookup takes any.
         """
 
 
@@ -50,7 +46,7 @@ class BatchMemory(ABC):
     @staticmethod
     @abstractmethod
     def empty(tokens: int) -> Ints:
-        """Return what the empty text lies in, with room for so many tokens."""
+        """Return the empty text's array, with room for so many tokens."""
 
     @staticmethod
     @abstractmethod
@@ -59,12 +55,9 @@ class BatchMemory(ABC):
 
 
 class RecordedTexts(NamedTuple):
-    """Recorded texts for kernels, one after the other.
+    """Recorded texts for kernels, one after the other: their tokens and where each begins, (texts + 1,).
 
-    Attributes:
-        tokens: of all.
-        firsts: (texts + 1,), where each begins.
-        prompts: (texts,), tokens of the prompt and the one after it, so where the first position's text ends.
+    `prompts` (texts,) counts the prompt and one token more: there the first position's text ends.
     """
 
     tokens: Ints
@@ -81,7 +74,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaidOut:
-    """Recorded texts, how many positions they have, and the tokens of the longest."""
+    """Recorded texts, their number of positions, and the tokens of the longest."""
 
     texts: RecordedTexts
     rows: int
@@ -98,19 +91,15 @@ class TextPolicy(Strategy):
 
     @property
     def memory_key(self) -> Hashable:
-        """What strategies have in common that can share what is held of a text."""
+        """A key equal for strategies that can share one memory of a text."""
         raise NotImplementedError
 
     def memory(self) -> TextMemory:
-        """Return what holds a text, with no token yet."""
+        """Return the memory of a text, without a token yet."""
         raise NotImplementedError
 
     def searcher(self) -> Search:
-        """Return what drafts behind several texts in a `batch_memory`; it holds what is settled once.
-
-        Raises:
-            PlanError: it searches in an engine's memory.
-        """
+        """Return what drafts behind several texts in a `batch_memory`; PlanError if an engine's memory is needed."""
         raise NotImplementedError
 
     @classmethod
@@ -123,7 +112,6 @@ class TextPolicy(Strategy):
         raise NotImplementedError
 
     def results(self, recorded: Recorded) -> PositionResults:
-        """Return what it would have kept at every position of the recorded texts."""
         return self.results_in(recorded.texts)
 
     @property
@@ -133,27 +121,24 @@ class TextPolicy(Strategy):
 
     @property
     def bounds(self) -> Bounds:
-        """How deep, wide and large its trees can become."""
         return Bounds(depth=self.longest, width=1, tokens=self.max_verify_tokens)
 
     @property
     def children(self) -> int:
-        """Best next tokens of a node that a model looks at: none drafts."""
         return 0
 
     @property
     def sure_width(self) -> int:
-        """A width that one of its forwards has for sure: none runs."""
         return 0
 
 
 def named_copy(of: str = "") -> Namer:
-    """Return what names chains copied from the text, whose code tells their length."""
+    """Return what names chains copied from the text, whose code contains their length."""
     return lambda found, drafter: f"copy from the text, up to {counted(int(found['length']), 'token')}{of}"
 
 
 def named_text_tree(of: str) -> Namer:
-    """Return what names trees drafted from the text, whose code tells their nodes."""
+    """Return what names trees drafted from the text, whose code contains their nodes."""
     return lambda found, drafter: f"tree of {found['nodes']} nodes from the text ({of})"
 
 
@@ -165,7 +150,7 @@ def room_for_tree(nodes: int) -> TextTree:
 
 
 def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
-    """Return trees as one batch, padded to the largest; a tree by itself is not copied."""
+    """Return trees as one batch, padded to the largest; a single tree is not copied."""
     counts = [tree.shape[1] for tree in trees]
     sizes = np.array(counts, dtype=np.int64)
     if len(trees) == 1:
@@ -179,7 +164,7 @@ def batch_of(trees: Sequence[TextTree]) -> DraftBatch:
 
 
 def laid_out(texts: Sequence[Text]) -> LaidOut:
-    """Return recorded texts for kernels, parts of images left out."""
+    """Return recorded texts for kernels, without parts of images."""
     begun = [tuple(said(text.prompt)) for text in texts]
     lengths = [len(own) + len(text.continuation) for own, text in zip(begun, texts, strict=True)]
     whole = chain.from_iterable(own + text.continuation for own, text in zip(begun, texts, strict=True))

@@ -1,4 +1,4 @@
-"""The growing texts of a running batch and of a replay: what is held of each, and the drafts made of that."""
+"""The growing texts of a running batch and of a replay: their memories, and the drafts made from them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,17 @@ TOGETHER = 2048  # tokens of the longest text up to which all lie in one array, 
 
 
 class TextState:
-    """One growing text, and what the strategies that were asked about it hold of it, each from when it was first asked.
+    """One growing text and its memories, one for each kind of search from its first draft on; tokens only join it.
 
-    What it drafts is a function of the tokens and the strategy alone. Images in a text are passed over: what stands
-    behind one follows what stands before it.
+    Its drafts are functions of tokens and strategy alone. Images are skipped: their neighbours count as adjacent.
     """
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._said: list[int] = []
         self._read = 0  # tokens of the text so far, images included
         self._memories: dict[Hashable, TextMemory] = {}
 
     def draft(self, tokens: Sequence[int], policy: TextPolicy) -> TextTree:
-        """Return what a strategy drafts behind the text.
-
-        Args:
-            tokens: the committed text; it begins with what it was before.
-            policy: any that drafts from the text.
-        """
         return self.behind(tokens, (), policy)
 
     def behind(self, tokens: Sequence[int], held: Sequence[int], policy: TextPolicy) -> TextTree:
@@ -56,25 +48,20 @@ class TextState:
 
 
 class Texts:
-    """What text strategies hold of the texts in a batch's slots, each kind from when it was first asked.
-
-    What is drafted of each is what a `TextState` drafts of it.
-    """
+    """The memories of the texts in a batch's slots, which only grow; each draft is that of a `TextState`."""
 
     def __init__(self) -> None:
-        """Hold no text."""
         self._rows: list[int] = []  # of each slot, where its text lies in what is kept
         self._held: dict[type[BatchMemory], _Held] = {}
         self._states: dict[int, TextState] = {}  # by row, of what is asked text by text
 
     def admit(self, slot: int) -> None:
-        """Forget a slot's former text."""
         while slot >= len(self._rows):
             self._rows.append(len(self._rows))
         self._forget(self._rows[slot])
 
     def move(self, source: int, target: int) -> None:
-        """Let `target` become the slot of the text in `source`, which is read anew where it had moved there before."""
+        """Make `target` the slot of the text in `source`; its memory moves along, and that of `target` is emptied."""
         self._forget(self._rows[target])
         self._rows[source], self._rows[target] = self._rows[target], self._rows[source]
 
@@ -84,15 +71,7 @@ class Texts:
         self._states.pop(row, None)
 
     def draft(self, texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
-        """Return one tree per text, its root alone where the text holds nothing to draft from.
-
-        Args:
-            texts: the committed text in every slot; each begins with what it was before.
-            policy: any.
-
-        Raises:
-            PlanError: the policy searches in an engine's memory.
-        """
+        """Return one tree per text, its root alone without a draft; PlanError if an engine's memory is needed."""
         rows = self._rows[: len(texts)]
         memory = policy.batch_memory
         if memory is not None and max(map(len, texts)) <= TOGETHER:
@@ -104,7 +83,7 @@ class Texts:
 
 
 class _Held:
-    """What one kind of search keeps of texts: a row of one array each, with room for as many tokens."""
+    """The texts of one kind of search: a row of one array each, with room for equally many tokens."""
 
     def __init__(self, memory: type[BatchMemory]) -> None:
         self._kind = memory
@@ -116,13 +95,11 @@ class _Held:
         self._trees: Ints = np.empty((0, 3, 0), dtype=np.int64)  # to work in
 
     def forget(self, row: int) -> None:
-        """Go back to the empty text in a row."""
         if row < len(self._heard):
             self._heard[row] = 0, 0
             self._kind.clear(self._memory[row])
 
     def draft(self, rows: Sequence[int], texts: Sequence[Sequence[int]], policy: TextPolicy) -> DraftBatch:
-        """Return what a strategy drafts behind texts."""
         if policy is not self._asked:
             self._search, self._asked = policy.searcher(), policy
         drafts = policy.max_verify_tokens - 1
@@ -139,7 +116,7 @@ class _Held:
         return DraftBatch(tokens=tokens, parents=parents, depths=depths, sizes=sizes, widths=(), is_sound=True)
 
     def _news(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, int]], Ints]:
-        """Have room for texts; return what will have been taken in, and what is new as kernels are told of it."""
+        """Make room for texts; return each one's tokens after this draft, with and without images, and `told`."""
         if max(rows) >= len(self._heard):
             self._begin_anew(2 * max(rows) + 1 if self._heard else max(rows) + 1, self._room)
         told, first = [len(rows)], 1 + ENTRIES * len(rows)
@@ -158,13 +135,13 @@ class _Held:
         return heard, np.fromiter(told, dtype=np.int64, count=len(told))
 
     def _begin_anew(self, rows: int, room: int) -> None:
-        """Have so many rows with room for so many tokens, and nothing in them: all texts are read again."""
+        """Make `rows` empty rows with room for so many tokens: all texts are read again."""
         memory = np.tile(self._kind.empty(room), (rows, 1))
         self._memory, self._room, self._heard = memory, room, [(0, 0)] * rows
 
 
 def load_kernels(policies: Iterable[Strategy]) -> None:
-    """Draft once by whatever copies, so that no round waits until its kernels are compiled or loaded."""
+    """Draft once by whatever copies, so that no round waits for kernels to compile or load."""
     for policy in policies:
         copies, texts, state = _copying(policy), Texts(), TextState()
         texts.admit(0)
@@ -176,7 +153,6 @@ def load_kernels(policies: Iterable[Strategy]) -> None:
 
 
 def _copying(policy: Strategy) -> TextPolicy | None:
-    """Return what of a strategy copies from the text, None where nothing does."""
     drafts = policy.draft if isinstance(policy, DelegatingPolicy) else policy
     if isinstance(drafts, HybridPolicy):
         return drafts.text

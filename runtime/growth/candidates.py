@@ -19,10 +19,8 @@ class CandidateLayer:
     """All children recorded by one drafter forward; candidate = slot * children + rank.
 
     Attributes:
-        tokens: (batch, candidates).
-        scores: (batch, candidates), float32 path log-probability; -inf below a slot that holds no node.
-        parents: (batch, candidates), parent's index among all candidates of all layers; negative = root.
-        children: recorded per expanded node.
+        tokens, scores: (batch, candidates); float32 path log-probabilities, -inf below a slot without a node.
+        parents: (batch, candidates), index among all candidates of all layers; negative = root.
         start: index of this layer's first candidate among all candidates of all layers.
         width: nodes per sequence the forward saw.
     """
@@ -50,11 +48,7 @@ def first_layer(scorer: DeviceScorer, children: int) -> CandidateLayer:
 def next_layer(scorer: DeviceScorer, layer: CandidateLayer, kept: Tensor, children: int) -> CandidateLayer:
     """Return the children of the kept candidates of a layer.
 
-    Args:
-        scorer: the drafter.
-        layer: the layer before.
-        kept: (batch, width), candidates of `layer` to expand, in the order of their slots; -1 where there is none.
-        children: to record per kept candidate.
+    `kept` (batch, width) are in the order of their slots; -1 where there is none.
     """
     is_padding, place = kept < 0, kept.clamp(min=0)
     below = scorer.expand((place // layer.children).masked_fill(is_padding, -1), place % layer.children, children)
@@ -75,13 +69,7 @@ def all_scores(layers: Sequence[CandidateLayer]) -> Tensor:
 
 
 def marked(chosen: Tensor, is_real: Tensor, count: int) -> Tensor:
-    """Return (batch, count): True at the indices `chosen` of every row, but for those that are not real.
-
-    Args:
-        chosen: (batch, picks), indices below `count`.
-        is_real: of a shape that broadcasts to that of `chosen`.
-        count: columns.
-    """
+    """Return (batch, count): True at the indices `chosen` (batch, picks) of every row that are real."""
     places = chosen.masked_fill(~is_real, count)  # one column more, for what is not real
     return torch.zeros(len(chosen), count + 1, dtype=torch.bool, device=chosen.device).scatter(1, places, True)[:, :-1]
 
@@ -89,10 +77,7 @@ def marked(chosen: Tensor, is_real: Tensor, count: int) -> Tensor:
 def tree_of(layers: Sequence[CandidateLayer], is_chosen: Tensor, most: int) -> DeviceDraft:
     """Return the trees of chosen candidates in recorded order, parents before children.
 
-    Args:
-        layers: all layers, top down.
-        is_chosen: (batch, candidates of all layers), closed under parents.
-        most: at least as many as any row has chosen; the tree's room.
+    `is_chosen` (batch, candidates of all layers) is closed under parents; no row has more than `most`.
     """
     every = torch.cat([layer.parents for layer in layers], dim=1)
     places = is_chosen.cumsum(dim=1)  # node of each chosen candidate

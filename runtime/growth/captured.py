@@ -1,10 +1,10 @@
 """Whole drafts as CUDA graphs: reading what was committed and growing the tree cost the host one launch.
 
 Growing reads nothing from the device, so all of it can be captured: the host's part of a draft, dozens of small calls
-per layer, is done once per shape and policy. What a draft hangs on besides its input must be in its key, or lie on the
-device, as what sampled drafts are drawn by. A penalty of repetition hangs on the text, and is neither. Nobody hears of
-the end of a tree in captured work, so as many layers are drafted as any tree could need: a host that launches each
-layer takes longer than a few of them do.
+per layer, is done once per shape and policy. Everything else that a draft depends on must be in its key or lie on the
+device, as the noise of sampled drafts does; a penalty of repetition depends on the text, and is neither. The host does
+not learn of a tree's end in captured work, so as many layers are drafted as any tree could need: launching each layer
+from the host takes longer than a few of them do.
 """
 
 from __future__ import annotations
@@ -53,36 +53,25 @@ class _Captured:
 
 
 class CapturedGrowth:
-    """The drafts of one model over one cache.
-
-    Attributes:
-        vocabulary: the model's.
-    """
+    """The drafts of one model over one cache."""
 
     def __init__(self, model: GraphedModel, cache: KeyValueCache, seen_in: Callable[[int], int]) -> None:
-        """Hold no graph yet.
-
-        Args:
-            model: the drafter.
-            cache: its own.
-            seen_in: the cache positions in sight where so many are needed.
-        """
+        """Start without a graph; `seen_in` maps needed cache positions to those in sight."""
         self._model, self._cache, self._seen_in = model, cache, seen_in
         self._captured: dict[tuple[object, ...], _Captured] = {}
         self._read: Callable[[ForwardInput], Tensor] | None = None
         self.vocabulary = model.vocabulary
 
     def read_by(self, read: Callable[[ForwardInput], Tensor]) -> None:
-        """Let committed text be read by another forward than the model's own, in whatever is captured from now on.
+        """Read committed text by another forward than the model's own in later captures; it returns logits.
 
-        Args:
-            read: returns logits; it must hold none who holds this, so that memory is let go as soon as it may be.
+        It must not hold a reference to this object, so that memory is freed as soon as possible.
         """
         self._read = read
         self._captured.clear()
 
     def serves(self, policy: TreePolicy, requests: Many[Request]) -> bool:
-        """Whether drafts of a policy for such requests can be captured."""
+        """Return whether drafts of a policy for such requests can be captured."""
         is_whole = policy.is_of_one_size or policy.is_captured_whole
         return is_whole and draws_ahead(requests)
 
@@ -90,11 +79,8 @@ class CapturedGrowth:
     def draft(self, step: ForwardInput, longest: int, policy: TreePolicy, requests: Many[Request]) -> DraftBatch:
         """Return the trees behind the committed text: one launch and one wait.
 
-        Args:
-            step: the forward that reads what was committed, as `lay_out` gives it for captured forwards, with `take`.
-            longest: most tokens of any row when that is read.
-            policy: one that is served.
-            requests: of the rows, which are served.
+        `step` reads what was committed, as `lay_out` gives it for captured forwards, with `take`; `longest` is the most
+        tokens of any row after that. Policy and requests are served.
         """
         ends = longest + columns_of(policy)
         self._cache.require(ends)
@@ -113,12 +99,10 @@ class CapturedGrowth:
         return batch_of(captured.draft.numbers.numpy(), captured.draft.widths)
 
     def seen_behind(self, longest: int, most_read: int, policy: TreePolicy) -> int | None:
-        """Return the cache positions in sight of a draft; None where there is no room for it.
+        """Return the cache positions in sight of a draft by a served policy; None where there is no room for it.
 
-        Args:
-            longest: most tokens of any row's text, of which the cache lacks at least one.
-            most_read: tokens per row fed to read them, padding included.
-            policy: one that is served.
+        `longest` is the most tokens of any row's text, of which the cache lacks at least one; `most_read` the tokens
+        per row fed to read them, padding included.
         """
         ends, read = longest + columns_of(policy), longest - 1 + most_read
         most = max(ends, read)
@@ -134,13 +118,12 @@ class CapturedGrowth:
         seen: int,
         draws: DeviceDraws | None = None,
     ) -> RecordedDraft:
-        """Return the drafting of a policy as captured work.
+        """Return the drafting of a served policy as captured work.
 
         Args:
             read: part of the work, returns the forward that reads what was committed; see `draft`.
             land: likewise, puts a draft's numbers where they are wanted, always at the same place.
             longest: most tokens of any row when that is read.
-            policy: one that is served.
             seen: cache positions in sight.
             draws: how the target draws, whose noise drafts share; None where the best of the logits is drawn.
         """
@@ -213,15 +196,11 @@ class CapturedGrowth:
 
 
 class _Scoring:
-    """What one draft's logits become: the scores that its tokens are the best of, one layer deeper at every call."""
-
     def __init__(self, draws: DeviceDraws | None, step: ForwardInput) -> None:
-        """Begin behind the text that a forward reads; None: scores are the logits."""
         assert step.tree is not None and step.take is not None
         self._draws, self._place = draws, None if draws is None else step.tree.starts + step.take + 1
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Return the scores of the next layer."""
         if self._draws is None or self._place is None:
             return logits
         scores, self._place = self._draws.drafted(logits, self._place), self._place + 1

@@ -1,7 +1,7 @@
-"""The cost-aware tree of CAST on a device: the batch shares widths, depth and size, and they are never read.
+"""The cost-aware tree of CAST on a device: the batch shares widths, depth and size, which the host never reads.
 
 Layers are `max_width` wide and `max_depth` many. What the batch prunes is a mask that all sequences share; a pruned
-candidate stands behind every other one, even behind those of probability 0.
+candidate ranks behind every other one, even behind those of probability 0.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ IMPOSSIBLE = 1e300  # sorts behind the negative log-probability of anything poss
 
 
 def grow(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return trees of one shared size and shared widths; see `planner.strategies.cast_growth`.
-
-    Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1.
-    """
+    """Return trees of one shared size and shared widths; see `planner.strategies.cast_growth`."""
     rule = memory(policy, scorer.device)
     layers = [first_layer(scorer, policy.max_width)]
     is_real = [torch.ones_like(layers[0].tokens[0], dtype=torch.bool)]  # candidates that the batch has not pruned
@@ -57,7 +54,7 @@ def grow(policy: CastPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rule:
-    """What a CAST policy weighs, on a device; costs in units of one plain decoding step, float64."""
+    """The numbers of a CAST policy on a device; costs in units of one plain decoding step, float64."""
 
     draft: Tensor  # by width
     breadth: Tensor  # the same, its entry 0 the fixed cost of a forward
@@ -65,7 +62,6 @@ class _Rule:
     curves: tuple[DeviceCurve, ...]
 
     def survivals(self, scores: Tensor, depth: int) -> Tensor:
-        """Return (batch, candidates) float64; see `planner.strategies.cast_growth.survivals`."""
         if not self.curves:
             return scores.double().exp()
         return self.curves[min(depth, len(self.curves)) - 1].at(scores)
@@ -102,7 +98,6 @@ def _utilities(survived: Tensor, ranked: Tensor) -> Tensor:
 
 
 def _mean(ratios: list[Tensor]) -> Tensor:
-    """Return the mean, added up one by one as the planner does."""
     total = ratios[0]
     for ratio in ratios[1:]:
         total = total + ratio
@@ -110,14 +105,12 @@ def _mean(ratios: list[Tensor]) -> Tensor:
 
 
 def _kept_width(rule: _Rule, utilities: Tensor, real: Tensor, threshold: float) -> Tensor:
-    """Return n_i, at least 1: how many nodes of the layer the next drafter forward expands."""
     if len(utilities) == 2:
         return torch.ones_like(real)
     return last_valid_index(utilities, rule.breadth[: len(utilities)], threshold, real).clamp(min=1)
 
 
 def _reranked(policy: CastPolicy, rule: _Rule, layers: list[CandidateLayer], is_real: Tensor) -> DeviceDraft:
-    """Return the tree of the best m candidates; m is shared by the batch and may be 0."""
     scores = all_scores(layers)
     ranked = _best_real(scores, is_real, policy.max_verify_tokens - 1)
     survived = torch.cat([rule.survivals(layer.scores, depth) for depth, layer in enumerate(layers, start=1)], dim=1)

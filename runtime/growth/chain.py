@@ -20,7 +20,7 @@ def grow(policy: ChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 def chains(tokens: list[Tensor], lengths: Tensor) -> DeviceDraft:
-    """Return chains of so many tokens; each of `tokens` is (batch, 1), one depth further."""
+    """Return chains of `lengths` tokens; each of `tokens` is (batch, 1), one depth further."""
     drafted = torch.cat(tokens, dim=1)
     depths = torch.arange(1, len(tokens) + 1, device=drafted.device).expand_as(drafted)
     is_padding = depths > lengths.unsqueeze(1)

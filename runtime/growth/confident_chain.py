@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def grow(policy: ConfidentChainPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return one chain per sequence, each as long as its tokens are not doubted; see `planner.strategies.chain`."""
+    """Return one chain per sequence, which ends at a doubted token; see `planner.strategies.confident_chain`."""
     below = scorer.root(1)
     tokens = [below.tokens[:, 0]]
     lengths = torch.ones_like(tokens[0][:, 0])

@@ -1,7 +1,7 @@
 """What passes between a drafter on a device and the code that grows trees there.
 
-All shapes are known to the host before anything is computed; what depends on scores is a mask. So a whole tree is
-drafted without the host learning a single number, and read once, by `DeviceDraft.host`.
+The host knows all shapes before anything is computed; what depends on scores is a mask. So a whole tree is drafted
+without a read from the device, and read once, by `DeviceDraft.host`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ NO_IDS: Ints = np.empty(0, dtype=np.int64)  # tokens are counted from 0 on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChildren:
-    """The most likely next tokens of every node of one layer.
+    """The most likely next tokens of every node of one layer, (batch, width, children).
 
-    Attributes:
-        tokens: (batch, width, children) int64.
-        log_probs: (batch, width, children) float32, conditional on the node, descending, at most 0.
+    `tokens` are int64; `log_probs` float32, conditional, descending, at most 0.
     """
 
     tokens: Tensor
@@ -41,12 +39,10 @@ class DeviceChildren:
 
 
 def children_of(scores: Tensor, count: int) -> DeviceChildren:
-    """Return the `count` most likely next tokens behind every node, most likely first.
+    """Return the `count` most likely next tokens behind every node, most likely first; at most the vocabulary.
 
-    Args:
-        scores: (batch, width, vocabulary), logits of the distribution that is sampled from; -inf where a token is
-            never drawn.
-        count: children wanted; the vocabulary where that is smaller.
+    `scores` (batch, width, vocabulary) are logits of the distribution to sample from; -inf for tokens that are never
+    drawn.
     """
     known = bits_for_kernels(scores)
     if known is not None:
@@ -62,12 +58,7 @@ def children_of(scores: Tensor, count: int) -> DeviceChildren:
 
 
 def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]:
-    """Return the tokens and log-probabilities of `children_of`, and whether these are numbers, by a compiled call.
-
-    Args:
-        scores: (batch, width, vocabulary), by their bits; see `bits_for_kernels`.
-        count: as there.
-    """
+    """Return tokens and log-probabilities of `children_of`, and whether these are numbers; see `bits_for_kernels`."""
     shape = *scores.shape[:2], min(count, scores.shape[-1])
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)
     is_shared = shape[0] * shape[1] > 1 and shared_by(torch.get_num_threads())
@@ -76,13 +67,9 @@ def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]
 
 
 def drawn_children_here(scores: NDArray[Any], draws: Draws, depth: int, count: int) -> tuple[Ints, Scores, bool]:
-    """Return what `children_here` does of `draft_scores`: with the noise of the target's own draws.
+    """Return what `children_here` returns for `draft_scores`, which have the noise of the target's own draws.
 
-    Args:
-        scores: (batch, width, vocabulary), the drafter's, by their bits.
-        draws: how the target draws.
-        depth: of the nodes, 0 behind the texts themselves.
-        count: as there.
+    `depth` is that of the nodes, 0 behind the texts themselves.
     """
     batch, width, vocabulary = scores.shape
     shape = batch, width, min(count, vocabulary)
@@ -94,7 +81,7 @@ def drawn_children_here(scores: NDArray[Any], draws: Draws, depth: int, count: i
 
 
 def children_by_kernels(scores: Tensor, count: int) -> DeviceChildren:
-    """Return what `children_of` does, by kernels of a GPU that are supported; equal ones in the vocabulary's order."""
+    """Return what `children_of` returns, by supported GPU kernels; equal ones in the vocabulary's order."""
     tokens, log_probs = best_children(scores.flatten(0, 1), count)
     shape = *scores.shape[:2], -1
     return DeviceChildren(tokens=tokens.view(shape), log_probs=log_probs.view(shape))
@@ -103,14 +90,14 @@ def children_by_kernels(scores: Tensor, count: int) -> DeviceChildren:
 def only_children_of(scores: Tensor) -> DeviceChildren:
     """Return the most likely next token behind every node, with its score in place of its log-probability.
 
-    A score that is no number is the best of its row, as its log-probability would be no number.
+    A NaN score is the best of its row, as its log-probability would be NaN.
     """
     best, tokens = scores.max(dim=-1, keepdim=True)
     return DeviceChildren(tokens=tokens, log_probs=best)
 
 
 class DeviceScorer(Protocol):
-    """A drafter of one round: asked for the root's children first, then layer by layer."""
+    """A drafter of one round: first the root's children, then layer by layer."""
 
     device: torch.device
 
@@ -120,31 +107,23 @@ class DeviceScorer(Protocol):
     def expand(self, parents: Tensor, ranks: Tensor, children: int) -> DeviceChildren:
         """Return the best children of the next layer's nodes.
 
-        Args:
-            parents: (batch, width), slot in the previous layer of each node's parent; -1 where there is no node:
-                such a slot is fed like any other, and its answer means nothing.
-            ranks: (batch, width), which child of that slot the node is; 0 where there is none.
-            children: how many to return for each node.
+        `parents` (batch, width) are slots of the previous layer, -1 where there is no node: such a slot is fed too, and
+        its answer is meaningless. `ranks` (batch, width) say which child of that slot a node is, 0 without one.
         """
 
     def none_open(self, is_open: Tensor) -> bool:
-        """Say whether it is known already that nothing is drafted any more.
+        """Return whether it is known already that nothing is drafted any more.
 
-        False is always right: what is drafted for nobody reaches no tree. True only if no entry of `is_open`, of
-        this call or an earlier one of the round, was True. Nobody waits for the device here.
+        False is always right: excess drafts reach no tree. True only if `is_open` had no True in any call of the round.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDraft:
-    """One drafted tree per sequence, as a `DraftBatch` has them, padded to what the policy may need.
+    """One drafted tree per sequence, as in `DraftBatch`, padded to what the policy may need.
 
-    Attributes:
-        tokens: (batch, nodes), -1 for the root and padding.
-        parents: (batch, nodes), -1 for the root, 0 for padding.
-        depths: (batch, nodes), 1 for padding.
-        sizes: (batch,), nodes of each row that are no padding, root included.
-        widths: nodes per sequence of every drafter forward that ran.
+    `tokens`, `parents` and `depths` are (batch, nodes): -1, -1 and 0 at the root, -1, 0 and 1 for padding. `sizes`
+    (batch,) count nodes without padding, root included; `widths` nodes per sequence of every drafter forward that ran.
     """
 
     tokens: Tensor
@@ -163,7 +142,7 @@ class DeviceDraft:
 
 
 def batch_of(numbers: Ints, widths: tuple[int, ...]) -> DraftBatch:
-    """Return the draft that `DeviceDraft.numbers` tells, cut to its largest tree."""
+    """Return the draft in `DeviceDraft.numbers`, cut to its largest tree."""
     sizes, room = numbers[:, -1].copy(), numbers.shape[1] // 3
     most = max(sizes.tolist())
     tokens, parents, depths = (numbers[:, first : first + most].copy() for first in (0, room, 2 * room))
@@ -171,7 +150,7 @@ def batch_of(numbers: Ints, widths: tuple[int, ...]) -> DraftBatch:
 
 
 def rooted(tokens: Tensor, parents: Tensor, depths: Tensor, sizes: Tensor, widths: tuple[int, ...]) -> DeviceDraft:
-    """Return the draft of nodes (batch, drafts) with the root before them; `sizes` counts it."""
+    """Return the draft of nodes (batch, drafts) with the root before them; `sizes` includes it."""
     return DeviceDraft(
         tokens=F.pad(tokens, (1, 0), value=ROOT_TOKEN),
         parents=F.pad(parents, (1, 0), value=-1),

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def grow(policy: Eagle2Policy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best `verify_tokens - 1` candidates of a beam search, and the root; see `planner.eagle2`.
-
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.
-    """
+    """Return the root and the best candidates of a beam search; see `planner.strategies.eagle2`."""
     layers = [first_layer(scorer, policy.top_k)]
     for _ in range(policy.depth):
         frontier = best_candidates(layers[-1].scores, policy.top_k)

@@ -1,4 +1,4 @@
-"""The tree of EAGLE-2 and EAGLE-3 in captured work, a few launches of kernels of ours per layer."""
+"""The tree of EAGLE-2 and EAGLE-3 in captured work, by a few launches of Triton kernels per layer."""
 
 from __future__ import annotations
 
@@ -26,16 +26,11 @@ def is_supported(policy: Eagle2Policy, device: torch.device, dtype: torch.dtype)
 def grow_eagle2_by_kernels(
     policy: Eagle2Policy, read: ForwardInput, logits: Tensor, feed: Callable[[ForwardInput], Tensor], seen: int
 ) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the numbers and widths of the draft that `grow_eagle2` grows from such scores.
+    """Return the numbers and widths of the draft that `eagle2.grow` grows from such scores.
 
-    Args:
-        policy: one that is supported.
-        read: the forward that read what was committed, with `take` and a tree.
-        logits: (batch, 1, vocabulary), what it returned, or the scores that are drawn from.
-        feed: runs a forward; returns the like of its layer, (batch, width, vocabulary).
-        seen: cache positions in sight.
-
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.
+    `read` is the forward that read what was committed, with `take` and a tree; `logits` (batch, 1, vocabulary) its
+    result, or the scores that are drawn from. `feed` runs a forward and returns (batch, width, vocabulary) of its
+    layer; `seen` cache positions are in sight.
     """
     assert read.tree is not None and read.take is not None
     widths = _widths(policy, logits.shape[2])
@@ -57,7 +52,7 @@ def _widths(policy: Eagle2Policy, vocabulary: int) -> tuple[int, ...]:
 
 
 def _layer(policy: Eagle2Policy, logits: Tensor, before: Layer | None, above: Frontier | None = None) -> Layer:
-    """Return the children of a frontier, told the logits (batch, width, vocabulary) behind it and the layer before."""
+    """Return the children of a frontier from the logits (batch, width, vocabulary) behind it and the layer before."""
     below = children_by_kernels(logits, policy.top_k)
     return Layer(
         tokens=below.tokens.flatten(1),

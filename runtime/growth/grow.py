@@ -1,9 +1,9 @@
-"""Growing the tree a policy asks for on a device: node for node what the planner draws from equal scores.
+"""Growing a policy's tree on a device: node for node what the planner draws from equal scores.
 
-A decision that depends on scores is a mask, so every forward is as wide as any sequence could need, and there are as
-many as any could need unless the host learns in time that all have stopped: the widths that really ran are in the
-draft. Sums behind thresholds are added in the planner's order on a CPU; a GPU's scan may round their last bit
-differently, which matters only where a gain and its threshold agree to 16 digits.
+A decision that depends on scores is a mask, so every forward is as wide as any sequence could need. There are as many
+as any could need unless the host learns in time that all have stopped; the draft has the widths that ran. Sums behind
+thresholds are added in the planner's order on a CPU. A GPU's scan may round their last bit differently, which matters
+only where a gain and its threshold agree to 16 digits.
 """
 
 from __future__ import annotations
@@ -27,15 +27,8 @@ from .draft import DeviceDraft, DeviceScorer
 def grow_on_device(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
     """Return the trees that `policy` drafts for a batch of sequences; nothing is read from the device.
 
-    The file beside this one that is called as the strategy's own grows them.
-
-    Args:
-        policy: any that a single model drafts, and plain decoding.
-        scorer: a fresh scorer of this round; plain decoding never calls it.
-        batch: sequences the scorer serves.
-
-    Raises:
-        PlanError: no single model drafts, or the scorer serves another batch.
+    The module here with the strategy's name grows them. `scorer` is fresh in every round; plain decoding needs none.
+    PlanError if no single model drafts, or the scorer serves another batch.
     """
     draft = _grown(policy, scorer, batch)
     if len(draft.tokens) != batch:
@@ -55,7 +48,7 @@ def _grown(policy: Strategy, scorer: DeviceScorer, batch: int) -> DeviceDraft:
 
 
 def kept_for(policy: Strategy, device: torch.device) -> object:
-    """Return the memory on a device that a policy's trees grow by, which recorded growing goes on reading."""
+    """Return a policy's memory on a device, which captured growing reads at every replay."""
     if policy.source != "model" or isinstance(policy, DelegatingPolicy):
         return None
     memory = cast(
@@ -66,11 +59,7 @@ def kept_for(policy: Strategy, device: torch.device) -> object:
 
 @cache
 def _module_of(strategy: str) -> ModuleType:
-    """Return the file beside this one that is called as the strategy's own.
-
-    Raises:
-        PlanError: there is none.
-    """
+    """Return the module here with the strategy's name; PlanError where there is none."""
     name = strategy.rpartition(".")[2]
     if find_spec(f".{name}", __package__) is None:
         raise PlanError(f"{name} does not grow on a GPU; write runtime/growth/{name}.py, or decode on a CPU")

@@ -19,9 +19,9 @@ from ..transfer import sent
 class LayerLayout:
     """Places the nodes of one round's trees behind the committed text, layer by layer.
 
-    Every node gets a cache column of its own. In a *compact* layout the nodes of a row lie side by side whatever the
-    layers' widths, and slots that hold no node share one column that nobody sees: so trees whose layers could all be
-    wide, and of which only a few are, need no more columns than a tree has nodes.
+    Every node has its own cache column. In a *compact* layout the nodes of a row are adjacent whatever the layers'
+    widths, and empty slots share one column that no node sees. So trees of which only a few layers are wide need no
+    more columns than a tree has nodes.
     """
 
     def __init__(
@@ -36,19 +36,16 @@ class LayerLayout:
         placed: Tensor | None = None,
         known: dict[int, tuple[Tensor, Tensor]] | None = None,
     ) -> None:
-        """Stand behind `contexts` (batch,) committed tokens in the cache.
+        """Start behind `contexts` (batch,) committed tokens in the drafter's cache.
 
         Args:
-            contexts: per row.
-            cache: the drafter's, asked for room.
             dtype: of the mask, the model's.
-            device: the model's.
             compact: most nodes of any row that are fed, for a compact layout.
-            seen_in: of captured forwards, the cache positions to put in sight where so many are needed: what their
-                tokens see is told by a tree then. None: exactly those, and a mask.
-            placed: the contexts (batch, 1) where the device knows them already.
-            known: places behind the context and tree masks by layer, kept from trees of the same shape: where parents
-                hang on no score. What is not known yet is put there.
+            seen_in: of captured forwards, maps needed cache positions to those in sight; then a tree says what tokens
+                see. None: exactly the needed ones, and a mask.
+            placed: the contexts (batch, 1) where the device has them already.
+            known: places behind the context and tree masks by layer, reused for trees of the same shape where no parent
+                hangs on scores; missing ones are added.
         """
         self._contexts = sent(np.array(contexts, dtype=np.int64)[:, None], device) if placed is None else placed
         self._rows = torch.arange(len(contexts), device=device).unsqueeze(1)
@@ -60,15 +57,10 @@ class LayerLayout:
         self._visible = torch.zeros(len(contexts), 1, 0, dtype=torch.bool, device=device)
 
     def layer(self, tokens: Tensor, parents: Tensor) -> ForwardInput:
-        """Return the forward's input for the next layer.
+        """Return the forward's input for the next layer of `tokens` (batch, width).
 
-        Args:
-            tokens: (batch, width).
-            parents: (batch, width), slot in the layer before; -1 where there is no node. The first layer hangs below
-                slot 0.
-
-        Raises:
-            RequestError: the cache has no room for it.
+        `parents` (batch, width) are slots in the layer before, -1 for no node; the first layer's are 0. RequestError if
+        the cache has no room.
         """
         width, before = tokens.shape[1], self._columns
         self._columns = before + width if self._compact is None else min(before + width, self._compact)
@@ -133,7 +125,7 @@ def columns_of(policy: TreePolicy) -> int:
 
 
 def tree_bits(visible: Tensor) -> Tensor:
-    """Return (batch, n, words): which of so many nodes each sees, as a `TreeMask` has it, told by (batch, n, nodes)."""
+    """Return (batch, n, words), a `TreeMask`'s bits of which nodes each sees, from (batch, n, nodes)."""
     batch, count, columns = visible.shape
     words = -(-columns // WORD)
     spread = F.pad(visible, (0, words * WORD - columns)).view(batch, count, words, WORD)

@@ -12,22 +12,21 @@ from ...planner.strategies.base import LATE
 
 
 class News:
-    """Whether any sequence still drafts, as word of it arrives.
+    """Whether any sequence still drafts, as far as the host knows.
 
-    On a GPU word is sent with every layer. It is read when it has arrived by itself, at the latest one layer later: so
-    the GPU always has a layer before it, and the host learns at most one forward late that drafting is over. That
-    forward drafts for nobody; it costs time and changes no tree.
+    On a GPU a flag is copied with every layer, and read once it has arrived, at the latest one layer later. So the GPU
+    always has a layer before it, and the host learns at most one forward late that drafting is over. That extra forward
+    costs time and changes no tree.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Know nothing yet."""
         self._device = device
         self._sent: deque[tuple[Tensor, Any]] = (
             deque()
         )  # flags on their way and their events, which torch leaves untyped
 
     def none_open(self, is_open: Tensor) -> bool:
-        """Send word of (any shape) `is_open`; return whether it is known that nobody drafts any more."""
+        """Send `is_open` (any shape); return whether it is known that no sequence drafts any more."""
         if self._device.type == "cpu":
             return not is_open.any().numpy()
         if self._device.type != "cuda":

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 def grow(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return the best `policy.nodes` candidates of all layers drafted, and the root; see `planner.strategies.opt_tree`.
-
-    Each sequence stops on its own.
-
-    Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
-    """
+    """Return the best candidates of all layers drafted, and the root; see `planner.strategies.opt_tree`."""
     layers = [first_layer(scorer, policy.children)]
     best = _Best.none(layers[0].scores, policy.nodes)
     gained, is_open = best.expected(), torch.ones_like(layers[0].tokens[:, 0], dtype=torch.bool)
@@ -40,7 +35,7 @@ def grow(policy: OptTreePolicy, scorer: DeviceScorer) -> DeviceDraft:
 class _Best:
     """The best candidates of all layers so far, best first, ties in recorded order; (batch, nodes) each.
 
-    Where there are fewer, scores of -inf stand last; what their candidate is means nothing.
+    Missing ones have scores of -inf at the end; their candidates are meaningless.
     """
 
     scores: Tensor
@@ -48,12 +43,10 @@ class _Best:
 
     @classmethod
     def none(cls, like: Tensor, nodes: int) -> _Best:
-        """Return the best of no layer, as many rows as `like` has."""
         scores = torch.full((len(like), nodes), NOTHING, dtype=like.dtype, device=like.device)
         return cls(scores=scores, candidates=torch.zeros_like(scores, dtype=torch.int64))
 
     def with_layer(self, layer: CandidateLayer, ranked: Tensor) -> _Best:
-        """Return the best after one more layer, whose own best are `ranked`."""
         scores = torch.cat((self.scores, layer.scores.gather(1, ranked)), dim=1)
         candidates = torch.cat((self.candidates, ranked + layer.start), dim=1)
         order = best_candidates(scores, self.scores.shape[1])

@@ -38,10 +38,9 @@ class DevicePass:
             catch_up: reads the committed text; returns logits (batch, 1, vocabulary) behind it.
             feed: runs a forward; returns logits (batch, width, vocabulary).
             scores: turns logits into those of the distribution that is sampled from behind nodes with such paths.
-            layout: stands behind the committed text.
-            device: the model's.
-            is_captured: whether this is recorded to be replayed later, so that no news of it can be heard.
-            asks_rates: whether log-probabilities are read; where none are, an only child has its score, for nothing.
+            layout: starts behind the committed text.
+            is_captured: whether this is captured for replay, so that the host learns nothing of it.
+            asks_rates: whether log-probabilities are read; otherwise an only child has its score, at no cost.
         """
         self.device = device
         self._catch_up, self._feed, self._scores = catch_up, feed, scores
@@ -65,7 +64,7 @@ class DevicePass:
         return self._answer(self._feed(self._layout.layer(tokens, parents)), children)
 
     def none_open(self, is_open: Tensor) -> bool:
-        """Say whether it is known already that nothing is drafted any more; see `DeviceScorer`."""
+        """Return whether it is known already that nothing is drafted any more; see `DeviceScorer`."""
         return self._news is not None and self._news.none_open(is_open)
 
     def _answer(self, logits: Tensor, count: int) -> DeviceChildren:

@@ -7,19 +7,14 @@ from torch import Tensor
 
 
 def last_valid_index(utilities: Tensor, costs: Tensor, threshold: float, last: Tensor) -> Tensor:
-    """Return the last index whose secant from the index accepted before is steep enough, as a tensor of no dimension.
+    """Return the last index whose secant from the index accepted before is steep enough, as a 0-d tensor.
 
     next[j] = the first k > j with  u[k] - u[j] >= threshold * (c[k] - c[j]),  j where there is none
     result  = next[next[... next[0]]]
 
-    The same comparisons as `cast_growth.select_max_valid_index`, so the same result to the bit: all are made
-    at once, and the path is followed in log2 steps by squaring `next`.
-
-    Args:
-        utilities: (n,) float64.
-        costs: (n,) float64.
-        threshold: at least 0.
-        last: no dimension, the last index that may be chosen.
+    The comparisons are those of `cast_growth.select_max_valid_index`, so the result is equal to the bit. All are made
+    at once, and squaring `next` follows the path in log2 steps. `utilities` and `costs` (n,) are float64; the 0-d
+    `last` is the last index that may be chosen.
     """
     count = len(utilities)
     places = torch.arange(count, device=utilities.device)

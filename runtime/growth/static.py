@@ -19,8 +19,7 @@ from .draft import DeviceChildren, DeviceDraft, DeviceScorer, rooted
 def grow(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
     """Return the policy's tree for every sequence, nodes in the tree's own order; see `planner.strategies.static`.
 
-    Raises:
-        PlanError: the tree has children of ranks that the drafter's vocabulary does not have.
+    PlanError if the tree has children of ranks beyond the drafter's vocabulary.
     """
     shape = device_shape(policy.tree, scorer.device)
     below = scorer.root(shape.levels[0].children)
@@ -40,7 +39,7 @@ def grow(policy: StaticPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 def memory(policy: StaticPolicy, device: torch.device) -> DeviceShape:
-    """Return what the policy's trees grow by on a device."""
+    """Return the device memory that the policy's trees grow by."""
     return device_shape(policy.tree, device)
 
 

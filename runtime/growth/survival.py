@@ -14,7 +14,7 @@ from ..transfer import sent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCurve:
-    """A survival curve: straight between its points, level beyond them."""
+    """A survival curve: linear between its points, constant beyond them."""
 
     log_probs: Tensor  # (points,) float64
     survivals: Tensor  # (points,) float64

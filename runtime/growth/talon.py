@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 
 def grow(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
-    """Return trees of `policy.nodes` nodes, fewer where depth or recorded candidates end before.
-
-    See `planner.strategies.talon`.
+    """Return trees of `policy.nodes` nodes, fewer where depth or candidates end before; see `planner.strategies.talon`.
 
     A forward is as wide as any sequence could need; see `planner.strategies.base`.
-
-    Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
     layers = [first_layer(scorer, policy.children)]
     room = torch.full_like(layers[0].tokens[:, 0], policy.nodes - 1)
@@ -42,7 +38,7 @@ def grow(policy: TalonPolicy, scorer: DeviceScorer) -> DeviceDraft:
 
 
 def _fitting(policy: TalonPolicy, scores: Tensor, ranked: Tensor, room: Tensor, *, is_first: bool) -> Tensor:
-    """Return (batch, ranked): which of the ranked candidates join the tree, always the first so many of them."""
+    """Return (batch, ranked): which of the ranked candidates join the tree; always a prefix of them."""
     places = torch.arange(ranked.shape[1], device=ranked.device)
     best = scores.gather(1, ranked)
     fits = (best > NOTHING) & (places < room.unsqueeze(1))

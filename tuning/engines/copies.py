@@ -1,7 +1,7 @@
 """What n-gram drafts would yield on answers, before a server is started for them.
 
-Words stand for tokens: a hit of three words and how far it goes on are nearly those of tokens. This is a screen: where
-even words repeat next to never, a start that drafts by n-grams shows nothing new.
+Words replace tokens: a hit of three words and its length are nearly those of tokens. This is a screen: where even words
+almost never repeat, a start that drafts by n-grams shows nothing new.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def mean_tokens_per_round(pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def _agreeing(text: Sequence[str], place: int, at: int) -> int:
-    """Return how many words behind a place are those at another, at most `LENGTH`."""
+    """Return how many words from `place` on equal those from `at` on, at most `LENGTH`."""
     most = max(min(LENGTH, len(text) - 1 - at, at - place), 0)
     return next((count for count in range(most) if text[place + count] != text[at + count]), most)

@@ -1,4 +1,4 @@
-"""What would mislead in a comparison of servers, found in what was sent and in what came back."""
+"""Warnings of what would mislead in a comparison of servers, from requests and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNLIKE = 0.2  # share of answers that differ from plain decoding's, above which 
 
 
 def warnings_before(job: ServerJob) -> Iterator[str]:
-    """Yield what is misleading about a load before it is sent."""
+    """Yield warnings about a load before it is sent."""
     texts = [prompt.text for prompt in job.prompts]
     slots = value_of(job.command, SLOTS)
     if slots is not None and slots.isdigit() and int(slots) < max(job.concurrencies):
@@ -45,7 +45,7 @@ def warnings_before(job: ServerJob) -> Iterator[str]:
 
 
 def warnings_behind(trials: Sequence[Trial], sampling: Sampling) -> Iterator[str]:
-    """Yield what is misleading about loads that ran."""
+    """Yield warnings about loads that ran."""
     busy = max((trial.load.client_share for trial in trials), default=0.0)
     if busy > BUSY:
         yield f"the client used {busy:.0%} of a core; on a machine of its own it would measure the server alone"

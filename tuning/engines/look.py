@@ -1,4 +1,4 @@
-"""A server that runs, measured as it is; nothing of it is changed, and it is not stopped."""
+"""A running server, measured as it is; it is neither changed nor stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TELLS_MORE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFacts:
-    """What a load met, of requests in flight or of a rate per second; the other is 0.
+    """A load's results; of `concurrency` and rate per second the unused one is 0.
 
     Latencies are in milliseconds. Acceptance is unconditional by position, empty where nothing drafts.
     """
@@ -36,7 +36,7 @@ class LoadFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """Loads of a server, and what to know of them."""
+    """Loads of a server, and notes on them."""
 
     version: str
     loads: tuple[LoadFacts, ...]
@@ -51,7 +51,7 @@ def look(
     rates: Sequence[float] = (),
     seed: int = 0,
 ) -> Looked:
-    """Return what every load meets at a server that runs: closed loops, then open ones."""
+    """Return the results of every load at a running server: closed loops, then open ones."""
     loaded, found = LoadedServer(job, server), []
     for place, concurrency in enumerate(job.concurrencies):
         progress(f"{concurrency} at once", place / len(job.concurrencies))

@@ -25,14 +25,9 @@ class Startable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raced:
-    """What a race found at one concurrency.
+    """A race's result at one concurrency: tokens per second of the server as it was and of the choice.
 
-    Attributes:
-        concurrency: requests in flight.
-        before, after: tokens per second of the server as it was and of the choice.
-        gain: of the choice over what was.
-        interval: 90 % of it, over prompts and starts.
-        rounds_gain: the gain of each pair of starts.
+    `gain` is the choice's over what was, `interval` its 90 % over prompts and starts, `rounds_gain` each pair's.
     """
 
     concurrency: int
@@ -57,18 +52,7 @@ def race(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> tuple[Raced, ...]:
-    """Return what a command gains over another: started in turns, in the order ABBA, so that drift meets both alike.
-
-    Args:
-        server: that both start.
-        before, after: the commands.
-        concurrencies: of the loads.
-        rounds: pairs of starts.
-        progress: what is being done, and which share of it is done.
-
-    Raises:
-        RequestError: both commands are the same.
-    """
+    """Return a command's gain over another, ABBA against drift; RequestError if both commands are the same."""
     if list(before) == list(after):
         raise RequestError("the server runs with the best drafts already; there is nothing to compare")
     answers: dict[tuple[int, bool], list[list[Answer]]] = {}
@@ -117,5 +101,4 @@ def _summed(one: Answer, other: Answer) -> Answer:
 
 
 def _speed(answers: Sequence[Answer]) -> float:
-    """Return tokens per second of one user."""
     return 1000.0 * sum(one.tokens for one in answers) / sum(one.e2e_ms for one in answers)

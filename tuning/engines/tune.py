@@ -2,9 +2,9 @@
 
     plain -> every source's longest chain -> the lengths that promise most, until none does -> a choice
 
-A start is what costs: drafts are fixed while a server runs. So a start runs the load of every concurrency; acceptance
-by position of the longest chain gives that of every shorter one, and rounds of lengths between are guessed from those
-that ran (`planner/engines/served.py`). What ran is saved behind every load, so that a run that was interrupted resumes.
+Starts are the cost: drafts are fixed while a server runs. So a start runs the load of every concurrency. The longest
+chain's acceptance by position gives that of shorter ones; rounds of lengths between are guessed from those that ran
+(`planner/engines/served.py`). Results are saved after every load, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class Serving(Protocol):
 
     @property
     def version(self) -> str:
-        """Of the engine; "" before the first start."""
+        """The engine's version; "" before the first start."""
         ...
 
     def sources(self) -> Sequence[Source]:
-        """Return who can draft; asked behind the first start."""
+        """Return what can draft; called after the first start."""
         ...
 
     def started(self, start: Start) -> AbstractContextManager[Loaded]:
@@ -79,15 +79,7 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to do at one concurrency.
-
-    Attributes:
-        concurrency: requests in flight.
-        way, plain: the choice, and plain decoding.
-        gain: speed-up over plain decoding.
-        interval: 90 % of the gain, over the prompts.
-        fits: whether the bounds hold.
-    """
+    """What to do at one concurrency: the `gain` over plain decoding, its 90 % over prompts, whether the bounds hold."""
 
     concurrency: int
     way: Served
@@ -99,14 +91,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What a run found.
+    """A run's result: choices of each concurrency alone, all ways measured or guessed, and notes.
 
-    Attributes:
-        start: to be served: for all concurrencies together where the engine takes one length.
-        choices: of each concurrency alone.
-        ways: all that was measured or guessed.
-        bundle: all that was measured.
-        notes: what to know of it.
+    `start` is to be served, for all concurrencies together where the engine takes one length.
     """
 
     start: Start
@@ -118,14 +105,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRequest:
-    """What is asked of `tune`.
-
-    Attributes:
-        concurrencies: requests in flight.
-        longest: drafted tokens at most.
-        most_starts: of the server, those of an interrupted run included.
-        bounds: on latencies.
-    """
+    """A request to `tune`; `longest` counts drafted tokens, `most_starts` includes those of an interrupted run."""
 
     concurrencies: tuple[int, ...]
     longest: int = 8
@@ -138,25 +118,15 @@ class TuneRequest:
 
 
 def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, progress: Progress) -> Tuned:
-    """Return what a server should draft.
+    """Return what a server should draft; MeasurementError if plain decoding cannot be measured, or nothing can draft.
 
-    Args:
-        request: what is asked.
-        serving: the server.
-        bundle: what an interrupted run measured, or an empty one.
-        save: called with all that was measured, behind every load.
-        progress: what is being done, and which share of it is done.
-
-    Raises:
-        MeasurementError: plain decoding cannot be measured, or nobody can draft.
+    `bundle` is empty or an interrupted run's; `save` gets it after every load. `progress` gets a message and a share.
     """
     run = _Run(request, serving, bundle, save, progress)
     return run.whole()
 
 
 class _Run:
-    """One run of `tune`."""
-
     def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
         self._request, self._serving, self._save, self._progress = request, serving, save, progress
         self._bundle = bundle
@@ -165,7 +135,6 @@ class _Run:
         self._takes_table = serving.takes_table and not any(map(self._thrashes, bundle.starts()))
 
     def whole(self) -> Tuned:
-        """Measure, and choose."""
         plain = self._single(PLAIN, 0)
         if not self._measure(plain):
             raise MeasurementError(f"plain decoding cannot be measured: {self._bundle.failures[-1].reason}")
@@ -194,14 +163,13 @@ class _Run:
         )
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
-        """Return what is known of every way, by concurrency."""
         found: dict[int, tuple[Served, ...]] = {}
         for concurrency in self._request.concurrencies:
             found[concurrency] = served(concurrency, [ran_of(*own) for own in self._cells(concurrency).values()])
         return found
 
     def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
-        """Return the loads of each source and length; a length of two tables ran twice."""
+        """Return the loads of each source and length; a length in two tables has two."""
         found: dict[tuple[str, int], list[Trial]] = {}
         for trial in self._trials(concurrency):
             length = trial.start.at(concurrency)
@@ -216,14 +184,14 @@ class _Run:
         return Start.of(source, dict.fromkeys(self._request.concurrencies, length))
 
     def _trials(self, concurrency: int) -> Iterator[Trial]:
-        """Yield the loads of a concurrency: lengths alone before rows of tables, which count while tables do."""
+        """Yield the loads of a concurrency: starts of one length before tables, which count only while tables do."""
         own = [trial for trial in self._bundle.trials if trial.concurrency == concurrency]
         yield from (trial for trial in own if not trial.start.is_table)
         if self._takes_table:
             yield from (trial for trial in own if trial.start.is_table and trial.start.at(concurrency))
 
     def _measure(self, start: Start) -> bool:
-        """Run every load of a start that did not run yet; return whether all of them ran and are of use."""
+        """Run the missing loads of a start; return whether all of them ran and are of use."""
         done = {trial.concurrency for trial in self._bundle.of(start)}
         left = [one for one in self._request.concurrencies if one not in done]
         if start in self._failed() or self._is_hopeless(start):
@@ -247,7 +215,6 @@ class _Run:
         return True
 
     def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
-        """Start the server and run loads, until one shows that its drafts are of no use."""
         share = (self._started - 1) / self._request.most_starts
         self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
         with self._serving.started(start) as loaded:
@@ -260,14 +227,13 @@ class _Run:
                 self._keep(self._bundle.with_trial(_trial(start, concurrency, measured)))
 
     def _copied(self, plain: Start) -> float:
-        """Return the most that n-gram drafts would yield in a load of plain decoding, in tokens of a round."""
         return max(math.inf if trial.copied is None else trial.copied for trial in self._bundle.of(plain))
 
     def _failed(self) -> set[Start]:
         return {failure.start for failure in self._bundle.failures}
 
     def _is_hopeless(self, start: Start) -> bool:
-        """Return whether a load of a start shows that next to nothing of its drafts is accepted."""
+        """Return whether a load shows that almost none of a start's drafts are accepted."""
         drafting = (trial for trial in self._bundle.of(start) if start.at(trial.concurrency))
         return any(ran_of(trial).tokens_per_round < HOPELESS for trial in drafting)
 
@@ -276,7 +242,7 @@ class _Run:
         self._save(bundle)
 
     def _thrashes(self, start: Start) -> bool:
-        """Return whether a row of a table takes longer a round than the source's longest chain does alone."""
+        """Return whether a table's round takes much longer than the source's longest chain alone."""
         if not start.is_table:
             return False
         alone = {
@@ -290,7 +256,6 @@ class _Run:
         )
 
     def _chosen(self) -> Start:
-        """Return what to serve, by what is known."""
         ways, bounds = self.ways(), self._request.bounds
         source, length = best_for_all(ways, bounds)
         single = self._single(source, length)
@@ -300,7 +265,7 @@ class _Run:
         return max([single, *tables], key=lambda start: self._score(start, ways))
 
     def _score(self, start: Start, ways: Ways) -> tuple[float, bool]:
-        """Return the mean speed-up of a start over concurrencies, in logarithms; the simpler one wins a tie."""
+        """Return how many concurrencies keep the bounds, plus the mean log speed-up; the simpler start wins a tie."""
         speeds = [
             next(way for way in own if way.length == start.at(at) and way.source in (start.source, PLAIN))
             for at, own in ways.items()
@@ -311,7 +276,7 @@ class _Run:
         return fitting + float(np.mean(gains)), not start.is_table
 
     def _confirmed(self, table: Start) -> Start:
-        """Return a table that runs as its rows do alone, measured in a start of its own; else the best length."""
+        """Return a table if it runs as its rows do alone, measured in a start of its own; else the best length."""
         if self._measure(table) and self._takes_table:
             return table
         self._takes_table = False
@@ -353,6 +318,6 @@ def _trial(start: Start, concurrency: int, measured: Measured) -> Trial:
 
 
 def time_left_s(bundle: Bundle, most_starts: int, loads: int) -> float:
-    """Return how long the starts left may take, by the loads that ran: one or more."""
+    """Return how long the starts left may take, from one or more loads that ran."""
     each_s = sum(trial.load.wall_s for trial in bundle.trials) / len(bundle.trials)
     return each_s * max(most_starts * loads - len(bundle.trials), 0)

@@ -1,4 +1,4 @@
-"""A command that starts a server, as `tune` and its validation run it: drafts added, prompts dealt out, load sent."""
+"""A command that starts a server, as `tune` and its validation run it: with drafts, prompts and load."""
 
 from __future__ import annotations
 
@@ -23,20 +23,11 @@ WARM_UP_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerJob:
-    """What is put under load, and how.
+    """A load and the server to put under it.
 
-    Attributes:
-        engine: whose server it is.
-        command: that starts it: an argument list.
-        prompts: of the traffic.
-        sampling: of its requests.
-        concurrencies: requests in flight.
-        requests: of each load.
-        longest: drafted tokens at most.
-        drafters: draft models by name, beside that of the command.
-        limits: of waiting.
-        model: that the server must serve; "" takes its first.
-        key: of its API.
+    `command` is an argument list; `prompts` are of the traffic; each load of a concurrency sends `requests`. `longest`
+    counts drafted tokens; `drafters` are draft models by name, beside the command's; `limits` bound waiting. An empty
+    `model` takes the server's first; `key` is of its API.
     """
 
     engine: ServerEngine
@@ -62,7 +53,7 @@ class ServerJob:
 
     @property
     def setup(self) -> Setup:
-        """All of it that changes speed, without keys and prompts."""
+        """All settings that change speed, without keys and prompts."""
         return Setup(
             engine=self.engine.name,
             command=tuple(hidden(self.command)),
@@ -75,13 +66,13 @@ class ServerJob:
         )
 
     def numbers(self, concurrency: int) -> list[int]:
-        """Return which prompts the load of a concurrency sends: others than those of every other, where there are."""
+        """Return the numbers of a concurrency's prompts: others than those of every other, where there are enough."""
         place = self.concurrencies.index(concurrency)
         return [number % len(self.prompts) for number in range(place * self.requests, (place + 1) * self.requests)]
 
     @property
     def repeats(self) -> bool:
-        """Whether a server is sent a prompt twice."""
+        """Whether a server gets a prompt twice."""
         return len(self.concurrencies) * self.requests > len(self.prompts)
 
 
@@ -99,11 +90,7 @@ class TunedServer:
         return self.job.engine.takes_table and len(self.job.concurrencies) > 1
 
     def sources(self) -> tuple[Source, ...]:
-        """Return who can draft.
-
-        Raises:
-            MeasurementError: nobody can.
-        """
+        """Return what can draft; MeasurementError where nothing can."""
         if not self._sources:
             drafters = [EngineDrafter(name=name, path=path, form="model") for name, path in self.job.drafters.items()]
             self._sources = self.job.engine.sources(self.job.command, drafters, self.job.longest, self.version)
@@ -112,14 +99,14 @@ class TunedServer:
         return self._sources
 
     def command(self, start: Start) -> list[str]:
-        """Return the command of a start: the given one, with other drafts."""
+        """Return the given command with the drafts of a start."""
         if start.source == PLAIN:
             return self.plain
         source = next(one for one in self.sources() if one.name == start.source)
         return [*self.plain, *self.job.engine.flags(source, dict(start.lengths), self.version)]
 
     def counted(self, command: Sequence[str]) -> list[str]:
-        """Return a command as it is, whose server shows its counters."""
+        """Return a command whose server shows its counters."""
         return self.job.engine.counted(command)
 
     @contextmanager
@@ -138,7 +125,7 @@ class TunedServer:
 
 
 class LoadedServer:
-    """A server that runs; a `Loaded`."""
+    """A running server; a `Loaded`."""
 
     def __init__(self, job: ServerJob, server: Server) -> None:
         self.job, self.server = job, server

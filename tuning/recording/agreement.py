@@ -42,18 +42,15 @@ def pairwise_acceptance(
     workload: str = "",
     parts: Parts | None = None,
 ) -> PairwiseAcceptance:
-    """Return agreement and overlap of all pairs of models along the target's own texts.
+    """Return agreement and overlap of all pairs of models along the target's own texts, all of one temperature.
 
     Two models agree where their first choices are equal; of sampled texts these are draws with the target's noise, as
     in a stack. overlap[i][j] is the mean over positions of sum over tokens of min(p_i, p_j): the acceptance of
     speculative sampling with drafter j on target i, and the other way round. At temperature 0 the models' own
-    distributions are compared.
+    distributions are compared. `target` is the ModelIdentity.key of the model that wrote the texts.
 
-    Args:
-        texts: request and continuation tokens of each, all of one temperature.
-        target: ModelIdentity.key of the model that wrote the texts.
-        parts: get finished texts as "agreement 0", ..., sampled ones as "agreement drawn 0", ...: under the first names
-            older versions stored sampled texts by their likeliest tokens.
+    `parts` get finished texts as "agreement 0", ..., sampled ones as "agreement drawn 0", ...: under the first names
+    older versions stored sampled texts by their likeliest tokens.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Theorem 3.5.
     """

@@ -14,13 +14,10 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNodes:
-    """Nodes about to be fed, (nodes,) each.
+    """Nodes about to be fed, (nodes,) each: `turns` among the new ones of their slot, `places` among all of it.
 
-    Attributes:
-        turns: its place among the new ones of its slot; `places`: among all nodes of that slot.
-        contexts: tokens of the text it sees.
-        depths: below the row it hangs off.
-        sees: (nodes, places of the slot), its ancestors and itself.
+    `contexts` are tokens of the text a node sees, `depths` below the row it hangs off; `sees` (nodes, places of the
+    slot) marks its ancestors and itself.
     """
 
     slots: Ints
@@ -35,7 +32,6 @@ class FedNodes:
     """Which nodes lie in which slot. Nodes are numbered in the order they were added, the rows themselves first."""
 
     def __init__(self, contexts: Ints, slots: int) -> None:
-        """Start with the rows, (rows,) tokens of text each."""
         rows = len(contexts)
         self._contexts, self._slots = contexts, np.arange(rows) % slots
         self._depths, self._counts = np.zeros(rows, dtype=np.int64), np.zeros(slots, dtype=np.int64)

@@ -24,9 +24,8 @@ NOTHING = np.float32(-np.inf)  # score of a node that is not there
 class Choice:
     """One layer of a rule's trees.
 
-    Attributes:
-        nodes: (rows, chosen), node * children + rank among the candidates, best first; -1 where a row has fewer.
-        is_open: (rows,), whether the drafter expands the nodes; else they are leaves.
+    `nodes` (rows, chosen) are node * children + rank among the candidates, best first; -1 where a row has fewer.
+    `is_open` (rows,) says whether the drafter expands them; else they are leaves.
     """
 
     nodes: Ints

@@ -18,10 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beam:
-    """The `width` best candidates of every layer: what EAGLE-2 of that top k expands; a width of 1 is a chain.
-
-    Source: Li et al. 2024, arXiv:2406.16858, Sec. 4.
-    """
+    """The `width` best candidates of every layer, as EAGLE-2 of that top k (arXiv:2406.16858, Sec. 4); 1 is a chain."""
 
     width: int
     forwards: int  # of the drafter, the root's own included; EAGLE-2 of depth d runs d + 1
@@ -44,12 +41,8 @@ class Beam:
 class Talon:
     """TALON: `top_k` children of the root, then every candidate not far below its layer's best, up to `nodes`.
 
-    layer 1     = the root's top_k children
-    layer d + 1 = candidates whose path probability is at least gate * (the layer's best)
-    the layer that would exceed `nodes`, root included, keeps only its best; then the tree is full
-
-    The defaults are the paper's N, mu and K. The paper looks at a node's whole vocabulary; at most (nodes - 1 - top_k)
-    children of a node fit into the tree.
+    The rule is in `strategies.talon`. The defaults are the paper's N, mu and K. The paper looks at a node's whole
+    vocabulary; at most (nodes - 1 - top_k) children of a node fit into the tree.
 
     Source: Liu et al. 2026, arXiv:2601.07353, Algorithm 2.
     """
@@ -72,10 +65,8 @@ class Talon:
 class BestFirst:
     """The `nodes` most probable nodes of the drafter's tree, root included, found layer by layer.
 
-    A candidate is expanded if it is among the nodes - 1 best seen so far. That covers every node of the final tree,
-    since no node scores better than its ancestors.
-
-    Source: Xiong et al. 2024, arXiv:2410.11744 (DySpec); there one node at a time.
+    A candidate is expanded if it is among the nodes - 1 best so far. That covers the final tree, since no node scores
+    better than its ancestors. Source: Xiong et al. 2024, arXiv:2410.11744 (DySpec); there one node at a time.
     """
 
     nodes: int = 60
@@ -94,10 +85,7 @@ class BestFirst:
 class OptTree:
     """OPT-Tree: the `nodes` best candidates of every layer, while the tree still gains enough.
 
-    E_d = sum of the `nodes` largest path probabilities among all candidates of layers 1 .. d
-    layer d + 1 is drafted iff  E_d - E_(d-1) > least_gain  and  d < max_depth
-
-    The published code looks at E one layer late; its last forward never reaches the tree and is left out here.
+    The rule and its difference from the published code are in `strategies.opt_tree`.
 
     Source: Wang et al. 2024, arXiv:2406.17276, Algorithm 1.
     """

@@ -43,16 +43,11 @@ def record_prompts(
     name: str = "drafter",
     progress: Callable[[float], None] | None = None,
 ) -> tuple[PromptTrace, ...]:
-    """Return a drafter's recording along the target's texts.
+    """Return a drafter's recording along the target's texts: requests and continuations of at least 2 tokens each.
 
-    Args:
-        drafter: in the number format it will draft in; traces in float32 and float64 replay exactly.
-        texts: requests and the target's own continuations of them, at least 2 tokens each.
-        positions: per text, where trees are recorded; elsewhere only the root's children. All where None.
-        parts: get every finished prompt as "trace NAME 0", ...; finished ones are not recorded again.
-
-    Raises:
-        MeasurementError: a stored part is of another text or another recipe.
+    The drafter has the number format it will draft in; traces in float32 and float64 replay exactly. Trees are recorded
+    at `positions`, per text, or at all; elsewhere only the root's children. `parts` get finished prompts as "trace NAME
+    0", ..., and spare recording them again. MeasurementError if a stored part is of another text or another recipe.
     """
     recorder = Recorder(drafter, recipe, longest=max(len(asked.prompt) + len(text) for asked, text in texts))
     found = []
@@ -71,7 +66,6 @@ class Recorder:
     """Records one drafter, prompt by prompt; less at once from where memory was short."""
 
     def __init__(self, drafter: CausalModel, recipe: Recipe, *, longest: int, portion: Portion = WHOLE) -> None:
-        """Take texts of up to `longest` tokens, recorded in such portions; memory is taken by the first."""
         self._drafter, self._recipe, self._longest, self._portion = drafter, recipe, longest, portion
         self._pass: AnyPass | None = None
 

@@ -17,7 +17,7 @@ ROW = 1 << 40  # a node in a row's tree has the key row * ROW + node; forests ar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Expanded nodes of one depth, row after row; fields are (nodes,).
+    """Expanded nodes of one depth, row after row, (nodes,) each.
 
     Attributes:
         positions: of the root of its tree in the text.
@@ -35,10 +35,9 @@ class Layer:
 
 
 def grow_union(forest: Forest, rules: Sequence[GrowthRule], continuation: Ints, positions: Ints) -> list[Layer]:
-    """Expand what any of the rules expands; return the layers, the roots first.
+    """Expand what any of the rules expands, without a view of the others; return the layers, the roots first.
 
-    The forest holds one root per position, (rows,). No rule sees the others. What follows position t is continuation[t
-    + 1:].
+    The forest holds one root per position, (rows,). After position t comes continuation[t + 1:].
     """
     trees = _Trees(forest, continuation, positions)
     layers = [trees.roots()]
