@@ -110,7 +110,7 @@ def test_plain_decoding_never_asks_the_drafter() -> None:
 
 
 def test_a_lookup_is_not_grown_with_a_drafter() -> None:
-    with pytest.raises(PlanError, match="ask the runtime's drafter"):
+    with pytest.raises(PlanError, match="one scorer"):
         grow_on_device(LookupPolicy(length=4), DeviceToyScorer(toy_scorer(1), is_told=False), 1)
 
 
