@@ -61,8 +61,8 @@ class Address:
     key: str = field(default="", repr=False)
 
     def client(self, stall_s: float = STALL_S) -> httpx.AsyncClient:
-        """Return a client; on the loopback it uses no proxy."""
-        return httpx.AsyncClient(**self._settings(stall_s), limits=httpx.Limits(max_connections=None))
+        """Return a client that connects anew for every request: a server may end an idle connection as it is used."""
+        return httpx.AsyncClient(**self._settings(stall_s), limits=httpx.Limits(max_keepalive_connections=0))
 
     def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:
         """Return the answer at a path; MeasurementError where there is none."""

@@ -129,7 +129,7 @@ def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, 
 class _Run:
     def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
         self._request, self._serving, self._save, self._progress = request, serving, save, progress
-        self._bundle = bundle
+        self._bundle = replace(bundle, failures=())  # what failed may start now
         self._notes: list[str] = []
         self._started = len({*bundle.starts(), *self._failed()})
         self._takes_table = serving.takes_table and not any(map(self._thrashes, bundle.starts()))
