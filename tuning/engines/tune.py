@@ -264,8 +264,8 @@ class _Run:
         tables = [Start.of(*best_table(ways, bounds, one)) for one in sources_of(ways)]
         return max([single, *tables], key=lambda start: self._score(start, ways))
 
-    def _score(self, start: Start, ways: Ways) -> tuple[float, bool]:
-        """Return how many concurrencies keep the bounds, plus the mean log speed-up; the simpler start wins a tie."""
+    def _score(self, start: Start, ways: Ways) -> tuple[int, float, bool]:
+        """Return at how many concurrencies the bounds hold, then the mean log speed-up; a simpler start wins a tie."""
         speeds = [
             next(way for way in own if way.length == start.at(at) and way.source in (start.source, PLAIN))
             for at, own in ways.items()
@@ -273,7 +273,7 @@ class _Run:
         plain = [own[0] for own in ways.values()]
         gains = [np.log(way.least_tokens_per_s / one.tokens_per_s) for way, one in zip(speeds, plain, strict=True)]
         fitting = sum(self._request.bounds.holds(way) for way in speeds)
-        return fitting + float(np.mean(gains)), not start.is_table
+        return fitting, float(np.mean(gains)), not start.is_table
 
     def _confirmed(self, table: Start) -> Start:
         """Return a table if it runs as its rows do alone, measured in a start of its own; else the best length."""
