@@ -1,7 +1,7 @@
 """The running sequences of a lock-step replay: who enters, who leaves, in which slot.
 
 After a round, finished texts leave in slot order, each giving its place to the last of the list. Before the next round
-others enter where one left, so that those that stay do not move (`replay/slots.py`). Then all enter once more, so that
+others enter where one left, so that those that stay do not move (`records/slots.py`). Then all enter once more, so that
 every slot is busy until each text has been decoded once; what enters again does not count.
 """
 
