@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def begun(words: list[str], environment: dict[str, str]) -> subprocess.Popen[Any]:
     code = "import sys; from spectune.cli import main; main(sys.argv[1:])"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code, *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests that run in the background ignore it
     )
 
 
