@@ -33,7 +33,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name.
 
     Raises:
-        ModelError: it is no such file, or not a whole one.
+        ModelError: it is no such file, not a whole one, or may not be read.
         OSError: it cannot be opened.
     """
     try:
@@ -46,6 +46,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         described = {name: one for name, one in said.items() if name != METADATA}
         _require_whole([one["data_offsets"] for one in described.values()], behind - length)
         return {name: _tensor(one) for name, one in described.items()}
+    except PermissionError as error:
+        raise ModelError(f"{path} may not be read ({error.strerror}); change its permissions") from error
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError, struct.error) as error:
         raise ModelError(f"{path} is not a safetensors file ({error}); copy or save it again") from error
 

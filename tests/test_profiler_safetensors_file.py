@@ -90,3 +90,12 @@ def test_a_header_that_is_no_dictionary_is_refused(file: Path) -> None:
     file.write_bytes(LENGTH.pack(2) + b"[]")
     with pytest.raises(ModelError, match="is not a safetensors file"):
         read_header(file)
+
+
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path, mode: str = "r") -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(ModelError, match=r"may not be read .*change its permissions"):
+        read_header(tmp_path / "model.safetensors")
