@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import statistics
 import subprocess
 import sys
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 import torch
 
 from spectune.profiler.gguf_file import read_gguf
@@ -79,7 +80,7 @@ class Memory:
     def __init__(self, pid: int) -> None:
         """Take the first process."""
         self.peak_bytes = 0
-        self._pid, self._done = pid, threading.Event()
+        self._process, self._done = psutil.Process(pid), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Memory:
@@ -96,7 +97,9 @@ class Memory:
 
     def _look(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, sum(map(_pss_bytes, _family(self._pid))))
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends while it is read
+                every = [self._process, *self._process.children(recursive=True)]
+                self.peak_bytes = max(self.peak_bytes, sum(one.memory_full_info().pss for one in every))
             if self._done.wait(EVERY_S):
                 return
 
@@ -131,27 +134,3 @@ def _decode(server: ServerProcess, request: Request) -> float:
     asked = {"prompt": list(request.prompt), "n_predict": request.max_new_tokens, "temperature": 0.0}
     timings: dict[str, Any] = server.post("/completion", {**asked, "ignore_eos": True, "cache_prompt": True})["timings"]
     return float(timings["predicted_ms"]) / (float(timings["predicted_n"]) - 1.0)
-
-
-def _family(pid: int) -> list[int]:
-    """Return a process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path(f"/proc/{entry}/stat").read_text()
-            except OSError:  # it has ended
-                continue
-            children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
-    found = [pid]
-    for each in found:  # grows while it is read
-        found += children.get(each, [])
-    return found
-
-
-def _pss_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))

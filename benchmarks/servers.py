@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spectune.engines.base import PLAIN, Start
+from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle
 from spectune.engines.load import Sampling
 from spectune.engines.server import Limits
 from spectune.engines.table import ENGINES
+from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompts import read_prompts
 from spectune.tuning.engines.tune import Tuned, TuneRequest, tune
 from spectune.tuning.engines.tuned_server import ServerJob, TunedServer

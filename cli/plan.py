@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ..tuning.steps import Guard
 
 # options that files answer
-MOST_OFF = 0.25  # relative error of a cell's timings beyond which its prediction says nothing
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
 
 
@@ -240,20 +239,8 @@ def plan(
     following = f"; next: spectune validate --target {target}" if is_ours else ""
     kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
     tell(settings, f"{kept_as}{written}{following}")
-    if estimated is None and (doubt := _doubt(made)):
-        tell(settings, doubt)
     if missed := out_of_reach(made):
         raise PlanError(missed)
-
-
-def _doubt(plan: Plan) -> str:
-    """Return a warning where the timings of a cell are too far off at shapes that no profile chose; else ""."""
-    off = max(cell.prediction.errors.surfaces for cell in plan.cells)
-    if off <= MOST_OFF:
-        return ""
-    return (
-        f"timings are off by about {off:.0%}, too far for this plan: profile again with nothing else running (--fresh)"
-    )
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

@@ -271,7 +271,7 @@ def _held(settings: Settings, job: ServerJob, file: Path | None) -> Bundle:
 
 
 def _look(settings: Settings, job: ServerJob, url: str, rates: tuple[float, ...], seed: int, *, as_json: bool) -> None:
-    """Measure a server that runs, which nobody restarts."""
+    """Measure a server that runs, without a restart."""
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.look import look

@@ -35,8 +35,8 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> 
 
 def print_tuned(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
     """Print the best drafts, what to know of them, and the command that makes them."""
-    from ..engines.base import PLAIN
     from ..engines.command import typed
+    from ..planner.engines.served import PLAIN
 
     print_table(_table(found))
     for note in found.notes:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import RequestError
+from ..planner.engines.served import PLAIN
 from ..runtime.engines.setting import EngineDrafter, Setting, Stage
 from .counters import CounterNames
 from .load import Address
 
-PLAIN = "plain"  # the source that drafts nothing
 Lengths = Mapping[int, int]  # drafted tokens by concurrency
 
 
@@ -92,6 +92,7 @@ class ServerEngine(Protocol):
     health: str  # the path that answers 200 once the models are loaded
     takes_table: bool  # whether one start may draft other lengths at other batches
     counters: CounterNames
+    example: str  # of a command
     advice: str  # what to do where it does not start
 
     def plain(self, command: Sequence[str]) -> list[str]:

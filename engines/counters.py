@@ -34,14 +34,18 @@ def samples_of(page: str, name: str) -> list[tuple[Labels, float]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterNames:
-    """An engine's names of its counters; `answers` is "" where the engine counts none."""
+    """An engine's names of its counters; of those of `answers` the first that a page has counts, () where none does.
+
+    `has_model`: whether counters name the model that they are of.
+    """
 
     drafts: str
     drafted: str
     accepted: str
     by_position: str
     generated: str
-    answers: str = ""
+    answers: tuple[str, ...] = ()
+    has_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +106,7 @@ def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
 
     `model` selects counters where the page has several models; "" takes all.
     """
-    at: dict[int, float] = {}
-    for labels, value in _of_model(page, names.by_position, model):
-        at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
-    if sorted(at) != list(range(len(at))):
-        raise MeasurementError(f"{names.by_position} lacks positions, it has {sorted(at)}; read the page again")
-    positions = tuple(at[place] for place in range(len(at)))
+    positions = positions_of(page, names, model)
     last = max((place for place, count in enumerate(positions, 1) if count), default=0)
     return Counts(
         drafts=_sum(page, names.drafts, model) or 0.0,
@@ -115,8 +114,23 @@ def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
         accepted=_sum(page, names.accepted, model) or 0.0,
         by_position=positions[:last],
         generated=_sum(page, names.generated, model),
-        answers=_sum(page, names.answers, model) if names.answers else None,
+        answers=answers_of(page, names, model),
     )
+
+
+def positions_of(page: str, names: CounterNames, model: str = "") -> tuple[float, ...]:
+    """Return the tokens accepted at each drafted place, over a server's engines; MeasurementError if one is missing."""
+    at: dict[int, float] = {}
+    for labels, value in _of_model(page, names.by_position, model):
+        at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
+    if sorted(at) != list(range(len(at))):
+        raise MeasurementError(f"{names.by_position} lacks positions, it has {sorted(at)}; read the page again")
+    return tuple(at[place] for place in range(len(at)))
+
+
+def answers_of(page: str, names: CounterNames, model: str = "") -> float | None:
+    """Return the count of answers; None where the page has none."""
+    return next((found for name in names.answers if (found := _sum(page, name, model)) is not None), None)
 
 
 def tokens_by_length(acceptance: tuple[float, ...]) -> tuple[float, ...]:
@@ -141,7 +155,7 @@ def _sum_of(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-def _named(prefix: str, generated: str, answers: str) -> CounterNames:
+def _named(prefix: str, generated: str, answers: tuple[str, ...], *, has_model: bool) -> CounterNames:
     start = f"{prefix}spec_decode_num_"
     return CounterNames(
         drafts=f"{start}drafts",
@@ -149,11 +163,20 @@ def _named(prefix: str, generated: str, answers: str) -> CounterNames:
         accepted=f"{start}accepted_tokens",
         by_position=f"{start}accepted_tokens_per_pos",
         generated=f"{prefix}{generated}",
-        answers=f"{prefix}{answers}" if answers else "",
+        answers=tuple(prefix + name for name in answers),
+        has_model=has_model,
     )
 
 
+VLLM_ANSWERS = (
+    "time_to_first_token_seconds_count",
+    "request_success",
+    "e2e_request_latency_seconds_count",
+    "request_generation_tokens_count",
+    "request_prompt_tokens_count",
+    "request_decode_time_seconds_count",
+)
 NAMES: Mapping[str, CounterNames] = {
-    "vllm": _named("vllm:", "generation_tokens", "request_success"),
-    "llama.cpp": _named("llamacpp:", "tokens_predicted", ""),
+    "vllm": _named("vllm:", "generation_tokens", VLLM_ANSWERS, has_model=True),
+    "llama.cpp": _named("llamacpp:", "tokens_predicted", (), has_model=False),
 }

@@ -36,6 +36,7 @@ class LlamaCppServer:
     health = "/health"
     takes_table = False
     counters = NAMES["llama.cpp"]
+    example = "llama-server -m target.gguf"
     advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:

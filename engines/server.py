@@ -15,8 +15,6 @@ from .command import port_of, secrets, value_of
 from .counters import Counts, counts_of
 from .load import STALL_S, Address, Sampling, closed_loop, open_loop
 
-EXAMPLES = {"llama.cpp": "llama-server -m target.gguf", "vllm": "vllm serve MODEL"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -60,7 +58,8 @@ class Server:
                 f"{self.address.url}/metrics answers {answer.status_code}; let the server show its counters, "
                 "llama.cpp with --metrics"
             )
-        return counts_of(answer.text, self.engine.counters, _counted_name(self.engine, self.address))
+        model = self.address.model if self.engine.counters.has_model else ""
+        return counts_of(answer.text, self.engine.counters, model)
 
     def measure(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
@@ -93,7 +92,7 @@ def started(
     MeasurementError if it does not start, RequestError if it serves another model.
     """
     if not command:
-        raise RequestError(f"no command starts the server; write it behind --, for example -- {EXAMPLES[engine.name]}")
+        raise RequestError(f"no command starts the server; write it behind --, for example -- {engine.example}")
     process = ServerProcess(
         engine.name,
         command,
@@ -133,8 +132,3 @@ def _named(address: Address, model: str) -> Address:
             f"{address.url} serves {', '.join(served)}, not {model}; give one of these with --model-name"
         )
     return Address(url=address.url, model=model or served[0], key=address.key)
-
-
-def _counted_name(engine: ServerEngine, address: Address) -> str:
-    """Return the model whose counters are read; llama.cpp's counters name none."""
-    return address.model if engine.name == "vllm" else ""

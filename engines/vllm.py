@@ -32,6 +32,7 @@ class VLLMServer:
     health = "/health"
     takes_table = True
     counters = NAMES["vllm"]
+    example = "vllm serve MODEL"
     advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:

@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main, options
-from spectune.cli.plan import _doubt
 from spectune.db import open_store
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
@@ -28,7 +27,6 @@ from spectune.tuning.foreign.importing import read_import
 from spectune.tuning.foreign.told import Given
 
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, record, texts
-from .watched_rounds import drafting_plan
 
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
 CELL = ("--batch", "1", "--context", "40", "--trials", "2", "--jobs", "1")
@@ -366,13 +364,3 @@ def test_a_plan_begins_with_its_verdict_and_its_number_is_told(tmp_path: Path) -
         assert f"plan {number}, kept in " in result.stderr
     shown = typed(tmp_path, "show", "plan", "2").stdout
     assert shown.splitlines()[0] == result.stdout.splitlines()[0]
-
-
-def test_timings_that_are_far_off_at_other_shapes_are_a_warning() -> None:
-    sound = drafting_plan()
-    assert _doubt(sound) == ""
-    cell = sound.cells[0]
-    errors = replace(cell.prediction.errors, surfaces=5.5)
-    doubtful = replace(sound, cells=(replace(cell, prediction=replace(cell.prediction, errors=errors)),))
-    assert "off by about 550%" in _doubt(doubtful)
-    assert "profile again" in _doubt(doubtful)

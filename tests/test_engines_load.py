@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,6 @@ ENGINE = ENGINES["vllm"]
 LIMITS = Limits(start_s=30.0, stall_s=1.0)
 DRAFTS = ("--speculative-config", '{"method": "draft_model", "model": "small", "num_speculative_tokens": 3}')
 SAMPLING = Sampling(max_tokens=24)
-ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,17 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("make", [texts, chats])
-def test_what_the_client_measures_is_what_the_server_did(
+def test_the_client_counts_the_tokens_that_the_server_sent(
     make: Callable[[int], list[Prompt]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    errors = []
-    for attempt in range(ATTEMPTS):  # other processes take the client's time, and give none
-        file = tmp_path / f"truth-{attempt}"
-        monkeypatch.setenv("FAKE_TRUTH", str(file))
-        with started(ENGINE, [*VLLM, *DRAFTS], LIMITS) as running:
-            load = running.measure(make(8), Sampling(max_tokens=256), concurrency=2).load
-        truth = [json.loads(line) for line in file.read_text().splitlines()]
-        assert load.tokens == sum(tokens for tokens, _, _ in truth)
-        speed = 1000.0 * load.tokens / sum(whole for _, _, whole in truth)
-        tpot_ms = sum(whole - first for _, first, whole in truth) / sum(tokens - 1 for tokens, _, _ in truth)
-        errors.append(
-            max(abs(load.tokens_per_s_per_user / speed - 1.0), abs(load.percentiles("tpot_ms").mean / tpot_ms - 1.0))
-        )
-        if errors[-1] < 0.01:
-            return
-    raise AssertionError(f"off by {errors}")
+    """How near its times are is measured by `benchmarks/load_client.py`."""
+    file = tmp_path / "truth"
+    monkeypatch.setenv("FAKE_TRUTH", str(file))
+    with started(ENGINE, [*VLLM, *DRAFTS], LIMITS) as running:
+        load = running.measure(make(8), Sampling(max_tokens=256), concurrency=2).load
+    truth = [json.loads(line) for line in file.read_text().splitlines()]
+    assert sorted(one.tokens for one in load.answers) == sorted(tokens for tokens, _, _ in truth)
+    assert all(0.0 < one.ttft_ms < one.e2e_ms for one in load.answers)
 
 
 def test_counters_tell_what_the_answers_hold(server: Server) -> None:
@@ -64,15 +56,16 @@ def test_counters_tell_what_the_answers_hold(server: Server) -> None:
 def test_no_more_requests_are_in_flight_than_wanted(server: Server) -> None:
     alone = server.measure(texts(6), SAMPLING, concurrency=1).load
     together = server.measure(texts(6), SAMPLING, concurrency=3).load
-    assert alone.wall_s == pytest.approx(sum(one.e2e_ms for one in alone.answers) / 1000.0, rel=0.1)
-    assert together.wall_s < 0.6 * alone.wall_s
+    assert alone.wall_s >= sum(one.e2e_ms for one in alone.answers) / 1000.0  # one behind the other
+    assert together.wall_s < sum(one.e2e_ms for one in together.answers) / 1000.0  # some at once
     assert together.steady_tokens_per_s == 3 * together.tokens_per_s_per_user
 
 
 def test_an_open_loop_sends_at_its_rate(server: Server) -> None:
     load = open_loop(server.address, texts(40), 100.0, Sampling(max_tokens=2), seed=1)
     assert (load.rate, load.concurrency, len(load.ended)) == (100.0, 0, 40)
-    assert 0.2 < load.wall_s < 0.8  # 39 gaps of 10 ms on average
+    gaps = random.Random(1)
+    assert load.wall_s >= sum(gaps.expovariate(100.0) for _ in range(39))  # none is sent before its moment
 
 
 def test_a_key_is_sent_and_shown_nowhere() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spectune.planner.plans.plan import PlanCell
@@ -65,3 +67,12 @@ def test_each_context_has_its_line() -> None:
     lines = verdict_lines(plan_with(drafted(1), drafted(4), plain(1, 900), plain(4, 900)))
     assert [line.partition(",")[0] for line in lines] == ["context 100", "context 900"]
     assert lines[1] == "context 900, batch 1 to 4: plain decoding, no drafter pays"
+
+
+def test_timings_that_are_far_off_are_a_warning() -> None:
+    sound = plan_with(drafted(1))
+    (cell,) = sound.cells
+    errors = replace(cell.prediction.errors, surfaces=5.5)
+    doubtful = replace(sound, cells=(replace(cell, prediction=replace(cell.prediction, errors=errors)),))
+    (warning,) = set(verdict_lines(doubtful)) - set(verdict_lines(sound))
+    assert "off by about 550%" in warning and "profile again" in warning

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from spectune.engines.answers import Answer, LoadResult
-from spectune.engines.base import PLAIN, Start
+from spectune.engines.base import Start
 from spectune.engines.bundle import Trial
 from spectune.engines.counters import Counts
 from spectune.engines.load import Sampling
 from spectune.engines.table import ENGINES
 from spectune.errors import RequestError
+from spectune.planner.engines.served import PLAIN
 from spectune.profiler.prompt import Prompt
 from spectune.tuning.engines.honest import warnings_before, warnings_behind
 from spectune.tuning.engines.tuned_server import ServerJob

@@ -8,9 +8,9 @@ from statistics import geometric_mean
 
 import pytest
 
-from spectune.engines.base import PLAIN
 from spectune.engines.bundle import Bundle, Setup, read_bundle
 from spectune.errors import MeasurementError, RequestError
+from spectune.planner.engines.served import PLAIN
 from spectune.profiler.records.wire import to_json
 from spectune.tuning.engines.tune import Tuned, TuneRequest, tune
 

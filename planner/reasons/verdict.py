@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from ...profiler.records.role import origin_of
 from ..plans.crossing import Crossing, crossings
 from ..plans.plan import Plan, PlanCell
 from ..strategies.naming import name_of
 
+MOST_OFF = 0.25  # relative error of a cell's timings beyond which its prediction says nothing
+
 
 def verdict_lines(plan: Plan) -> list[str]:
-    """Return a line per context, of its smallest batch that speculates."""
+    """Return a line per context, of its smallest batch that speculates, and a warning where timings cannot be right."""
     is_one = len({cell.context for cell in plan.cells}) == 1
-    return [("" if is_one else f"context {each.context}, ") + _line(plan, each) for each in crossings(plan)]
+    lines = [("" if is_one else f"context {each.context}, ") + _line(plan, each) for each in crossings(plan)]
+    return [*lines, *_doubt(plan)]
+
+
+def _doubt(plan: Plan) -> list[str]:
+    off = max(cell.prediction.errors.surfaces for cell in plan.cells)
+    if off <= MOST_OFF or any(origin_of(source.regime) != "measured" for source in plan.provenance.surfaces):
+        return []
+    return [
+        f"timings are off by about {off:.0%}, too far for this plan: profile again with nothing else running (--fresh)"
+    ]
 
 
 def _line(plan: Plan, crossing: Crossing) -> str:

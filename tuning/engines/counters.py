@@ -15,23 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...engines.counters import samples_of
+from ...engines.counters import NAMES, CounterNames, answers_of, positions_of, samples_of
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
 CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
-ANSWERS = {  # counters of answers by engine, the first that a page has counts; llama.cpp has none
-    "vllm:": (
-        "time_to_first_token_seconds_count",
-        "request_success",
-        "e2e_request_latency_seconds_count",
-        "request_generation_tokens_count",
-        "request_prompt_tokens_count",
-        "request_decode_time_seconds_count",
-    ),
-    "llamacpp:": (),
-}
 PAGES: dict[str, CounterFormat] = {"vllm:": "vllm-metrics", "llamacpp:": "llama-metrics"}
 OTHER_PAGES = {"sglang[:_]": "SGLang", "(?:trtllm|tensorrt_llm|nv_trt_llm)_": "TensorRT-LLM"}
 OTHER_WAY = "measure several lengths, and read them with spectune import --format sglang-bench or trtllm-bench"
@@ -128,14 +117,14 @@ def page_of(path: Path) -> CounterFormat:
 
 
 def _vllm(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, "vllm:", "generation_tokens"),))
+    return Counted(acceptance=(_of_metrics(text, NAMES["vllm"]),))
 
 
 def _llama(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, "llamacpp:", "tokens_predicted"),))
+    return Counted(acceptance=(_of_metrics(text, NAMES["llama.cpp"]),))
 
 
-def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
+def _of_metrics(text: str, names: CounterNames) -> CountedAcceptance:
     """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
 
     Each round yields a token beside the accepted ones, and prefill the first of each answer. So all rounds are the
@@ -143,18 +132,17 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
 
     Source: vLLM's spec_decode counters; llama.cpp has the same names since pull request 26389.
     """
-    start = f"{prefix}spec_decode_num_"
-    drafts, drafted = _summed(text, f"{start}drafts"), _summed(text, f"{start}draft_tokens")
-    accepted = _summed(text, f"{start}accepted_tokens")
+    drafts, drafted = _summed(text, names.drafts), _summed(text, names.drafted)
+    accepted = _summed(text, names.accepted)
     if not drafts:
-        raise RequestError(f"no round drafted, {start}drafts is 0; scrape behind some requests")
-    at = _by_position(text, f"{start}accepted_tokens_per_pos")
-    rates = tuple(at[position] / drafts for position in range(len(at)))
-    if rates and not math.isclose(sum(at.values()), accepted, rel_tol=1e-6, abs_tol=0.5):
-        raise RequestError(f"{sum(at.values()):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
+        raise RequestError(f"no round drafted, {names.drafts} is 0; scrape behind some requests")
+    at = positions_of(text, names)
+    rates = tuple(count / drafts for count in at)
+    if rates and not math.isclose(sum(at), accepted, rel_tol=1e-6, abs_tol=0.5):
+        raise RequestError(f"{sum(at):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
     short = drafted < drafts * len(rates)
-    tokens = sum(value for _, value in samples_of(text, f"{prefix}{generated}"))
-    answers = _answers(text, prefix)
+    tokens = sum(value for _, value in samples_of(text, names.generated))
+    answers = answers_of(text, names)
     rounds = tokens - accepted - (answers or 0.0)
     note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
     return CountedAcceptance(
@@ -168,11 +156,6 @@ def _of_metrics(text: str, prefix: str, generated: str) -> CountedAcceptance:
     )
 
 
-def _answers(text: str, prefix: str) -> float | None:
-    pages = ([value for _, value in samples_of(text, prefix + name)] for name in ANSWERS[prefix])
-    return next((sum(values) for values in pages if values), None)
-
-
 def _summed(text: str, name: str) -> float:
     found = samples_of(text, name)
     if not found:
@@ -181,15 +164,6 @@ def _summed(text: str, name: str) -> float:
     if len(models) > 1:
         raise RequestError(f"{name} is of several models ({', '.join(sorted(models))}); scrape one server")
     return sum(value for _, value in found)
-
-
-def _by_position(text: str, name: str) -> dict[int, float]:
-    at: dict[int, float] = {}
-    for labels, value in samples_of(text, name):
-        at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
-    if sorted(at) != list(range(len(at))):
-        raise RequestError(f"{name} lacks positions, it has {sorted(at)}; scrape anew")
-    return at
 
 
 def _sglang_bench(text: str) -> Counted:

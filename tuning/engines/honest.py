@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ...engines.base import PLAIN
 from ...engines.bundle import Trial
 from ...engines.command import value_of
 from ...engines.load import Sampling
+from ...planner.engines.served import PLAIN
 from .tuned_server import ServerJob
 
 SLOTS = ("-np", "--parallel", "--max-num-seqs")  # options that say how many are decoded at once

@@ -8,11 +8,10 @@ from functools import reduce
 import numpy as np
 
 from ...engines.answers import Answer
-from ...engines.base import PLAIN
 from ...engines.bundle import Trial
 from ...engines.counters import Counts
 from ...errors import MeasurementError
-from ...planner.engines.served import Ran
+from ...planner.engines.served import PLAIN, Ran
 
 RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
 LEVEL = 0.9

@@ -17,11 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ...engines.base import PLAIN, Source, Start
+from ...engines.base import Source, Start
 from ...engines.bundle import Bundle, Failure, Trial
 from ...engines.server import Measured
 from ...errors import MeasurementError, PlanError, RequestError
-from ...planner.engines.served import Served, served
+from ...planner.engines.served import PLAIN, Served, served
 from ...planner.engines.served_choice import (
     LatencyBounds,
     Ways,

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...engines.answers import LoadResult
-from ...engines.base import PLAIN, ServerEngine, Source, Start
+from ...engines.base import ServerEngine, Source, Start
 from ...engines.bundle import Setup, digest_of
 from ...engines.command import hidden
 from ...engines.load import Sampling, closed_loop
 from ...engines.server import Limits, Measured, Server, started
 from ...errors import MeasurementError, RequestError
+from ...planner.engines.served import PLAIN
 from ...profiler.prompt import Prompt
 from ...profiler.records.wire import to_json
 from ...runtime.engines.setting import EngineDrafter
