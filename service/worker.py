@@ -45,7 +45,7 @@ def work_for(address: str, name: str, politeness: int, pipe: Connection) -> None
     worker = Worker(name)
     signal.signal(signal.SIGTERM, worker.on_signal)
     threading.Thread(target=worker.watch, args=(pipe,), daemon=True).start()
-    with SqlStore(resolve_url(address)) as store:
+    with suppress(_Stop), SqlStore(resolve_url(address)) as store:
         worker.run(store)
 
 
@@ -57,6 +57,7 @@ class Worker:
         self._is_ending = threading.Event()
         self._is_busy = False
         self._has_lost = False
+        self._is_leaving = False  # a stop was raised and not yet met
         self._note, self._share = "begun", 0.0
 
     def watch(self, pipe: Connection) -> None:
@@ -71,8 +72,8 @@ class Worker:
         if not self._has_lost:
             self._is_ending.set()
         if self._is_busy:
-            self._is_busy = False
-            raise _Stop
+            self._is_busy, self._is_leaving = False, True
+            raise _Stop  # Python swallows it inside a weak reference's callback: `_beat` looks whether it was met
 
     def run(self, store: SqlStore) -> None:
         """Do one job after the other."""
@@ -89,7 +90,8 @@ class Worker:
 
     def do(self, job: JobRow, jobs: Jobs, store: SqlStore) -> None:
         """Do a job, or say why not; one that was left on purpose has no fault."""
-        self._note, self._share, self._has_lost = "reading the measurements", 0.0, False
+        self._note, self._share = "reading the measurements", 0.0
+        self._has_lost = self._is_leaving = False
         done = threading.Event()
         beat = threading.Thread(target=self._beat, args=(job, jobs, done), daemon=True)
         beat.start()
@@ -97,6 +99,7 @@ class Worker:
         try:
             self._plan(job, jobs, store)
         except _Stop:
+            self._is_leaving = False
             self._is_ending.set()
             with suppress(StoreError):  # else its service does, or it is taken up when its heartbeat is old
                 jobs.release(self._name, "its worker was ended", counts=False)
@@ -126,13 +129,16 @@ class Worker:
     def _beat(self, job: JobRow, jobs: Jobs, done: threading.Event) -> None:
         """Send a job's heartbeats; a job that is no longer ours is left."""
         while not done.wait(BEAT_S):
+            if self._is_leaving:
+                self._is_busy = True
+                os.kill(os.getpid(), signal.SIGTERM)
+                continue
             try:
                 jobs.tell(job.key, self._name, self._note, min(self._share, 0.99))
             except LostJobError:
                 if not done.is_set():
                     self._has_lost = True
                     os.kill(os.getpid(), signal.SIGTERM)
-                return
             except StoreError:  # the database is away for a moment; if for long, another worker takes the job
                 continue
 

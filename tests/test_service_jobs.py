@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import cache
@@ -12,6 +13,7 @@ from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from starlette.testclient import TestClient
@@ -248,3 +250,32 @@ def test_a_service_whose_worker_does_not_live_is_not_ready(store: SqlStore) -> N
     answer = waiting.get("/readyz")
     assert answer.status_code == 503 and "not every worker" in answer.json()["detail"]
     assert waiting.get("/healthz").status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stop_that_a_callback_swallows_is_raised_again(monkeypatch: pytest.MonkeyPatch, store: SqlStore) -> None:
+    """Python ignores what is raised in the callback of a weak reference, and signals arrive anywhere."""
+
+    class Thing:
+        pass
+
+    def ended(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)  # the handler runs here
+
+    def plan(*_: object) -> None:
+        thing = Thing()
+        reference = weakref.ref(thing, ended)
+        del thing
+        assert reference() is None
+        wait_for(lambda: False)
+
+    job, jobs, worker = Mock(), Mock(), Worker("one")
+    monkeypatch.setattr(worker, "_plan", plan)
+    before = signal.signal(signal.SIGTERM, worker.on_signal)
+    try:
+        worker.do(job, jobs, store)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    jobs.release.assert_called_once_with("one", "its worker was ended", counts=False)
+    jobs.fail.assert_not_called()
