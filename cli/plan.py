@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from . import engine as engines
 from . import options, output
 from .command import Command
+from .existing import not_profiled, opened_there
 from .report import print_table, progress, tell
 from .rescue import rescued
 from .settings import Settings
@@ -288,7 +289,6 @@ def _from_store(
     effort: Effort,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
-    from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
     from ..tuning.estimates.inputs import inputs_on_estimates
@@ -298,7 +298,7 @@ def _from_store(
     from .device import named_device
     from .model import named_model
 
-    with open_store(store) as opened:
+    with opened_there(store, not_profiled(target)) as opened:
         device = named_device(place.device, opened) if place.estimated is None else catalogued(place.estimated).device
         model = named_model(target, opened)
         named = {**wanted, **_profiled_last(settings, model, device, wanted, opened)}

@@ -13,6 +13,7 @@ from . import engine as engines
 from . import options
 from .command import Command
 from .dequantised import tell_dequantised
+from .existing import as_it_is, not_profiled, opened_there
 from .model import model_places
 from .prompts import named_prompts, tell_cut
 from .report import print_json, print_table, progress, tell
@@ -115,7 +116,6 @@ def validate(
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
-    from ..db.store import open_store
     from ..profiler.hub import resolve_model
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
@@ -135,7 +135,9 @@ def validate(
 
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
-    with open_store(store) as opened, progress(settings) as report:
+    is_file = request.plan is not None and not request.plan.isdecimal()  # a file's plan needs no store
+    place = as_it_is(store) if is_file and store is None else store
+    with opened_there(place, not_profiled(target)) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report, told=tell_read, guard=partial(rescued, "validation"))
         url = opened.url
     if as_json:
