@@ -166,8 +166,9 @@ def named_trace(request: PlanRequest) -> str:
 
 def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     """Return the error that something is not in the store, and how it gets there."""
-    asked = {"workload": request.workload, "temperature": f"{request.temperature:g}", "regime": request.regime}
-    usual = {"workload": "default", "temperature": "0", "regime": ""}
+    asked = {"dtype": request.dtype, "workload": request.workload, "temperature": f"{request.temperature:g}"}
+    usual = {"dtype": request.device.native_dtype, "workload": "default", "temperature": "0", "regime": ""}
+    asked["regime"] = request.regime
     options = "".join(f" --{name} {shlex.quote(value)}" for name, value in asked.items() if value != usual[name])
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
