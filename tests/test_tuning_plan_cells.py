@@ -46,7 +46,7 @@ def test_a_batch_that_nobody_asked_for_is_not_named() -> None:
 
 def test_a_batch_beyond_those_that_were_timed_is_named_with_device_and_what_to_run() -> None:
     found = alone((1, 4), (30,))
-    told = re.escape("batch 64 was not timed of large on Abacus (cpu, 2 cores, 2 threads), only 1, 4; run: spectune ")
+    told = re.escape("batch 64 was not timed of large on Abacus (cpu, 2 cores, 2 threads), only 1,4; run: spectune ")
     with pytest.raises(MeasurementError, match=f"{told}profile --target nowhere --batch 4,64$"):
         planned(found, batches=(64, 4))
 

@@ -168,10 +168,10 @@ def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
 def _require_timed(inputs: PlanInputs, batches: Sequence[int]) -> None:
     lacking = next((batch for batch in batches if batch not in inputs.verify.batches), None)
     if lacking is not None:
-        known = ", ".join(map(str, inputs.verify.batches))
+        known, asked = (",".join(map(str, sorted({*each}))) for each in (inputs.verify.batches, batches))
         raise MeasurementError(
-            f"batch {lacking} was not timed of {inputs.target.name} on {inputs.device.label}, only {known}; run: spectune "
-            f"profile --target {place_or_id(inputs.target.location)} --batch {','.join(map(str, sorted({*batches})))}"
+            f"batch {lacking} was not timed of {inputs.target.name} on {inputs.device.label}, only {known}; run: "
+            f"spectune profile --target {place_or_id(inputs.target.location)} --batch {asked}"
         )
 
 
