@@ -241,7 +241,8 @@ def plan(
     kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
     tell(settings, f"{kept_as}{written}{following}")
     if missed := out_of_reach(made):
-        raise PlanError(missed)
+        unless = "" if number is None else f"; until it is retired, plan {number} counts: spectune retire {number}"
+        raise PlanError(missed + unless)
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

@@ -25,6 +25,7 @@ STRAY = "name the model with --target MODEL and a plan with --plan 3"
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..planner.plans.plan import Plan
     from ..planner.plans.validation import Validation
 
 
@@ -116,6 +117,7 @@ def validate(
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
+    from ..planner.reasons.verdict import warnings_of
     from ..profiler.hub import resolve_model
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
@@ -130,8 +132,10 @@ def validate(
         return
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
 
-    def tell_read(models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
+    def tell_read(plan: Plan, models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
         tell_dequantised(settings, models, dtype)
+        for warning in warnings_of(plan):
+            tell(settings, warning)
 
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))

@@ -212,6 +212,9 @@ def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
     (cell,) = made.cells
     assert cell.latency_ms is not None and not cell.keeps_bound
     assert f"{metric}<={float(most):g}ms cannot be reached in 1 of 1 cells" in result.stderr
+    assert "retire" not in result.stderr
+    stored = typed(tmp_path, *asked, "--store", str(tmp_path / "mine.db"))
+    assert stored.stderr.endswith("until it is retired, plan 1 counts: spectune retire 1\n")
     assert f"batch 1, context 40: {duration(cell.latency_ms)} at best" in result.stderr
     kept = typed(tmp_path, "plan", *given(files), *CELL, "--slo", f"{metric}<={1.02 * cell.latency_ms:.6f}ms")
     assert kept.exit_code == 0, kept.output
