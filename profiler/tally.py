@@ -15,6 +15,8 @@ from .records.pooling import LONG_MS, Shapes, pooled
 from .records.visit import Visit
 
 FEWEST_FOR_NOISE = 3  # calls a cell needs before its scatter counts
+FEWEST_OF_SENTINELS = 5  # calls that tell how a sentinel was disturbed
+FAST = 0.1  # share of its calls that are fast
 FIRST_NOISE = 0.05  # relative scatter of a call, taken until enough were made
 
 
@@ -121,6 +123,12 @@ class Tally:
         calls = max(cell.clean, 1)
         shared = MEDIAN_OVER_MEAN * self.noise(cell.surface) / math.sqrt(calls)
         return max(shared, cell.doubt) * math.sqrt(calls / (calls + more))
+
+    def disturbance(self) -> float:
+        """Return how many times as long as its fast calls the median call of every sentinel took; 1.0 if unknown."""
+        timed = [_timed(cell.visits) for cell in self.cells if cell.purpose == "sentinel"]
+        told = [ms for ms in timed if len(ms) >= FEWEST_OF_SENTINELS]
+        return min((float(np.median(ms) / np.quantile(ms, FAST)) for ms in told), default=1.0)
 
     def measurements(self, surface: int) -> tuple[Measurement, ...]:
         """Return a surface's cells as records, failures included; cells never reached are left out."""
