@@ -68,6 +68,19 @@ def four_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, 
 
 
 @compiled(fastmath=SUMS_MAY_BE_REORDERED)
+def three_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
+    """Write out[row : row + 3, first:last]."""
+    for column in range(first, last):
+        a0 = a1 = a2 = np.float32(0)
+        for place in range(weight.shape[1]):
+            a = widened(weight[column, place])
+            a0 += x[row, place] * a
+            a1 += x[row + 1, place] * a
+            a2 += x[row + 2, place] * a
+        out[row, column], out[row + 1, column], out[row + 2, column] = a0, a1, a2
+
+
+@compiled(fastmath=SUMS_MAY_BE_REORDERED)
 def two_by_one(x: Numbers, weight: Halves, out: Numbers, row: int, first: int, last: int) -> None:
     """Write out[row : row + 2, first:last]."""
     for column in range(first, last):
@@ -99,10 +112,12 @@ def tile(x: Numbers, weight: Halves, out: Numbers, number: int) -> None:
         else:
             four_by_one(x, weight, out, row, first, last)
         row += 4
-    if row + 2 <= len(x):
+    left = len(x) - row
+    if left == 3:
+        three_by_one(x, weight, out, row, first, last)
+    elif left == 2:
         two_by_one(x, weight, out, row, first, last)
-        row += 2
-    if row < len(x):
+    elif left == 1:
         one_by_one(x, weight, out, row, first, last)
 
 
