@@ -129,7 +129,7 @@ def judged(held_out: list[tuple[int, int, int]], scale: float = 1.0) -> Tally:
             own = 1.0 if purpose == "sentinel" else scale * ODD ** (place % 2)
             ms = float(own * true_ms(batch, context, tokens) * MOODS[ordinal] * np.exp(rng.normal(0.0, 0.01)))
             told = {"surface": 0, "batch": batch, "context_tokens": context, "tokens": tokens, "purpose": purpose}
-            tally.note(Visit(**told, ordinal=ordinal, round=round_, spent_s=0.0, ms=ms))  # type: ignore[arg-type]
+            tally.note(Visit(**told, ordinal=ordinal, round=round_, spent_s=0.0, ms=ms))
     tally.settle()
     return tally
 
