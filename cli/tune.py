@@ -26,19 +26,6 @@ ENGINES = ("llama.cpp", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
 
 
-def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
-    """Return the bounds of a text like `tpot<=20ms,ttft<=500ms`."""
-    if text is None:
-        return None
-    from ..errors import PlanError
-    from ..planner.engines.served_choice import latency_bounds
-
-    try:
-        return latency_bounds(text)
-    except PlanError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
     """Return requests per second of a text like `0.5,2`."""
     try:
@@ -88,7 +75,13 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     help="With --server: requests per second, sent at random moments.",
 )
 @draft_models.drafters
-@click.option("--slo", "bounds", metavar="BOUNDS", callback=bounds_of, help="Mean latencies: tpot<=20ms,ttft<=500ms.")
+@click.option(
+    "--slo",
+    "bounds",
+    metavar="METRIC<=Nms,...",
+    callback=options.latency_bounds,
+    help="Mean latencies to keep: tpot<=20ms,ttft<=500ms.",
+)
 @click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
 @click.option(
     "--requests",
