@@ -13,7 +13,7 @@ import click
 from . import draft_models, options
 from .command import Command
 from .prompts import named_prompts
-from .report import facts_of, print_json, progress, tell
+from .report import TimeLeft, facts_of, print_json, progress, tell
 from .settings import Settings
 from .tune_output import print_looked, print_tuned, tuned_facts
 
@@ -208,7 +208,7 @@ def _tune(
     from ..planner.engines.served_choice import LatencyBounds
     from ..profiler.records.wire import to_json
     from ..tuning.engines.honest import warnings_before, warnings_behind
-    from ..tuning.engines.tune import TuneRequest, time_left_s, tune
+    from ..tuning.engines.tune import TuneRequest, tune
     from ..tuning.engines.tuned_server import TunedServer
     from .output import require_writable, write_whole
 
@@ -222,19 +222,19 @@ def _tune(
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies)
     tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
-    seen = len(held.trials)
 
     def save(bundle: Bundle) -> None:
-        nonlocal seen
         if file is not None:
             write_whole(file, to_json(bundle))
-        if len(bundle.trials) == seen + 1 == loads:
-            left_s = time_left_s(bundle, starts, loads)
-            tell(settings, f"at most {left_s / 60.0:.0f} minutes more, starting apart")
-        seen = len(bundle.trials)
 
-    with progress(settings) as report:
-        found = tune(request, serving, held, save=save, progress=report)
+    try:
+        with progress(settings) as report:
+            found = tune(request, serving, held, save=save, progress=TimeLeft(report, "at most"))
+    except KeyboardInterrupt:
+        is_saved = file is not None and file.exists()
+        resume = f"resume with the same command and --bundle {file}" if is_saved else "nothing was saved"
+        tell(settings, f"{resume}{'' if file is not None else '; with --bundle FILE a run resumes'}")
+        raise
     warned = tuple(warnings_behind(found.bundle.trials, job.sampling))
     if as_json:
         print_json(tuned_facts(found, serving, warned))

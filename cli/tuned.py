@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .report import Table, facts_of, print_json, print_table, progress, tell
+from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ def validate_server(
         raise RequestError(f"{file} is of a run that did not end; let spectune tune --bundle {file} end it")
     job = _job(bundle, command, prompts)
     server = TunedServer(job, bundle.version)
+    before, after = server.counted(command), server.command(bundle.chosen)
+    if before == after:
+        raise RequestError(f"tune chose {bundle.chosen.label}, and so the command decodes; there is nothing to compare")
     for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {loads} requests behind each")
-    before = server.counted(command)
     with ended_by_signals(), progress(settings) as report:
-        found = race(server, before, server.command(bundle.chosen), job.concurrencies, rounds=rounds, progress=report)
+        found = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
     if as_json:
         print_json({"engine": job.engine.name, "start": facts_of(bundle.chosen), "rows": [facts_of(r) for r in found]})
         return

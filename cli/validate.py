@@ -15,7 +15,7 @@ from .command import Command
 from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import print_json, print_table, progress, tell
+from .report import TimeLeft, print_json, print_table, progress, tell
 from .rescue import rescued
 from .settings import Settings
 
@@ -136,7 +136,9 @@ def validate(
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
     with open_store(store) as opened, progress(settings) as report:
-        done = validate_stored(request, opened, progress=report, told=tell_read, guard=partial(rescued, "validation"))
+        done = validate_stored(
+            request, opened, progress=TimeLeft(report), told=tell_read, guard=partial(rescued, "validation")
+        )
         url = opened.url
     if as_json:
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})

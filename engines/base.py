@@ -60,7 +60,7 @@ class Start:
     def label(self) -> str:
         """A readable name."""
         if self.source == PLAIN:
-            return PLAIN
+            return "plain decoding"
         if not self.is_table:
             return f"{self.source}, {self.longest} tokens"
         table = ", ".join(f"{length} at {concurrency}" for concurrency, length in self.lengths)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...engines.answers import Answer
-from ...errors import RequestError
 from .ran import paired_gain
 from .tune import Loaded
 
@@ -52,18 +51,18 @@ def race(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> tuple[Raced, ...]:
-    """Return a command's gain over another, ABBA against drift; RequestError if both commands are the same."""
-    if list(before) == list(after):
-        raise RequestError("the server runs with the best drafts already; there is nothing to compare")
+    """Return a command's gain over another, ABBA against drift."""
     answers: dict[tuple[int, bool], list[list[Answer]]] = {}
+    done, loads = 0, 2 * rounds * len(concurrencies)
     for number in range(rounds):
         for is_after in (False, True) if number % 2 == 0 else (True, False):
             name = "the choice" if is_after else "as it was"
             with server.running(after if is_after else before) as loaded:
                 for concurrency in concurrencies:
-                    progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", number / rounds)
+                    progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", done / loads)
                     found = loaded.measure(concurrency).load
                     answers.setdefault((concurrency, is_after), []).append(list(found.ended))
+                    done += 1
     return tuple(_raced(one, answers[one, False], answers[one, True]) for one in concurrencies)
 
 
