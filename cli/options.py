@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,6 +23,8 @@ DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s",
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 GPU = re.compile(r"gpu(:\d+)?")  # is cuda
 MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
+SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 Bounds = TypeVar("Bounds")  # as --slo is read
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt]?)(i?)b|([kmgt])i?)", re.IGNORECASE)
 
@@ -33,6 +36,19 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is no whole number of at least 1; write for example 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def span(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a text like `60s` or `10m`."""
+    match = SPAN.fullmatch("1" if text is None else text.strip())
+    if match is None or float(match[1]) <= 0.0:
+        raise click.BadParameter(f"{text!r} is no span of time; write for example 60s or 10m")
+    return None if text is None else float(match[1]) * SECONDS[match[2] or "s"]
+
+
+def api_key() -> str:
+    """Return the key of servers' APIs from the environment; "" where there is none."""
+    return os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
 
 
 def temperatures(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:

@@ -151,8 +151,6 @@ def tune(
         spectune tune --engine llama.cpp --prompts traffic.jsonl -- llama-server -m target.gguf -md draft.gguf -np 8
         spectune tune --engine vllm --concurrency 1,8,32 --bundle out.json -- vllm serve MODEL
     """
-    import os
-
     from ..engines.load import Sampling
     from ..engines.server import Limits
     from ..engines.table import ENGINES as KNOWN
@@ -173,7 +171,7 @@ def tune(
         drafters=drafters,
         limits=Limits(start_s=start_s, stall_s=stall_s),
         model=model_name,
-        key=os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+        key=options.api_key(),
     )
     with ended_by_signals():
         if server is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from . import options
 from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
@@ -81,7 +81,7 @@ def _job(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt]) -> S
         requests=setup.requests,
         longest=setup.longest,
         drafters=dict(setup.drafters),
-        key=os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+        key=options.api_key(),
     )
 
 
