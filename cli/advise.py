@@ -87,7 +87,8 @@ def advise(
         spectune advise --before one.txt --after two.txt --tpot 0=7.1 --tpot 5=4.9
     """
     from ..planner.engines.advice import advise as advised
-    from ..tuning.engines.advice import counted_pages, of_all_rounds, pages_of, read_page
+    from ..tuning.engines.advice import counted_pages, of_all_rounds
+    from ..tuning.engines.pages import pages_of, read_page
 
     if (before is None) != (after is None) or (page is None) == (after is None):
         raise click.UsageError("give FILE or URL, or two pages with --before and --after.")

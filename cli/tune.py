@@ -205,7 +205,7 @@ def _tune(
 ) -> None:
     from ..planner.engines.served_choice import LatencyBounds
     from ..profiler.records.wire import to_json
-    from ..tuning.engines.honest import warnings_before, warnings_behind
+    from ..tuning.engines.honest import named, unsure, warnings_before, warnings_behind
     from ..tuning.engines.tune import TuneRequest, tune
     from ..tuning.engines.tuned_server import TunedServer
     from .output import require_writable, write_whole
@@ -233,7 +233,9 @@ def _tune(
         resume = f"resume with the same command and --bundle {file}" if is_saved else "nothing was saved"
         tell(settings, f"{resume}{'' if file is not None else '; with --bundle FILE a run resumes'}")
         raise
-    warned = tuple(warnings_behind(found.bundle.trials, job.sampling))
+    warned = [*warnings_behind(named(found.bundle.trials), job.sampling)]
+    for one in found.choices:
+        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
     if as_json:
         print_json(tuned_facts(found, serving, warned))
     else:

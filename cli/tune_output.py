@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]  # JSON values
 
 
-def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> Json:
+def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Json:
     """Return what was found as JSON values."""
     from ..engines.command import hidden
 
@@ -34,7 +35,7 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> 
     }
 
 
-def print_tuned(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
+def print_tuned(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> None:
     """Print the best drafts, what to know of them, and the command that makes them."""
     from ..engines.command import typed
     from ..planner.engines.served import PLAIN

@@ -25,8 +25,8 @@ def validate_server(
     """Race a bundle's choice against the command as it is, and print what it gains."""
     from ..engines.bundle import read_bundle
     from ..errors import RequestError
-    from ..tuning.engines.honest import warnings_before
-    from ..tuning.engines.served_race import race
+    from ..tuning.engines.honest import unsure, warnings_before, warnings_behind
+    from ..tuning.engines.served_race import BEFORE, race
     from ..tuning.engines.tuned_server import TunedServer
     from .tune import ended_by_signals
 
@@ -43,9 +43,14 @@ def validate_server(
     loads = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {loads} requests behind each")
     with ended_by_signals(), progress(settings) as report:
-        found = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
+        found, ran = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
+    warned = [*warnings_behind(ran, job.sampling, BEFORE)]
+    for one in found:
+        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
     if as_json:
-        print_json({"engine": job.engine.name, "start": facts_of(bundle.chosen), "rows": [facts_of(r) for r in found]})
+        rows = [facts_of(one) for one in found]
+        facts = {"engine": job.engine.name, "start": facts_of(bundle.chosen), "rows": rows, "warnings": warned}
+        print_json(facts)
         return
     print_table(_table(found))
     for one in found:
@@ -54,6 +59,8 @@ def validate_server(
             click.echo(
                 f"note: at {one.concurrency} at once it was not worth it: {low:.2f} to {high:.2f} times as it was"
             )
+    for line in warned:
+        click.echo(f"warning: {line}")
 
 
 def _job(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt]) -> ServerJob:

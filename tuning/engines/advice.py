@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from pathlib import Path
 
-from ...engines.counters import NAMES, CounterPage, counts_between, counts_of, page_of
-from ...engines.load import Address
-from ...engines.server import scraped
+from ...engines.counters import NAMES, CounterPage, counts_between, counts_of
 from ...errors import MeasurementError, RequestError
-from .counters import CountedAcceptance, accepted_of, read_text, require_engine
+from .counters import CountedAcceptance, accepted_of, require_engine
 
 SELDOM = 0.95  # share of rounds that draft: where fewer do, people are told
 FIRST_TOKENS = (
     "prefill yields the first token of each answer, and the page does not tell how many answers there were: a greater "
     "share drafted, most of all where answers are short; give --answers N"
 )
-
-
-def read_page(place: str, key: str = "") -> CounterPage:
-    """Return the page in a file or of a server's URL; RequestError or MeasurementError where it cannot be read."""
-    if not place.startswith(("http://", "https://")):
-        return page_of(read_text(Path(place), "a metrics page"))
-    url = place.rstrip("/").removesuffix("/metrics").removesuffix("/v1")
-    return scraped(Address(url=url, key=key))
 
 
 def counted_pages(
@@ -42,13 +30,6 @@ def counted_pages(
         return accepted_of(counts, names)
     except (MeasurementError, RequestError) as error:
         raise RequestError(f"{place}: {error}") from error
-
-
-def pages_of(place: str, seconds: float, key: str = "") -> tuple[CounterPage, CounterPage]:
-    """Return a server's page now and that of some seconds later."""
-    before = read_page(place, key)
-    time.sleep(seconds)
-    return before, read_page(place, key)
 
 
 def of_all_rounds(
