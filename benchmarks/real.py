@@ -42,6 +42,7 @@ from pathlib import Path
 
 import torch
 
+from spectune.profiler.cpu import CPUINFO
 from spectune.profiler.device import detect
 from spectune.profiler.remembered import cache_folder
 
@@ -59,7 +60,7 @@ from real_cells import (  # isort: skip
 )
 from real_engine import engine_cell  # isort: skip
 from real_sets import SETS, Json, Options, judged_again, profiled  # isort: skip
-from result import commit, print_result  # isort: skip
+from result import commit, machine_name, print_result  # isort: skip
 
 FULL = {"prompts": 32, "tokens": 128, "rule_prompts": 8, "rule_tokens": 96, "long_prompts": 8, "long_tokens": 2048}
 FULL |= {"few": 4, "swept": 12, "profiles": 3}
@@ -190,7 +191,7 @@ class Kept:
     def __init__(self, folder: Path, options: Options) -> None:
         """Take a folder, which need not be there."""
         self._folder, self._quick = folder, options.quick
-        self._machine = re.sub(r"[^a-z0-9]+", "-", detect("cpu").label.lower()).strip("-")
+        self._machine = machine_name(CPUINFO.read_text() if CPUINFO.exists() else "", detect("cpu").label)
 
     def path(self, name: str) -> Path:
         """Return the file of a cell."""

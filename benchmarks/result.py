@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -31,3 +32,16 @@ def commit() -> str:
     """Return the commit of this checkout, "-dirty" behind it where files differ; "" outside of a checkout."""
     asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def machine_name(cpuinfo: str, label: str) -> str:
+    """Return the part of a file's name for a machine, from /proc/cpuinfo and the device's label.
+
+    A virtual machine's processor says "AMD EPYC" whatever it is; its generation is in the family and the extensions.
+    """
+    fields = dict(re.findall(r"^([^\t:]+?)\s*: *(.*)$", cpuinfo, re.MULTILINE))
+    generation = {"25": "zen4" if "avx512f" in fields.get("flags", "").split() else "zen3", "26": "zen5"}
+    name = label.lower()
+    if fields.get("vendor_id") == "AuthenticAMD" and fields.get("cpu family") in generation:
+        name = name.replace("cpu", generation[fields["cpu family"]])
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
