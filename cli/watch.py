@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
+from .existing import NOTHING, opened_there
 from .report import tell
 from .settings import Settings
 from .watch_output import families, print_seen
@@ -102,7 +103,6 @@ def watch(
 
 
 def _expected(settings: Settings, plan: str | None, bundle: Path | None, store: str | None) -> tuple[Expected, ...]:
-    from ..db.store import open_store
     from ..engines.bundle import read_bundle
     from ..errors import SpectuneError
     from ..planner.plans.document import plan_from_json
@@ -113,7 +113,7 @@ def _expected(settings: Settings, plan: str | None, bundle: Path | None, store: 
     assert plan is not None
     if not plan_name.is_number(plan):
         return expected_of_plan(plan_from_json(plan_name.document_of(Path(plan))))
-    with open_store(store) as opened:
+    with opened_there(store, NOTHING, writes=False) as opened:
         found = plan_from_json(opened.plan(int(plan)))
         try:
             return expected_of_plan(found, opened)

@@ -17,11 +17,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
+from spectune.db.store import open_store
 from spectune.planner.plans.document import plan_to_json
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.profiler.device import detect
 from spectune.profiler.records.wire import to_json
 from spectune.service.metrics_page import metrics_page
+from spectune.tuning.engines.models import identify_engine_model
+from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
 
 from .engine_policies import chains_by_batch
+from .engine_profiles import profiled, saved_models
 from .metrics_pages import Rounds, as_prometheus, shown
 from .test_tuning_tune_worlds import serving, tuned
 
@@ -69,6 +75,27 @@ def test_a_span_counts_what_lies_in_it(plan: str) -> None:
         told = json.loads(typed(url, "--plan", plan, "--for", "1s", "--json").stdout)
     assert told["acceptance"] == pytest.approx(RATES, abs=0.12)
     assert len(asked) >= 4  # the running batch is looked at more often
+
+
+def test_a_stored_plan_is_priced_by_the_store_s_records(tmp_path: Path) -> None:
+    """llama.cpp drafts for all what is best for one sequence; at 4 at once another way is better."""
+    (tmp_path / "models").mkdir()
+    models, store = saved_models(tmp_path / "models"), str(tmp_path / "store.db")
+    with open_store(store) as opened:
+        profiled(models, opened)
+        target = identify_engine_model(models.target)
+        number, plan = plan_engine(EnginePlanRequest(engine="llama.cpp", target=target, device=detect("cpu")), opened)
+    one, four = plan.cells
+    assert isinstance(one.policy, ChainPolicy) and one.policy != four.policy
+    rounds = Rounds(1, "llama.cpp")
+    rounds.decode(3000, [0.8**place for place in range(1, one.policy.length + 1)])
+    with shown(lambda: rounds.page(4.0)) as (url, _):
+        words = (url, "--plan", str(number), "--store", store, "--once", "--json")
+        told = json.loads(typed(*words).stdout)
+    assert told["shares"] == {"1": 0.0, "4": 1.0} and told["accepted"] == "as planned"
+    assert told["gain"] > 1.05 and {one["now"] for one in told["better"]} == {f"{one.policy.length} by small"}
+    nowhere = typed(url, "--plan", "1", "--store", str(tmp_path / "no.db"), "--once")
+    assert nowhere.exit_code == 1 and "there is no store at" in nowhere.stderr
 
 
 def test_a_bundle_and_a_prometheus_server_do_as_well(tmp_path: Path) -> None:
