@@ -118,6 +118,16 @@ def test_a_clock_that_moves_is_said_where_one_start_ran_twice() -> None:
     assert behind(plain, trial("small", "abcdefghij", ms=2.0)) == ""  # that is what drafts are for
 
 
+def test_a_clock_that_moves_within_plain_decoding_is_said() -> None:
+    def uneven(source: str) -> Trial:
+        even = trial(source, "abcdefghij")
+        answers = tuple(replace(one, e2e_ms=9.0 + 9.0 * (one.prompt % 2)) for one in even.load.answers)
+        return replace(even, load=replace(even.load, answers=answers))
+
+    assert "a token took 0.3 ms in some answers and 0.5 in others: the machine's pace moves" in behind(uneven(PLAIN))
+    assert behind(uneven("small")) == ""  # how long drafts take hangs on the text
+
+
 def test_too_few_prompts_for_a_claim_are_said_and_how_many_would_do() -> None:
     assert list(unsure(4, 1.10, (1.05, 1.15), 16)) == list(unsure(4, 0.9, (0.8, 1.0), 16)) == []
     (line,) = unsure(4, 1.05, (0.95, 1.15), 16)

@@ -129,6 +129,17 @@ def test_a_server_with_one_length_for_all_gets_one() -> None:
     assert {(one.now, one.instead) for one in seen.better} == {("3 by small", "1 by small")}
 
 
+def test_copies_are_counted_over_all_rounds_since_some_draft_nothing() -> None:
+    """Half of the rounds find a copy: of all rounds half of its acceptance is left."""
+    found = [ran(PLAIN, 0, 10.0, 1.0), ran("lookup:3-3", 3, 11.0, 1.0 + sum(RATES) / 2.0)]
+    plan = Expected(concurrency=1, ran=tuple(found), way=("lookup:3-3", 3), is_model=False, error=0.02)
+    fleet = Fleet((plan,))
+    fleet.rounds.decode(2000, ())
+    seen = fleet.after(2000, RATES).seen()
+    assert seen.tokens_per_round == pytest.approx(1.9, rel=0.03) and seen.accepted == "as planned"
+    assert seen.acceptance == pytest.approx([rate / 2.0 for rate in RATES], abs=0.02)
+
+
 def test_a_restart_is_an_event_and_what_it_counted_anew_counts() -> None:
     fleet = Fleet()
     fleet.rounds = Rounds(1)
@@ -145,6 +156,14 @@ def test_servers_that_draft_otherwise_than_planned_are_named_once() -> None:
     fleet.rounds.decode(10, (0.5, 0.4, 0.3, 0.2, 0.1))
     events = [fleet.after(100, (0.5, 0.4, 0.3, 0.2, 0.1)).seen().events for _ in range(2)]
     assert events == [("servers draft up to 5 tokens, and the plan 3: they run another one",), ()]
+
+
+def test_n_grams_that_find_nothing_yet_are_no_other_plan_and_a_model_that_never_drafts_is() -> None:
+    events = {}
+    for is_model in (True, False):
+        fleet = Fleet((replace(ONE, is_model=is_model),))
+        events[is_model] = fleet.after(40, ()).seen().events
+    assert events == {True: ("servers draft up to 0 tokens, and the plan 3: they run another one",), False: ()}
 
 
 FLEETS, INTERVALS = 100, 40

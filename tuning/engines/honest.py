@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import quantiles
 
 from ...engines.answers import LoadResult
 from ...engines.base import PLAIN_LABEL
@@ -24,6 +25,7 @@ OTHERS = 0.02  # relative: by so much more tokens than were sent, somebody else 
 UNLIKE = 0.2  # share of answers that differ from plain decoding's, above which it is not rounding
 WARM = 0.1  # share of prompt tokens that one side had in its cache and another had not
 MOVED = 0.1  # relative: by so much one start differs from itself where the clock moves
+UNEVEN = 1.5  # times the least of nine in ten plain answers' time per token
 TEMPERATURE = ("--temp", "--temperature")
 GENERATION = ("--override-generation-config",)
 
@@ -138,9 +140,17 @@ def _warm_on_one_side(loads: Sequence[NamedLoad]) -> Iterator[str]:
 
 
 def _moved(loads: Sequence[NamedLoad]) -> Iterator[str]:
-    """Yield a warning where the same start ran at several speeds."""
+    """Yield a warning where the same start ran at several speeds, or plain answers did, which should be alike."""
     speeds: dict[str, list[float]] = {}
     for one in loads:
+        tpots_ms = [answer.tpot_ms for answer in one.load.ended]
+        if one.name == PLAIN_LABEL and len(tpots_ms) > 1:
+            cuts = quantiles(tpots_ms, n=10, method="inclusive")
+            if cuts[-1] > UNEVEN * cuts[0]:
+                yield (
+                    f"{one.place}: a token took {cuts[0]:.1f} ms in some answers and {cuts[-1]:.1f} in others: the "
+                    "machine's pace moves, or others use it"
+                )
         if one.load.concurrency:
             speeds.setdefault(one.place, []).append(one.load.steady_tokens_per_s)
     for place, own in speeds.items():

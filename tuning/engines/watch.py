@@ -123,10 +123,9 @@ class FleetWatch:
     def _judged(self, counts: Counts) -> Seen:
         shares = self._shares()
         ways = {at: self._way(one, counts) for at, one in self._expected.items()}
-        drafting = [self._expected[at] for at, (source, _) in ways.items() if source != PLAIN]
         self._note_lengths(counts)
         base = counts.drafts
-        if drafting and not drafting[0].is_model and counts.generated is not None:
+        if counts.generated is not None and not any(one.is_model for one in self._expected.values()):
             base = counts.rounds(counts.generated, counts.answers or 0.0)
         weights = {at: self._weight(at, way, shares) for at, way in ways.items()}
         acceptance = _acceptance(counts, base, weights, {at: length for at, (_, length) in ways.items()})
@@ -152,7 +151,9 @@ class FleetWatch:
         )
 
     def _note_lengths(self, counts: Counts) -> None:
-        """Note, once, that servers do not draft as the plan does."""
+        """Note, once, that servers do not draft as the plan does; n-grams may just find nothing."""
+        if not counts.drafts and not all(one.is_model for one in self._expected.values()):
+            return
         drafted = len(counts.by_position) if counts.drafts else 0
         planned = {one.way[1] for one in self._expected.values()}
         note = f"servers draft up to {drafted} tokens, and the plan {max(planned)}: they run another one"
