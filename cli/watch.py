@@ -32,6 +32,8 @@ SAMPLE_S = 10.0  # between two looks at the running batch
 @click.option("--bundle", metavar="FILE", type=click.Path(path_type=Path), help="What tune --bundle wrote, instead.")
 @click.option("--prometheus", metavar="URL", help="Read a Prometheus server that scrapes the fleet, instead of URLs.")
 @click.option("--match", default="", metavar="LABELS", help='With --prometheus: of which servers, job="vllm".')
+@click.option("--before", metavar="FILE", help="Report what lies between this page and that of --after, instead.")
+@click.option("--after", metavar="FILE", help="A later page of the same server.")
 @click.option("--model-name", default="", metavar="NAME", help="Whose counters, where servers have several models.")
 @click.option(
     "--interval",
@@ -59,6 +61,8 @@ def watch(
     bundle: Path | None,
     prometheus: str | None,
     match: str,
+    before: str | None,
+    after: str | None,
     model_name: str,
     interval_s: float,
     seconds: float | None,
@@ -80,15 +84,20 @@ def watch(
     """
     from ..tuning.engines.watch import FleetWatch
 
-    if bool(urls) == bool(prometheus):
-        raise click.UsageError("give URLs of servers, or --prometheus URL.")
+    pages = [page for page in (before, after) if page is not None]
+    if len(pages) == 1 or sum(map(bool, (urls, prometheus, pages))) != 1:
+        raise click.UsageError("give URLs of servers, or --prometheus URL, or two pages with --before and --after.")
     if match and not prometheus:
         raise click.UsageError("--match chooses among what a Prometheus server has; give --prometheus URL.")
     if (plan is None) == (bundle is None):
         raise click.UsageError("give --plan PLAN or --bundle FILE.")
-    fleet = FleetWatch(_expected(settings, plan, bundle, store), _servers(urls, prometheus, match), model=model_name)
+    servers = _two_pages(pages) if pages else _servers(urls, prometheus, match)
+    fleet = FleetWatch(_expected(settings, plan, bundle, store), servers, model=model_name)
     fleet.look()
-    if once:
+    if pages:
+        fleet.begin()
+        fleet.look()
+    if once or pages:
         print_seen(fleet.seen(), _now(), as_json=as_json)
         return
     fleet.begin()
@@ -120,6 +129,13 @@ def _expected(settings: Settings, plan: str | None, bundle: Path | None, store: 
         except SpectuneError as error:
             tell(settings, f"other lengths are priced by the plan alone: {error}")
             return expected_of_plan(found)
+
+
+def _two_pages(pages: list[str]) -> dict[str, Callable[[], CounterPage]]:
+    from ..tuning.engines.pages import read_page
+
+    ahead = iter(pages)
+    return {pages[-1]: lambda: read_page(next(ahead))}
 
 
 def _servers(urls: tuple[str, ...], prometheus: str | None, match: str) -> dict[str, Callable[[], CounterPage]]:

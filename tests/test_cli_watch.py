@@ -77,6 +77,19 @@ def test_a_span_counts_what_lies_in_it(plan: str) -> None:
     assert len(asked) >= 4  # the running batch is looked at more often
 
 
+def test_two_pages_are_a_span(plan: str, tmp_path: Path) -> None:
+    rounds, pages = Rounds(1), [tmp_path / "before", tmp_path / "after"]
+    for page, rates in zip(pages, ((0.1, 0.1, 0.1), RATES), strict=True):
+        rounds.decode(2000, rates)
+        page.write_text(rounds.page(1.0))
+    words = ("--before", str(pages[0]), "--after", str(pages[1]), "--plan", plan)
+    told = json.loads(typed(*words, "--json").stdout)
+    assert told["acceptance"] == pytest.approx(RATES, abs=0.05) and told["accepted"] == "as planned"
+    turned = typed("--before", str(pages[1]), "--after", str(pages[0]), "--plan", plan)
+    assert "event:" in turned.stdout and "the server started again in between" in turned.stdout
+    assert typed(*words[2:]).exit_code == 2
+
+
 def test_a_stored_plan_is_priced_by_the_store_s_records(tmp_path: Path) -> None:
     """llama.cpp drafts for all what is best for one sequence; at 4 at once another way is better."""
     (tmp_path / "models").mkdir()
