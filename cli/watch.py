@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
+from .command import Command
 from .existing import NOTHING, opened_there
 from .report import tell
 from .settings import Settings
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
 SAMPLE_S = 10.0  # between two looks at the running batch
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    basic=("plan", "bundle", "prometheus", "match", "interval", "for", "once", "listen", "model-name", "json"),
+)
 @click.argument("urls", nargs=-1, metavar="[URL]...")
 @click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, help="A number of the list or a file.")
 @click.option("--bundle", metavar="FILE", type=click.Path(path_type=Path), help="What tune --bundle wrote, instead.")
