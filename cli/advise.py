@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,8 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from ..planner.engines.advice import Advice
-    from ..tuning.engines.counters import CounterFormat
 
-FORMATS = ("vllm-metrics", "llama-metrics")  # that tell acceptance by position, and rounds
+FORMATS = {"vllm-metrics": "vllm", "llama-metrics": "llama.cpp"}  # that tell acceptance by position, and rounds
 
 
 def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str]) -> dict[int, float]:
@@ -36,15 +34,21 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("page", metavar="[FILE|URL]", required=False)
+@click.option("--before", metavar="FILE", help="Count from this page on, up to that of --after.")
+@click.option("--after", metavar="FILE", help="Count up to this page, from that of --before on.")
 @click.option(
-    "--format", "file_format", type=click.Choice(FORMATS), help="Of FILE; read from its counters' names unless given."
+    "--for", "seconds", metavar="60s", callback=options.span, help="Count at the URL for so long; 10m is ten minutes."
+)
+@click.option("--model-name", default="", metavar="NAME", help="Whose counters, where a page has several models.")
+@click.option(
+    "--format", "file_format", type=click.Choice(list(FORMATS)), help="Of the page; told by its counters' names."
 )
 @click.option(
     "--answers",
     type=click.IntRange(1),
     metavar="N",
-    help="Answers that FILE counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
+    help="Answers that the page counts, where it does not say, as llama.cpp's: prefill yields the first token of each.",
 )
 @click.option(
     "--tpot",
@@ -61,7 +65,11 @@ def times_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[str])
 def advise(
     _settings: Settings,
     /,
-    file: Path,
+    page: str | None,
+    before: str | None,
+    after: str | None,
+    seconds: float | None,
+    model_name: str,
     file_format: str | None,
     answers: int | None,
     tpot_ms: dict[int, float],
@@ -69,18 +77,32 @@ def advise(
 ) -> None:
     """Find a running server's best draft length.
 
-    FILE holds the server's counters while it drafted its longest chain. Give the time per output token (TPOT) with
-    and without drafts, under the same load. From both follows the speed of every shorter chain. Nothing is profiled
-    or saved. For trees, other drafters and other loads use `spectune profile` and `spectune plan`.
+    FILE or URL holds the server's counters while it drafted its longest chain: since its start, or with --for, or
+    between the pages --before and --after. Give the time per output token (TPOT) with and without drafts, under the
+    same load. From both follows the speed of every shorter chain. Nothing is profiled or saved. For trees, other
+    drafters and other loads use `spectune profile` and `spectune plan`.
 
     \b
-        curl -s localhost:8000/metrics > metrics.txt
-        spectune advise metrics.txt --tpot 0=7.1 --tpot 5=4.9
+        spectune advise http://localhost:8000 --for 60s --tpot 0=7.1 --tpot 5=4.9
+        spectune advise --before one.txt --after two.txt --tpot 0=7.1 --tpot 5=4.9
     """
     from ..planner.engines.advice import advise as advised
-    from ..tuning.engines.advice import counted_run
+    from ..tuning.engines.advice import counted_pages, of_all_rounds
+    from ..tuning.engines.pages import pages_of, read_page
 
-    run, by_position, notes = counted_run(file, cast("CounterFormat | None", file_format), answers)
+    if (before is None) != (after is None) or (page is None) == (after is None):
+        raise click.UsageError("give FILE or URL, or two pages with --before and --after.")
+    place, earlier = page or after or "", None
+    if seconds is not None:
+        if not place.startswith("http"):
+            raise click.UsageError("--for counts at a URL; of pages in files give --before and --after.")
+        earlier, latest = pages_of(place, seconds, options.api_key())
+    else:
+        earlier = None if before is None else read_page(before)
+        latest = read_page(place, options.api_key())
+    engine = FORMATS[file_format] if file_format else ""
+    counted = counted_pages(place, latest, earlier, engine=engine, model=model_name)
+    run, by_position, notes = of_all_rounds(counted, place, answers)
     found = advised(by_position, tpot_ms, run.rounds or run.drafts)
     notes = (*notes, *found.notes)
     if as_json:

@@ -35,6 +35,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand]] = {
         "validate": LazyCommand(target=".validate:validate", help="Measure the plan against plain decoding."),
         "tune": LazyCommand(target=".tune:tune", help="Find the drafts that a server should make."),
         "advise": LazyCommand(target=".advise:advise", help="Find a running server's best draft length."),
+        "watch": LazyCommand(target=".watch:watch", help="Tell whether servers decode as was planned."),
     },
     "Use": {
         "run": LazyCommand(target=".run:run", help="Decode a prompt by the stored plan."),

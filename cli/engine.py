@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from .existing import not_profiled, opened_there
 from .measured import device_facts, trace_facts
 from .model import model_places
-from .report import Table, facts_of, print_json, print_table, progress, tell
+from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .rescue import rescued
 from .settings import Settings
 
@@ -164,7 +164,9 @@ def validate_command(
             seed=asked["seed"],
         )
         with progress(settings) as report:
-            done = validate_engine(request, running, store, progress=report, guard=partial(rescued, "validation"))
+            done = validate_engine(
+                request, running, store, progress=TimeLeft(report), guard=partial(rescued, "validation")
+            )
         if asked["as_json"]:
             rows = [
                 validation_facts(row) | facts_of(check)

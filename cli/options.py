@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,12 +16,16 @@ from . import draft_models
 from .number_format import NumberFormat
 
 if TYPE_CHECKING:
+    from ..planner.engines.served_choice import LatencyBounds
     from ..planner.plans.objective import LatencyBound
 
 DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 GPU = re.compile(r"gpu(:\d+)?")  # is cuda
 MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
+SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+Bounds = TypeVar("Bounds")  # as --slo is read
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt]?)(i?)b|([kmgt])i?)", re.IGNORECASE)
 
 
@@ -31,6 +36,19 @@ def counts(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[int
     if wrong:
         raise click.BadParameter(f"{wrong[0]!r} is no whole number of at least 1; write for example 1,2,4")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def span(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of a text like `60s` or `10m`."""
+    match = SPAN.fullmatch("1" if text is None else text.strip())
+    if match is None or float(match[1]) <= 0.0:
+        raise click.BadParameter(f"{text!r} is no span of time; write for example 60s or 10m")
+    return None if text is None else float(match[1]) * SECONDS[match[2] or "s"]
+
+
+def api_key() -> str:
+    """Return the key of servers' APIs from the environment; "" where there is none."""
+    return os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or ""
 
 
 def temperatures(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
@@ -90,14 +108,24 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
 
 
 def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBound | None:
-    """Return the bound of a text like `itl<=30ms`."""
-    if text is None:
-        return None
-    from ..errors import PlanError
+    """Return the one bound of a plan, of a text like `tpot<=30ms`."""
     from ..planner.plans.objective import parse_bound
 
+    return None if text is None else _bounded(parse_bound, text)
+
+
+def latency_bounds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
+    """Return a server's bounds, of a text like `tpot<=20ms,ttft<=500ms`."""
+    from ..planner.engines import served_choice
+
+    return None if text is None else _bounded(served_choice.latency_bounds, text)
+
+
+def _bounded(read: Callable[[str], Bounds], text: str) -> Bounds:
+    from ..errors import PlanError
+
     try:
-        return parse_bound(text)
+        return read(text)
     except PlanError as error:
         raise click.BadParameter(str(error)) from error
 

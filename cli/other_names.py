@@ -22,6 +22,7 @@ REPORT = (
 )
 DOCTOR = "check this device and versions with: spectune doctor"
 ADVISE = "read a running server's counters with: spectune advise FILE"
+WATCH = "see whether servers keep their plan with: spectune watch URL --plan 3"
 RETIRE = "take a plan out of use with: spectune retire 3; prune the store with: spectune db prune"
 TRAIN = "train a drafter with: spectune train eagle --target MODEL --data FILE -o DIR"
 CONVERT = "write a model in an engine's form with: spectune convert MODEL --engine llama.cpp"
@@ -45,7 +46,8 @@ ANSWERS: Mapping[str, str] = {
         LIST: "ls plans history profiles models",
         REPORT: "plot graph chart draw html dashboard ui",
         DOCTOR: "check info env status diagnose device devices hardware collect-env self-test selftest",
-        ADVISE: "metrics counters advice monitor observe watch tail",
+        ADVISE: "metrics counters advice",
+        WATCH: "monitor observe tail",
         RETIRE: "rm remove delete drop uninstall clean reset clear disable",
         TRAIN: "finetune fine-tune fit distill distil learn",
         CONVERT: "quantize quantise gguf transform pack",

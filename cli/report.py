@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +83,23 @@ def _bar() -> Iterator[Progress]:
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+class TimeLeft:
+    """A progress that also says how long the rest takes at the pace so far; `about` is "about" or "at most"."""
+
+    def __init__(self, report: Progress, about: str = "about", clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._about, self._clock = report, about, clock
+        self._first, self._began = math.inf, 0.0
+
+    def __call__(self, what: str, share: float) -> None:
+        """Report a share; the time is that of shares beyond the first one, which an earlier run may have done."""
+        if share < self._first:
+            self._first, self._began = share, self._clock()
+        elif share > self._first:
+            left_s = (self._clock() - self._began) * max(1.0 - share, 0.0) / (share - self._first)
+            what += f", {self._about} {f'{left_s:.0f} s' if left_s < 120.0 else f'{left_s / 60.0:.0f} min'} left"
+        self._report(what, share)
 
 
 class _Lines:

@@ -13,7 +13,7 @@ import click
 from . import draft_models, options
 from .command import Command
 from .prompts import named_prompts
-from .report import facts_of, print_json, progress, tell
+from .report import TimeLeft, facts_of, print_json, progress, tell
 from .settings import Settings
 from .tune_output import print_looked, print_tuned, tuned_facts
 
@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 
 ENGINES = ("llama.cpp", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
-
-
-def bounds_of(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
-    """Return the bounds of a text like `tpot<=20ms,ttft<=500ms`."""
-    if text is None:
-        return None
-    from ..errors import PlanError
-    from ..planner.engines.served_choice import latency_bounds
-
-    try:
-        return latency_bounds(text)
-    except PlanError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
@@ -88,7 +75,13 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     help="With --server: requests per second, sent at random moments.",
 )
 @draft_models.drafters
-@click.option("--slo", "bounds", metavar="BOUNDS", callback=bounds_of, help="Mean latencies: tpot<=20ms,ttft<=500ms.")
+@click.option(
+    "--slo",
+    "bounds",
+    metavar="METRIC<=Nms,...",
+    callback=options.latency_bounds,
+    help="Mean latencies to keep: tpot<=20ms,ttft<=500ms.",
+)
 @click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
 @click.option(
     "--requests",
@@ -158,8 +151,6 @@ def tune(
         spectune tune --engine llama.cpp --prompts traffic.jsonl -- llama-server -m target.gguf -md draft.gguf -np 8
         spectune tune --engine vllm --concurrency 1,8,32 --bundle out.json -- vllm serve MODEL
     """
-    import os
-
     from ..engines.load import Sampling
     from ..engines.server import Limits
     from ..engines.table import ENGINES as KNOWN
@@ -180,7 +171,7 @@ def tune(
         drafters=drafters,
         limits=Limits(start_s=start_s, stall_s=stall_s),
         model=model_name,
-        key=os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+        key=options.api_key(),
     )
     with ended_by_signals():
         if server is not None:
@@ -214,8 +205,8 @@ def _tune(
 ) -> None:
     from ..planner.engines.served_choice import LatencyBounds
     from ..profiler.records.wire import to_json
-    from ..tuning.engines.honest import warnings_before, warnings_behind
-    from ..tuning.engines.tune import TuneRequest, time_left_s, tune
+    from ..tuning.engines.honest import named, unsure, warnings_before, warnings_behind
+    from ..tuning.engines.tune import TuneRequest, tune
     from ..tuning.engines.tuned_server import TunedServer
     from .output import require_writable, write_whole
 
@@ -229,20 +220,22 @@ def _tune(
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies)
     tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
-    seen = len(held.trials)
 
     def save(bundle: Bundle) -> None:
-        nonlocal seen
         if file is not None:
             write_whole(file, to_json(bundle))
-        if len(bundle.trials) == seen + 1 == loads:
-            left_s = time_left_s(bundle, starts, loads)
-            tell(settings, f"at most {left_s / 60.0:.0f} minutes more, starting apart")
-        seen = len(bundle.trials)
 
-    with progress(settings) as report:
-        found = tune(request, serving, held, save=save, progress=report)
-    warned = tuple(warnings_behind(found.bundle.trials, job.sampling))
+    try:
+        with progress(settings) as report:
+            found = tune(request, serving, held, save=save, progress=TimeLeft(report, "at most"))
+    except KeyboardInterrupt:
+        is_saved = file is not None and file.exists()
+        resume = f"resume with the same command and --bundle {file}" if is_saved else "nothing was saved"
+        tell(settings, f"{resume}{'' if file is not None else '; with --bundle FILE a run resumes'}")
+        raise
+    warned = [*warnings_behind(named(found.bundle.trials), job.sampling)]
+    for one in found.choices:
+        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
     if as_json:
         print_json(tuned_facts(found, serving, warned))
     else:

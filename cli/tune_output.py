@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,13 +11,13 @@ from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
     from ..tuning.engines.look import Looked
-    from ..tuning.engines.tune import Choice, Tuned
+    from ..tuning.engines.tune import Tuned
     from ..tuning.engines.tuned_server import TunedServer
 
 Json = dict[str, Any]  # JSON values
 
 
-def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> Json:
+def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Json:
     """Return what was found as JSON values."""
     from ..engines.command import hidden
 
@@ -26,6 +27,7 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> 
         "command": hidden(serving.command(found.start)),
         "start": facts_of(found.start),
         "choices": [facts_of(choice) for choice in found.choices],
+        "tried": [facts_of(choice) for choice in found.tried],
         "ways": [{"concurrency": at, **facts_of(way)} for at, own in found.ways.items() for way in own],
         "starts": [facts_of(start) for start in found.bundle.starts()],
         "notes": list(found.notes),
@@ -33,7 +35,7 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> 
     }
 
 
-def print_tuned(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> None:
+def print_tuned(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> None:
     """Print the best drafts, what to know of them, and the command that makes them."""
     from ..engines.command import typed
     from ..planner.engines.served import PLAIN
@@ -52,29 +54,31 @@ def print_tuned(found: Tuned, serving: TunedServer, warned: tuple[str, ...]) -> 
 
 
 def _table(found: Tuned) -> Table:
+    """Return all that ran, and what is chosen without a run, at each concurrency in the order of its speed."""
+    chosen = {(one.concurrency, one.way.source, one.way.length) for one in found.choices}
+    guessed = [one for one in found.choices if not one.way.is_measured]
+    shown = sorted((*found.tried, *guessed), key=lambda one: (one.concurrency, -one.way.tokens_per_s))
     rows = [
         (
-            choice.concurrency,
-            _named(choice),
-            choice.plain.tokens_per_s,
-            choice.way.tokens_per_s,
-            choice.gain,
-            f"{choice.interval[0]:.2f} to {choice.interval[1]:.2f}",
-            choice.way.tpot_ms,
-            choice.way.ttft_ms,
-            "yes" if choice.fits else "NO",
+            one.concurrency,
+            f"{one.way.length} by {one.way.source}" if one.way.length else "none",
+            one.way.tokens_per_s,
+            one.gain,
+            f"{one.interval[0]:.2f} to {one.interval[1]:.2f}" if one.way.length else "",
+            one.way.tokens_per_round - 1.0,
+            one.way.tpot_ms,
+            one.way.ttft_ms,
+            "yes" if one.fits else "NO",
+            ("" if one.way.is_measured else "predicted, ")
+            + ("chosen" if (one.concurrency, one.way.source, one.way.length) in chosen else ""),
         )
-        for choice in found.choices
+        for one in shown
     ]
-    columns = ("at once", "drafts", "plain tokens/s", "tokens/s", "gain", "90 %", "TPOT ms", "TTFT ms", "within SLO")
-    return Table(title="best drafts at each concurrency", columns=columns, rows=rows)
-
-
-def _named(choice: Choice) -> str:
-    way = choice.way
-    if not way.length:
-        return "none"
-    return f"{way.length} by {way.source}{'' if way.is_measured else ' (predicted)'}"
+    columns = (
+        *("at once", "drafts", "tokens/s", "x plain", "90 %", "accepted a round", "TPOT ms", "TTFT ms", "within SLO"),
+        "",
+    )
+    return Table(title="what was tried", columns=columns, rows=rows)
 
 
 def print_looked(found: Looked, title: str) -> None:

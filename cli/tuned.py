@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from .report import Table, facts_of, print_json, print_table, progress, tell
+from . import options
+from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def validate_server(
     """Race a bundle's choice against the command as it is, and print what it gains."""
     from ..engines.bundle import read_bundle
     from ..errors import RequestError
-    from ..tuning.engines.honest import warnings_before
-    from ..tuning.engines.served_race import race
+    from ..tuning.engines.honest import unsure, warnings_before, warnings_behind
+    from ..tuning.engines.served_race import BEFORE, race
     from ..tuning.engines.tuned_server import TunedServer
     from .tune import ended_by_signals
 
@@ -35,15 +35,22 @@ def validate_server(
         raise RequestError(f"{file} is of a run that did not end; let spectune tune --bundle {file} end it")
     job = _job(bundle, command, prompts)
     server = TunedServer(job, bundle.version)
+    before, after = server.counted(command), server.command(bundle.chosen)
+    if before == after:
+        raise RequestError(f"tune chose {bundle.chosen.label}, and so the command decodes; there is nothing to compare")
     for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     loads = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {loads} requests behind each")
-    before = server.counted(command)
     with ended_by_signals(), progress(settings) as report:
-        found = race(server, before, server.command(bundle.chosen), job.concurrencies, rounds=rounds, progress=report)
+        found, ran = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
+    warned = [*warnings_behind(ran, job.sampling, BEFORE)]
+    for one in found:
+        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
     if as_json:
-        print_json({"engine": job.engine.name, "start": facts_of(bundle.chosen), "rows": [facts_of(r) for r in found]})
+        rows = [facts_of(one) for one in found]
+        facts = {"engine": job.engine.name, "start": facts_of(bundle.chosen), "rows": rows, "warnings": warned}
+        print_json(facts)
         return
     print_table(_table(found))
     for one in found:
@@ -52,6 +59,8 @@ def validate_server(
             click.echo(
                 f"note: at {one.concurrency} at once it was not worth it: {low:.2f} to {high:.2f} times as it was"
             )
+    for line in warned:
+        click.echo(f"warning: {line}")
 
 
 def _job(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt]) -> ServerJob:
@@ -79,7 +88,7 @@ def _job(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt]) -> S
         requests=setup.requests,
         longest=setup.longest,
         drafters=dict(setup.drafters),
-        key=os.environ.get("SPECTUNE_API_KEY") or os.environ.get("OPENAI_API_KEY") or "",
+        key=options.api_key(),
     )
 
 

@@ -16,7 +16,7 @@ from .dequantised import tell_dequantised
 from .existing import as_it_is, not_profiled, opened_there
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import print_json, print_table, progress, tell
+from .report import TimeLeft, print_json, print_table, progress, tell
 from .rescue import rescued
 from .settings import Settings
 
@@ -142,7 +142,9 @@ def validate(
     is_file = request.plan is not None and not request.plan.isdecimal()  # a file's plan needs no store
     place = as_it_is(store) if is_file and store is None else store
     with opened_there(place, not_profiled(target)) as opened, progress(settings) as report:
-        done = validate_stored(request, opened, progress=report, told=tell_read, guard=partial(rescued, "validation"))
+        done = validate_stored(
+            request, opened, progress=TimeLeft(report), told=tell_read, guard=partial(rescued, "validation")
+        )
         url = opened.url
     if as_json:
         print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})

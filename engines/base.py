@@ -12,6 +12,7 @@ from ..runtime.engines.setting import EngineDrafter, Setting, Stage
 from .counters import CounterNames
 from .load import Address
 
+PLAIN_LABEL = "plain decoding"
 Lengths = Mapping[int, int]  # drafted tokens by concurrency
 
 
@@ -60,7 +61,7 @@ class Start:
     def label(self) -> str:
         """A readable name."""
         if self.source == PLAIN:
-            return PLAIN
+            return PLAIN_LABEL
         if not self.is_table:
             return f"{self.source}, {self.longest} tokens"
         table = ", ".join(f"{length} at {concurrency}" for concurrency, length in self.lengths)

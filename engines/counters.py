@@ -13,30 +13,41 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 
 from ..errors import MeasurementError
 
-SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?")  # name, labels, value, a timestamp
+VALUE = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|Inf|NaN)"
+SAMPLE = re.compile(rf"([A-Za-z_:][\w:]*)(?:\{{(.*)\}})?\s+({VALUE})(?:\s+-?[\d.]+)?")  # name, labels, value, timestamp
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 Labels = dict[str, str]
+Series = tuple[str, tuple[tuple[str, str], ...]]  # a name without `_total`, and labels
+CounterPage = Mapping[Series, float]
 
 
-def samples_of(page: str, name: str) -> list[tuple[Labels, float]]:
-    """Return labels and values of a counter, whether or not its name ends in `_total`."""
-    found = []
-    for line in page.splitlines():
+def page_of(text: str) -> CounterPage:
+    """Return the samples of a Prometheus page; those that it has twice, as of two servers, are added."""
+    found: dict[Series, float] = {}
+    for line in text.splitlines():
         match = SAMPLE.fullmatch(line.strip())
-        if match is not None and match[1].removesuffix("_total") == name:
-            found.append((dict(LABEL.findall(match[2] or "")), float(match[3])))
+        if match is not None:
+            series = match[1].removesuffix("_total"), tuple(sorted(LABEL.findall(match[2] or "")))
+            found[series] = found.get(series, 0.0) + float(match[3])
     return found
+
+
+def samples_of(page: CounterPage, name: str, model: str = "") -> list[tuple[Labels, float]]:
+    """Return labels and values of a counter; of one model where it is named and labels name theirs."""
+    own = [(dict(labels), value) for (known, labels), value in page.items() if known == name]
+    return [one for one in own if not model or one[0].get("model_name", model) == model]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterNames:
     """An engine's names of its counters; of those of `answers` the first that a page has counts, () where none does.
 
-    `has_model`: whether counters name the model that they are of.
+    `prompted` and `cached` are prompt tokens, all and those in the prefix cache. `running` is a gauge of the sequences
+    in the running batch. `has_model`: whether counters name the model that they are of.
     """
 
     drafts: str
@@ -44,8 +55,17 @@ class CounterNames:
     accepted: str
     by_position: str
     generated: str
+    prompted: str
+    cached: str
+    running: str
     answers: tuple[str, ...] = ()
     has_model: bool = False
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """All names but that of the gauge."""
+        drafting = (self.drafts, self.drafted, self.accepted, self.by_position)
+        return (*drafting, self.generated, self.prompted, self.cached, *self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +73,8 @@ class Counts:
     """A server's counts, since its start or between two pages.
 
     `drafts` are rounds that drafted; `drafted` and `accepted` tokens; `by_position` tokens accepted at the first,
-    second, ... drafted place. `generated` and `answers` are None where the page has none.
+    second, ... drafted place. `generated`, `answers`, and tokens of prompts, `prompted` and of them `cached`, are None
+    where the page has none.
     """
 
     drafts: float = 0.0
@@ -62,24 +83,8 @@ class Counts:
     by_position: tuple[float, ...] = ()
     generated: float | None = None
     answers: float | None = None
-
-    def since(self, before: Counts) -> Counts:
-        """Return the counts after an earlier page; MeasurementError where a counter fell: the server was restarted."""
-        fallen = [name for name in ("drafts", "drafted", "accepted") if getattr(self, name) < getattr(before, name)]
-        if fallen:
-            raise MeasurementError(
-                f"the counter of {fallen[0]} fell from {getattr(before, fallen[0]):g} to {getattr(self, fallen[0]):g}; "
-                "the server started again in between: measure again"
-            )
-        pairs = zip_longest(self.by_position, before.by_position, fillvalue=0.0)
-        return Counts(
-            drafts=self.drafts - before.drafts,
-            drafted=self.drafted - before.drafted,
-            accepted=self.accepted - before.accepted,
-            by_position=tuple(now - then for now, then in pairs),
-            generated=_less(self.generated, before.generated),
-            answers=_less(self.answers, before.answers),
-        )
+    prompted: float | None = None
+    cached: float | None = None
 
     def plus(self, other: Counts) -> Counts:
         """Return the sum of two spans' counts."""
@@ -90,6 +95,8 @@ class Counts:
             by_position=tuple(map(sum, zip_longest(self.by_position, other.by_position, fillvalue=0.0))),
             generated=_sum_of(self.generated, other.generated),
             answers=_sum_of(self.answers, other.answers),
+            prompted=_sum_of(self.prompted, other.prompted),
+            cached=_sum_of(self.cached, other.cached),
         )
 
     def rounds(self, generated: float, answers: float) -> float:
@@ -101,61 +108,75 @@ class Counts:
         return tuple(count / rounds for count in self.by_position) if rounds else ()
 
 
-def counts_of(page: str, names: CounterNames, model: str = "") -> Counts:
-    """Return a Prometheus page's counts, summed over one server's engines; MeasurementError if positions are missing.
+def since(after: CounterPage, before: CounterPage) -> CounterPage:
+    """Return what every counter grew by; one that fell began anew at 0."""
+    grown = ((series, value, before.get(series, 0.0)) for series, value in after.items())
+    return {series: value - then if value >= then else value for series, value, then in grown}
 
-    `model` selects counters where the page has several models; "" takes all.
+
+def restart(after: CounterPage, before: CounterPage, names: CounterNames) -> str:
+    """Return what shows that a server or one of its engines was restarted between two pages; "" where nothing does."""
+    for series, then in before.items():
+        now = after.get(series, 0.0)
+        if series[0] in names.counters and now < then:
+            return f"the counter {series[0]} fell from {then:g} to {now:g}; the server started again in between"
+    return ""
+
+
+def counts_between(after: CounterPage, before: CounterPage, names: CounterNames, model: str = "") -> Counts:
+    """Return the counts between two pages; MeasurementError where the server was restarted, and as of `counts_of`."""
+    if fell := restart(after, before, names):
+        raise MeasurementError(f"{fell}: measure again")
+    return counts_of(since(after, before), names, model)
+
+
+def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts:
+    """Return a page's counts, summed over one server's engines.
+
+    `model` selects counters where the page has several models. MeasurementError where it has and none is selected, or
+    positions are missing.
     """
-    positions = positions_of(page, names, model)
-    last = max((place for place, count in enumerate(positions, 1) if count), default=0)
+    if len(models := {labels.get("model_name", "") for labels, _ in samples_of(page, names.drafts, model)}) > 1:
+        raise MeasurementError(f"counters are of several models ({', '.join(sorted(models))}); name one")
     return Counts(
         drafts=_sum(page, names.drafts, model) or 0.0,
         drafted=_sum(page, names.drafted, model) or 0.0,
         accepted=_sum(page, names.accepted, model) or 0.0,
-        by_position=positions[:last],
+        by_position=_positions(page, names, model),
         generated=_sum(page, names.generated, model),
-        answers=answers_of(page, names, model),
+        answers=next((found for name in names.answers if (found := _sum(page, name, model)) is not None), None),
+        prompted=_sum(page, names.prompted, model),
+        cached=_sum(page, names.cached, model),
     )
 
 
-def positions_of(page: str, names: CounterNames, model: str = "") -> tuple[float, ...]:
-    """Return the tokens accepted at each drafted place, over a server's engines; MeasurementError if one is missing."""
+def engine_of(page: CounterPage) -> str:
+    """Return the engine whose counters are on a page; "" where none is known."""
+    known = {series[0] for series in page}
+    return next((engine for engine, names in NAMES.items() if known & {names.generated, names.drafts}), "")
+
+
+def _positions(page: CounterPage, names: CounterNames, model: str) -> tuple[float, ...]:
     at: dict[int, float] = {}
-    for labels, value in _of_model(page, names.by_position, model):
+    for labels, value in samples_of(page, names.by_position, model):
         at[int(labels["position"])] = at.get(int(labels["position"]), 0.0) + value
     if sorted(at) != list(range(len(at))):
         raise MeasurementError(f"{names.by_position} lacks positions, it has {sorted(at)}; read the page again")
     return tuple(at[place] for place in range(len(at)))
 
 
-def answers_of(page: str, names: CounterNames, model: str = "") -> float | None:
-    """Return the count of answers; None where the page has none."""
-    return next((found for name in names.answers if (found := _sum(page, name, model)) is not None), None)
-
-
-def tokens_by_length(acceptance: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the tokens of a round by the length of its chain, from 0 on."""
-    return tuple(accumulate(acceptance, initial=1.0))
-
-
-def _of_model(page: str, name: str, model: str) -> list[tuple[Labels, float]]:
-    return [one for one in samples_of(page, name) if not model or one[0].get("model_name", model) == model]
-
-
-def _sum(page: str, name: str, model: str) -> float | None:
-    found = _of_model(page, name, model)
+def _sum(page: CounterPage, name: str, model: str) -> float | None:
+    found = samples_of(page, name, model)
     return sum(value for _, value in found) if found else None
-
-
-def _less(now: float | None, then: float | None) -> float | None:
-    return None if now is None else now - (then or 0.0)
 
 
 def _sum_of(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one + other
 
 
-def _named(prefix: str, generated: str, answers: tuple[str, ...], *, has_model: bool) -> CounterNames:
+def _named(
+    prefix: str, generated: str, running: str, answers: tuple[str, ...] = (), *, has_model: bool = False
+) -> CounterNames:
     start = f"{prefix}spec_decode_num_"
     return CounterNames(
         drafts=f"{start}drafts",
@@ -163,6 +184,9 @@ def _named(prefix: str, generated: str, answers: tuple[str, ...], *, has_model: 
         accepted=f"{start}accepted_tokens",
         by_position=f"{start}accepted_tokens_per_pos",
         generated=f"{prefix}{generated}",
+        prompted=f"{prefix}prefix_cache_queries",
+        cached=f"{prefix}prefix_cache_hits",
+        running=f"{prefix}{running}",
         answers=tuple(prefix + name for name in answers),
         has_model=has_model,
     )
@@ -177,6 +201,6 @@ VLLM_ANSWERS = (
     "request_decode_time_seconds_count",
 )
 NAMES: Mapping[str, CounterNames] = {
-    "vllm": _named("vllm:", "generation_tokens", VLLM_ANSWERS, has_model=True),
-    "llama.cpp": _named("llamacpp:", "tokens_predicted", (), has_model=False),
+    "vllm": _named("vllm:", "generation_tokens", "num_requests_running", VLLM_ANSWERS, has_model=True),
+    "llama.cpp": _named("llamacpp:", "tokens_predicted", "requests_processing"),
 }

@@ -12,7 +12,7 @@ from ..runtime.engines.server_process import START_S, ServerProcess
 from .answers import LoadResult
 from .base import ServerEngine
 from .command import port_of, secrets, value_of
-from .counters import Counts, counts_of
+from .counters import CounterPage, Counts, counts_between, page_of
 from .load import STALL_S, Address, Sampling, closed_loop, open_loop
 
 
@@ -50,17 +50,6 @@ class Server:
         """The engine's version."""
         return self.engine.version(self.address)
 
-    def counts(self) -> Counts:
-        """Return its counts; MeasurementError where it shows no counters."""
-        answer = self.address.get("/metrics")
-        if answer.is_error:
-            raise MeasurementError(
-                f"{self.address.url}/metrics answers {answer.status_code}; let the server show its counters, "
-                "llama.cpp with --metrics"
-            )
-        model = self.address.model if self.engine.counters.has_model else ""
-        return counts_of(answer.text, self.engine.counters, model)
-
     def measure(
         self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
     ) -> Measured:
@@ -70,16 +59,30 @@ class Server:
         """
         stall_s = self._limits.stall_s
         try:
-            before = self.counts()
+            before = scraped(self.address)
             if concurrency:
                 load = closed_loop(self.address, prompts, concurrency, sampling, stall_s=stall_s)
             else:
                 load = open_loop(self.address, prompts, rate, sampling, seed=seed, stall_s=stall_s)
-            return Measured(load=load.require_whole(), counts=self.counts().since(before))
+            names = self.engine.counters
+            model = self.address.model if names.has_model else ""
+            after = scraped(self.address)
+            return Measured(load=load.require_whole(), counts=counts_between(after, before, names, model))
         except MeasurementError:
             if self._process is not None:
                 self._process.require_alive()
             raise
+
+
+def scraped(address: Address) -> CounterPage:
+    """Return a server's page of counters; MeasurementError where it shows none."""
+    answer = address.get("/metrics")
+    if answer.is_error:
+        raise MeasurementError(
+            f"{address.url}/metrics answers {answer.status_code}; let the server show its counters, llama.cpp with "
+            "--metrics"
+        )
+    return page_of(answer.text)
 
 
 @contextmanager

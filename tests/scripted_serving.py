@@ -9,7 +9,7 @@ import numpy as np
 
 from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Source, Start
-from spectune.engines.counters import NAMES, counts_of
+from spectune.engines.counters import NAMES, counts_of, page_of
 from spectune.engines.server import Measured
 from spectune.runtime.engines.setting import Setting
 
@@ -62,7 +62,7 @@ class Scripted:
         names = NAMES[self.dialect.partition(" ")[0]]
         return Measured(
             load=LoadResult(concurrency=concurrency, answers=tuple(answers), wall_s=wall_s, client_share=0.0),
-            counts=counts_of(page, names, "" if self.dialect == "llama.cpp" else "m"),
+            counts=counts_of(page_of(page), names, "" if self.dialect == "llama.cpp" else "m"),
         )
 
     def page(self, walks: Sequence[Sequence[tuple[int, int]]]) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
+from spectune.engines.load import Sampling, closed_loop
+from spectune.engines.server import Limits, started
+from spectune.engines.table import ENGINES
 
+from .openai_program import VLLM, texts
 from .test_tuning_engine_counters import metrics
 
 KEPT = [3] * 50 + [1] * 30 + [0] * 20  # of 3 drafted tokens and more: 0.8, 0.5 and 0.5 by position
@@ -34,7 +40,7 @@ def test_people_are_told_what_to_set_and_what_is_not_sure(tmp_path: Path) -> Non
     assert "draft 1: 5.70 ms a token, 1.23 times plain decoding" in said
     assert "that is guessed between lengths that were measured; to be sure run it and add --tpot 1=MS" in said
     assert "not measured, and may be faster still: 2" in said
-    assert "note: the file does not tell rounds that drafted nothing" in said
+    assert "note: the page does not tell rounds that drafted nothing" in said
     said = advised(tmp_path, metrics(KEPT, "vllm:", "_total"), "--tpot", "0=4.0", "--tpot", "3=5.0").output
     assert "do not speculate" in said
 
@@ -104,6 +110,40 @@ def test_first_tokens_of_short_answers_would_change_the_best_length(tmp_path: Pa
     assert known["best"]["length"] == 3 and known["notes"] == []
     unknown = json.loads(advised(tmp_path, text, *TIMES, "--json").output)
     assert unknown["best"]["length"] == 4 and "give --answers N" in unknown["notes"][-1]
+
+
+def test_two_pages_tell_of_what_lies_between_them(tmp_path: Path) -> None:
+    """What was counted before, of another length, counts no more."""
+    tail = "vllm:request_success_total {answers}\n"
+    drafts, at, tokens = EIGHT
+    (tmp_path / "one").write_text(
+        page("vllm:", "generation_tokens", 500, (400, 10, 0, 0, 0), 1010) + tail.format(answers=100)
+    )
+    both = (drafts + 500, (at[0] + 400, at[1] + 10, *at[2:]), tokens + 1010)
+    (tmp_path / "two").write_text(page("vllm:", "generation_tokens", *both) + tail.format(answers=1000))
+    words = ["advise", "--before", str(tmp_path / "one"), "--after", str(tmp_path / "two"), *TIMES, "--json"]
+    facts = json.loads(CliRunner().invoke(main, words).output)
+    assert facts["lengths"][5]["tokens_per_round"] == pytest.approx(3.0) and facts["notes"] == []
+    turned = CliRunner().invoke(main, [*words[:2], words[4], "--after", words[2], *TIMES])
+    assert turned.exit_code == 1 and "the server started again in between" in turned.stderr
+
+
+def test_a_url_is_counted_for_a_while(tmp_path: Path) -> None:
+    command = (*VLLM, "--speculative-config", '{"num_speculative_tokens": 3}')
+    with started(ENGINES["vllm"], command, Limits(start_s=30.0)) as server:
+        send = partial(closed_loop, server.address, texts(4), 2, Sampling(max_tokens=24))
+        send()
+        with ThreadPoolExecutor() as pool:
+            loads = pool.submit(lambda: [pool.submit(send) for _ in range(3)])
+            words = ["advise", server.address.url, "--for", "1s", "--tpot", "0=7.1", "--tpot", "3=4.9", "--json"]
+            result = CliRunner().invoke(main, words)
+            assert all(len(load.result().ended) == 4 for load in loads.result())
+        whole = CliRunner().invoke(main, [*words[:2], *words[4:]])
+    rounds = [json.loads(one.output)["lengths"][3]["tokens_error"] for one in (result, whole)]
+    assert rounds[0] > rounds[1]  # fewer rounds in a second than since the start
+    assert CliRunner().invoke(main, ["advise", "page.txt", "--for", "1s", *TIMES]).exit_code == 2
+    assert CliRunner().invoke(main, ["advise", "--before", "page.txt", *TIMES]).exit_code == 2
+    assert CliRunner().invoke(main, ["advise", server.address.url, "--for", "0s", *TIMES]).exit_code == 2
 
 
 @pytest.mark.parametrize(("answers", "known"), [(901, False), (900, True)])

@@ -239,14 +239,16 @@ def test_another_size_is_refused_with_an_example(text: str) -> None:
     [
         *[("tpot<=30ms", "itl", 30.0), ("TPOT <= 30 ms", "itl", 30.0), ("p90_tpot<50ms", "p90_itl", 50.0)],
         *[("itl<=30ms", "itl", 30.0), ("p90_itl<=50ms", "p90_itl", 50.0), ("mean_tpot<=2.5ms", "itl", 2.5)],
+        ("tpot<=0.03s", "itl", 30.0),
     ],
 )
 def test_a_latency_bound_is_read_in_the_words_of_serving_engines(text: str, metric: str, most_ms: float) -> None:
     assert parse_bound(text) == LatencyBound(metric=metric, most_ms=most_ms)  # type: ignore[arg-type]
 
 
-def test_another_latency_is_refused_with_those_that_are_known() -> None:
-    result = typed("plan", "--target", "./nowhere", "--slo", "ttft<=100ms")
+@pytest.mark.parametrize("text", ["ttft<=100ms", "tpot<=30ms,p90_tpot<=50ms", "tpot<=30ms,ttft<=500ms"])
+def test_another_latency_is_refused_with_those_that_are_known(text: str) -> None:
+    result = typed("plan", "--target", "./nowhere", "--slo", text)
     assert result.exit_code == 2
     assert "METRIC tpot or p90_tpot" in result.stderr
 

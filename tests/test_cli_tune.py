@@ -82,14 +82,27 @@ def test_a_good_draft_model_is_chosen_and_the_command_stays_as_it_is(prompts: st
     found = read_bundle(bundle)
     assert found.chosen is not None and found.chosen.source == "small"
     assert 2 <= len(found.starts()) <= 4
+    assert re.search(r"small, 4 tokens: 1 at once, at most \d+ s left", result.stderr)
+    rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["1"], ["2"])]
+    ran = [(int(row[0]), 0 if row[1] == "none" else int(row[1])) for row in rows if "predicted," not in row]
+    assert sorted(ran) == sorted((at, start.at(at)) for start in found.starts() for at in (1, 2))
+    assert sum("chosen" in row for row in rows) == 2
+    plain = next(row for row in rows if row[1] == "none")
+    assert plain[3:5] == ["1.00", "0.00"]  # times plain, accepted a round
 
 
-def test_drafts_that_gain_nothing_are_not_chosen(prompts: str) -> None:
-    result = typed(prompts, "--starts", "3", "--json")
+def test_drafts_that_gain_nothing_are_not_chosen(prompts: str, tmp_path: Path) -> None:
+    bundle = tmp_path / "out.json"
+    result = typed(prompts, "--starts", "3", "--json", "--bundle", str(bundle))
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["start"]["source"] == "plain"
     assert told["command"] == [*LLAMA, "--metrics"]
+    assert {one["way"]["source"] for one in told["tried"]} == {start["source"] for start in told["starts"]}
+    words = ["validate", "--bundle", str(bundle), "--prompts", prompts, "--", *LLAMA]
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 1
+    assert "tune chose plain decoding, and so the command decodes; there is nothing to compare" in again.stderr
 
 
 def test_a_table_of_lengths_is_one_start_of_vllm(prompts: str) -> None:
@@ -150,7 +163,10 @@ def test_what_was_measured_is_raced_against_the_server_as_it_was(prompts: str, t
     words = ["validate", "--bundle", str(bundle), "--prompts", prompts, "--rounds", "1", "--json", "--", *command]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
-    rows = json.loads(result.stdout)["rows"]
+    assert re.search(r"round 1 of 1, the choice, 2 at once, about \d+ s left", result.stderr)
+    told = json.loads(result.stdout)
+    rows = told["rows"]
+    assert not any("differ" in line for line in told["warnings"])
     assert [row["concurrency"] for row in rows] == [1, 2]
     assert all(row["gain"] > 1.1 for row in rows)
     other = CliRunner().invoke(main, [*words, "--another"])
@@ -168,7 +184,8 @@ def begun(words: list[str], environment: dict[str, str]) -> subprocess.Popen[Any
         [sys.executable, "-c", code, *words],
         env=environment,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests that run in the background ignore it
     )
 
@@ -205,12 +222,18 @@ def test_a_run_that_is_killed_anywhere_leaves_no_server_and_resumes(
 
 def test_ctrl_c_leaves_no_server_behind(prompts: str, tmp_path: Path, environment: dict[str, str]) -> None:
     mark = f"{tmp_path}-alias"
-    words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD, "--", *LLAMA, "--alias", mark]
-    for how in (signal.SIGINT, signal.SIGTERM):
-        process = begun(words, environment)
+    bundle, load = tmp_path / "out.json", ("tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD)
+    for how, more, said in (
+        (signal.SIGINT, (), "nothing was saved; with --bundle FILE a run resumes"),
+        (signal.SIGTERM, ("--bundle", str(bundle)), f"resume with the same command and --bundle {bundle}"),
+    ):
+        process = begun([*load, *more, "--", *LLAMA, "--alias", mark], environment)
         end = time.monotonic() + 30.0
         while not left_behind(mark) and time.monotonic() < end:
             time.sleep(0.02)
+        while more and not bundle.exists() and time.monotonic() < end:
+            time.sleep(0.02)
         process.send_signal(how)
-        assert process.wait(30.0) == 130
+        assert said in process.communicate(timeout=30.0)[1]
+        assert process.returncode == 130
         wait_for_none(mark)

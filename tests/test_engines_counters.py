@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.engines.counters import NAMES, Counts, counts_of
+from spectune.engines.counters import NAMES, Counts, counts_between, counts_of, page_of, restart, since
 from spectune.errors import MeasurementError
 
 PAGE = """\
@@ -25,7 +25,7 @@ vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 8
 
 
 def test_a_page_is_read_of_one_model_over_all_of_its_engines() -> None:
-    counts = counts_of(PAGE, NAMES["vllm"], "m")
+    counts = counts_of(page_of(PAGE), NAMES["vllm"], "m")
     assert (counts.drafts, counts.drafted, counts.accepted) == (160.0, 320.0, 200.0)
     assert (counts.by_position, counts.generated, counts.answers) == ((130.0, 70.0), 380.0, 20.0)
     assert counts.rounds(380.0, 20.0) == 160.0
@@ -39,24 +39,54 @@ def test_rounds_that_draft_nothing_are_rounds() -> None:
     assert counts.rounds(generated=20.0, answers=1.0) == 10.0  # accepted behind an answer's end
 
 
+BEFORE = page_of(PAGE)
+
+
+def grown(**by_engine: float) -> str:
+    """Return a later page on which the drafts of engines are others."""
+    page = PAGE.replace("num_drafts_created", "num_drafts_made")
+    for engine, drafts in by_engine.items():
+        old = {"first": '"0",model_name="m"} 100.0 1760000000000', "second": '"1",model_name="m"} 60.0'}[engine]
+        assert old in page
+        page = page.replace(old, old.split(" ")[0] + f" {drafts} 1760000060.5")
+    return page
+
+
 def test_two_pages_tell_what_was_counted_between_them() -> None:
-    before = counts_of(PAGE, NAMES["vllm"], "m")
-    assert before.since(Counts()) == before
-    nothing = before.since(before)
+    whole = counts_of(BEFORE, NAMES["vllm"], "m")
+    assert counts_between(BEFORE, {}, NAMES["vllm"], "m") == whole
+    nothing = counts_between(BEFORE, BEFORE, NAMES["vllm"], "m")
     assert (nothing.drafts, nothing.by_position, nothing.generated) == (0.0, (0.0, 0.0), 0.0)
+    later = page_of(grown(first=130.0, second=90.0))
+    assert counts_between(later, BEFORE, NAMES["vllm"], "m").drafts == 60.0
 
 
-def test_a_counter_that_fell_is_a_new_start() -> None:
-    with pytest.raises(MeasurementError, match="the counter of drafts fell from 3 to 1; the server started again"):
-        Counts(drafts=1.0).since(Counts(drafts=3.0))
+def test_a_counter_that_fell_is_a_new_start_also_where_the_sum_over_engines_grew() -> None:
+    later = page_of(grown(first=500.0, second=10.0))
+    with pytest.raises(MeasurementError, match="fell from 60 to 10; the server started again in between"):
+        counts_between(later, BEFORE, NAMES["vllm"], "m")
+    assert restart(BEFORE, BEFORE, NAMES["vllm"]) == ""
+    assert counts_of(since(later, BEFORE), NAMES["vllm"], "m").drafts == 410.0  # 400 more, and 10 since its start
+
+
+def test_an_engine_that_is_gone_is_a_new_start_and_a_gauge_that_falls_is_none() -> None:
+    without = page_of("\n".join(line for line in PAGE.splitlines() if 'engine="1"' not in line))
+    assert "started again" in restart(without, BEFORE, NAMES["vllm"])
+    gauge = 'vllm:num_requests_running{engine="0",model_name="m"}'
+    assert restart(page_of(f"{gauge} 1\n"), page_of(f"{gauge} 7\n"), NAMES["vllm"]) == ""
+
+
+def test_several_models_are_refused_unless_one_is_named() -> None:
+    with pytest.raises(MeasurementError, match=r"counters are of several models \(m, other\); name one"):
+        counts_of(BEFORE, NAMES["vllm"])
 
 
 def test_a_page_without_drafts_is_plain_decoding() -> None:
-    counts = counts_of("llamacpp:tokens_predicted_total 50\n", NAMES["llama.cpp"])
+    counts = counts_of(page_of("llamacpp:tokens_predicted_total 50\n"), NAMES["llama.cpp"])
     assert (counts.drafts, counts.by_position, counts.generated, counts.answers) == (0.0, (), 50.0, None)
 
 
 def test_a_missing_position_is_named() -> None:
     page = PAGE.replace('position="0"', 'position="2"')
     with pytest.raises(MeasurementError, match="lacks positions"):
-        counts_of(page, NAMES["vllm"], "m")
+        counts_of(page_of(page), NAMES["vllm"], "m")

@@ -102,16 +102,22 @@ def test_bounds_come_before_speed() -> None:
     [
         ("tpot<=20ms", LatencyBounds(tpot_ms=20.0)),
         ("TTFT <= 0.5s, tpot<30ms", LatencyBounds(tpot_ms=30.0, ttft_ms=500.0)),
+        ("itl<=.03s", LatencyBounds(tpot_ms=30.0)),
     ],
 )
 def test_bounds_are_read(text: str, expected: LatencyBounds) -> None:
     assert latency_bounds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "itl<=3ms", "tpot<=3", "tpot<=3ms,tpot<=4ms"])
+@pytest.mark.parametrize("text", ["", "e2e<=3ms", "tpot<=3", "tpot<=3ms,itl<=4ms"])
 def test_what_is_no_bound_is_refused(text: str) -> None:
-    with pytest.raises(PlanError, match="is no bound"):
+    with pytest.raises(PlanError, match="cannot read the latency bound"):
         latency_bounds(text)
+
+
+def test_a_server_is_measured_by_means_alone() -> None:
+    with pytest.raises(PlanError, match="mean latencies are bounded here"):
+        latency_bounds("p90_tpot<=3ms")
 
 
 def test_the_next_start_is_the_one_that_promises_most() -> None:

@@ -62,8 +62,9 @@ class Ran:
 class Served:
     """What a (source, length) yields at one concurrency, measured or guessed.
 
-    Tokens per second are of all sequences together; least and most are the worst and best case of a round's cost. TPOT
-    and TTFT are means; `error` is the relative standard error; `is_measured` says whether that length ran.
+    Tokens per second are of all sequences together; least and most are the worst and best case of a round's cost.
+    `tokens_per_round` is of a sequence, its own token included. TPOT and TTFT are means; `error` is the relative
+    standard error; `is_measured` says whether that length ran.
     """
 
     source: str
@@ -71,6 +72,7 @@ class Served:
     tokens_per_s: float
     least_tokens_per_s: float
     most_tokens_per_s: float
+    tokens_per_round: float
     tpot_ms: float
     ttft_ms: float
     error: float
@@ -124,6 +126,7 @@ def _lengths(concurrency: int, plain: Ran, own: Mapping[int, Ran]) -> list[Serve
                 tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, guess / tokens),
                 least_tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, worst / tokens),
                 most_tokens_per_s=_tokens_per_s(concurrency, answer, ttft_ms, best / tokens),
+                tokens_per_round=tokens,
                 tpot_ms=guess / tokens,
                 ttft_ms=ttft_ms,
                 error=math.hypot(BETWEEN, own[longer].error),
@@ -142,6 +145,7 @@ def _measured(concurrency: int, one: Ran) -> Served:
         tokens_per_s=tokens_per_s,
         least_tokens_per_s=tokens_per_s,
         most_tokens_per_s=tokens_per_s,
+        tokens_per_round=one.tokens_per_round,
         tpot_ms=tpot_ms,
         ttft_ms=one.ttft_ms,
         error=one.error,

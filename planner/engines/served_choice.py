@@ -8,13 +8,13 @@ by the guess first, then halfway to its best case.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import PlanError
+from ..plans.objective import EXAMPLE, parse_slo
 from .served import PLAIN, Served
 
 WORTH = 0.01  # relative: less than that over plain decoding, or over the best that ran, is not worth a start
@@ -22,7 +22,6 @@ PROMISING = 0.004  # expected gain over the best that ran, of all concurrencies,
 COSTS = 9  # between a way's bounds
 REACHES = (0.3, 0.8)  # of the way from the guess to either bound, within which a cost is looked for: near it first
 ALIKE = 0.01  # relative: one length for all batches that loses no more than that needs no table
-BOUND = re.compile(r"(tpot|ttft)\s*<=?\s*(\d+(?:\.\d+)?)\s*(ms|s)")
 Ways = Mapping[int, Sequence[Served]]  # by concurrency
 Way = tuple[str, Mapping[int, int]]  # source, and drafted tokens by concurrency
 
@@ -40,14 +39,11 @@ class LatencyBounds:
 
 
 def latency_bounds(text: str) -> LatencyBounds:
-    """Return the bounds of a text such as `tpot<=20ms,ttft<=500ms`; PlanError where it has another form."""
-    found: dict[str, float] = {}
-    for part in text.split(","):
-        match = BOUND.fullmatch(part.strip().lower())
-        if match is None or f"{match[1]}_ms" in found:
-            raise PlanError(f"{part.strip()!r} is no bound; write for example tpot<=20ms,ttft<=500ms")
-        found[f"{match[1]}_ms"] = float(match[2]) * (1000.0 if match[3] == "s" else 1.0)
-    return LatencyBounds(**found)
+    """Return the bounds of a text such as `tpot<=20ms,ttft<=500ms`; PlanError for another form, or one of p90."""
+    found = parse_slo(text)
+    if "p90_itl" in found:
+        raise PlanError(f"mean latencies are bounded here, METRIC tpot or ttft, got {text!r}; {EXAMPLE}")
+    return LatencyBounds(tpot_ms=found.get("itl", math.inf), ttft_ms=found.get("ttft", math.inf))
 
 
 def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:

@@ -18,7 +18,8 @@ OTHER_NAMES: dict[str, Metric] = {  # as serving engines say it
     **dict.fromkeys(("tpot", "mean_tpot", "mean_itl"), "itl"),
     **dict.fromkeys(("p90_tpot", "tpot_p90", "itl_p90"), "p90_itl"),
 }
-_SLO = re.compile(r"\s*(\w+)\s*<=?\s*([0-9]*\.?[0-9]+)\s*ms\s*", re.IGNORECASE)
+_SLO = re.compile(r"\s*(\w+)\s*<=?\s*([0-9]*\.?[0-9]+)\s*(ms|s)\s*", re.IGNORECASE)
+EXAMPLE = "write METRIC<=NUMBERms, several with commas, METRIC tpot, p90_tpot or ttft: tpot<=20ms,ttft<=0.5s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +44,26 @@ class LatencyBound:
         return f"{self.metric}<={self.most_ms:g}ms"
 
 
+def parse_slo(text: str) -> dict[str, float]:
+    """Return milliseconds by "itl", "p90_itl" and "ttft" of a text such as "tpot<=20ms,ttft<=0.5s".
+
+    PlanError for another form, or a metric given twice. `tpot` means `itl`.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        match = _SLO.fullmatch(part)
+        name = "" if match is None else match[1].lower()
+        metric = OTHER_NAMES.get(name, name)
+        if match is None or metric not in (*METRICS, "ttft") or metric in found:
+            raise PlanError(f"cannot read the latency bound {part.strip()!r}; {EXAMPLE}")
+        found[metric] = float(match[2]) * (1000.0 if match[3].lower() == "s" else 1.0)
+    return found
+
+
 def parse_bound(text: str) -> LatencyBound:
-    """Return the bound of a text such as "tpot<=30ms" or "itl<=30ms", which are equal; PlanError for another form."""
-    match = _SLO.fullmatch(text)
-    metric = None if match is None else _metric(match[1].lower())
-    if match is None or metric is None:
-        raise PlanError(
-            f"cannot read the latency bound {text!r}; write METRIC<=NUMBERms, METRIC tpot or p90_tpot "
-            f"({' or '.join(METRICS)} mean the same)"
-        )
-    return LatencyBound(metric=metric, most_ms=float(match[2]))
-
-
-def _metric(name: str) -> Metric | None:
-    return next((metric for metric in METRICS if metric == name), OTHER_NAMES.get(name))
+    """Return the one bound that a plan keeps; PlanError for another form, several bounds, or one of TTFT."""
+    found = parse_slo(text)
+    kept = [LatencyBound(metric=metric, most_ms=found[metric]) for metric in METRICS if metric in found]
+    if len(kept) != 1 or "ttft" in found:
+        raise PlanError(f"a plan keeps one bound, METRIC tpot or p90_tpot, got {text!r}; write for example tpot<=30ms")
+    return kept[0]

@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from ...errors import RequestError
-from .counters import CountedAcceptance, CounterFormat, page_of, read_counters
+from ...engines.counters import NAMES, CounterPage, counts_between, counts_of
+from ...errors import MeasurementError, RequestError
+from .counters import CountedAcceptance, accepted_of, require_engine
 
 SELDOM = 0.95  # share of rounds that draft: where fewer do, people are told
 FIRST_TOKENS = (
-    "prefill yields the first token of each answer, and the file does not tell how many answers there were: a greater "
+    "prefill yields the first token of each answer, and the page does not tell how many answers there were: a greater "
     "share drafted, most of all where answers are short; give --answers N"
 )
 
 
-def counted_run(
-    file: Path, file_format: CounterFormat | None = None, answers: int | None = None
+def counted_pages(
+    place: str, after: CounterPage, before: CounterPage | None, *, engine: str = "", model: str = ""
+) -> CountedAcceptance:
+    """Return what a server counted, between two pages or since its start; `place` names the page in errors.
+
+    `engine` and `model` are those of the page unless given.
+
+    RequestError: the page is of no engine with acceptance by position, or its server was restarted in between.
+    """
+    names = NAMES[engine or require_engine(after, place)]
+    try:
+        counts = counts_of(after, names, model) if before is None else counts_between(after, before, names, model)
+        return accepted_of(counts, names)
+    except (MeasurementError, RequestError) as error:
+        raise RequestError(f"{place}: {error}") from error
+
+
+def of_all_rounds(
+    run: CountedAcceptance, place: str, answers: int | None = None
 ) -> tuple[CountedAcceptance, tuple[float, ...], tuple[str, ...]]:
     """Return a server's counts, its acceptance by position over all rounds, and notes.
 
     Rounds without a draft, frequent with n-grams, are in a server's times but not in its acceptance. `answers` tells
-    how many were counted, where the file does not: prefill yields the first token of each.
+    how many were counted, where the page does not: prefill yields the first token of each.
 
     Raises:
-        RequestError: the file cannot be read, tells nothing by position, or itself says how many answers there were.
+        RequestError: the page tells nothing by position, or itself says how many answers there were.
     """
-    (run,) = read_counters(file, file_format or page_of(file)).acceptance
     if not run.by_position:
-        raise RequestError(f"{file} has no acceptance by position; count while chains are drafted")
+        raise RequestError(f"{place} has no acceptance by position; count while chains are drafted")
     if answers is not None:
-        run = _without_first_tokens(run, answers, file)
+        run = _without_first_tokens(run, answers, place)
     share, notes = 1.0, list(run.notes)
     if run.rounds is None or not run.drafts:
-        notes.append("the file does not tell rounds that drafted nothing; where n-grams draft, there are many")
+        notes.append("the page does not tell rounds that drafted nothing; where n-grams draft, there are many")
     else:
         share = min(run.drafts / run.rounds, 1.0)
         if share < SELDOM:
@@ -43,13 +59,13 @@ def counted_run(
     return run, tuple(share * rate for rate in run.by_position), tuple(notes)
 
 
-def _without_first_tokens(run: CountedAcceptance, answers: int, file: Path) -> CountedAcceptance:
+def _without_first_tokens(run: CountedAcceptance, answers: int, place: str) -> CountedAcceptance:
     if run.rounds is None or not run.has_first_tokens:
-        raise RequestError(f"{file} does not need the number of answers; leave --answers out")
+        raise RequestError(f"{place} does not need the number of answers; leave --answers out")
     left = run.rounds - answers
     if run.drafts is None or left < run.drafts:
         raise RequestError(
-            f"{file} leaves {left} rounds behind the first tokens of {answers} answers, and {run.drafts} drafted; give "
-            "the answers that these counters are of"
+            f"{place} leaves {left} rounds behind the first tokens of {answers} answers, and {run.drafts} drafted; "
+            "give the answers that these counters are of"
         )
     return replace(run, rounds=left, has_first_tokens=False)

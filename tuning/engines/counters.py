@@ -12,16 +12,17 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...engines.counters import NAMES, CounterNames, answers_of, positions_of, samples_of
+from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, counts_of, engine_of, page_of
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
 CounterFormat = Literal["sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics"]
 FORMATS: tuple[CounterFormat, ...] = get_args(CounterFormat)
-PAGES: dict[str, CounterFormat] = {"vllm:": "vllm-metrics", "llamacpp:": "llama-metrics"}
+PAGES: dict[CounterFormat, str] = {"vllm-metrics": "vllm", "llama-metrics": "llama.cpp"}
 OTHER_PAGES = {"sglang[:_]": "SGLang", "(?:trtllm|tensorrt_llm|nv_trt_llm)_": "TensorRT-LLM"}
 OTHER_WAY = "measure several lengths, and read them with spectune import --format sglang-bench or trtllm-bench"
 TOLD_MOVE = 5e-4  # less is 0.000 in a note: lengths are rounded to three digits
@@ -87,7 +88,7 @@ class Counted:
 
 def read_counters(path: Path, file_format: CounterFormat) -> Counted:
     """Return what a file of counters says; RequestError for another format, or counts that contradict each other."""
-    text = _read(path, f"a file of the format {file_format}")
+    text = read_text(path, f"a file of the format {file_format}")
     try:
         return READERS[file_format](text)
     except (KeyError, TypeError, ValueError) as error:  # a field that is missing, or is no number
@@ -96,7 +97,8 @@ def read_counters(path: Path, file_format: CounterFormat) -> Counted:
         raise RequestError(f"{path}, {error}") from error
 
 
-def _read(path: Path, wanted: str) -> str:
+def read_text(path: Path, wanted: str) -> str:
+    """Return the text of a file; RequestError where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -104,66 +106,49 @@ def _read(path: Path, wanted: str) -> str:
         raise RequestError(f"cannot read {path} ({reason}); give {wanted}") from error
 
 
-def page_of(path: Path) -> CounterFormat:
-    """Return the engine of a metrics page; RequestError where it cannot be read or lacks acceptance by position."""
-    text = _read(path, "a metrics page")
-    for prefix, file_format in PAGES.items():
-        if re.search(rf"^{prefix}", text, re.MULTILINE):
-            return file_format
-    seen = next((name for prefix, name in OTHER_PAGES.items() if re.search(rf"^{prefix}", text, re.MULTILINE)), None)
-    if seen is not None:
-        raise RequestError(f"{path} is a page of {seen}, which has no acceptance by position; {OTHER_WAY}")
-    raise RequestError(f"{path} has no counter of vLLM or llama.cpp; scrape /metrics of a server that speculates")
+def require_engine(page: CounterPage, place: str) -> str:
+    """Return the engine of a page; RequestError where it has no counters, or none of acceptance by position."""
+    if engine := engine_of(page):
+        return engine
+    named = (known for name, _ in page for prefix, known in OTHER_PAGES.items() if re.match(prefix, name))
+    if (seen := next(named, None)) is not None:
+        raise RequestError(f"{place} is a page of {seen}, which has no acceptance by position; {OTHER_WAY}")
+    raise RequestError(f"{place} has no counter of vLLM or llama.cpp; scrape /metrics of a server that speculates")
 
 
-def _vllm(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, NAMES["vllm"]),))
+def _metrics(text: str, file_format: CounterFormat) -> Counted:
+    names = NAMES[PAGES[file_format]]
+    return Counted(acceptance=(accepted_of(counts_of(page_of(text), names), names),))
 
 
-def _llama(text: str) -> Counted:
-    return Counted(acceptance=(_of_metrics(text, NAMES["llama.cpp"]),))
-
-
-def _of_metrics(text: str, names: CounterNames) -> CountedAcceptance:
+def accepted_of(counts: Counts, names: CounterNames) -> CountedAcceptance:
     """Return the acceptance of Prometheus counters: accepted at a position over the rounds that drafted.
 
     Each round yields a token beside the accepted ones, and prefill the first of each answer. So all rounds are the
     `generated` tokens, less the accepted ones, less one per answer.
 
+    RequestError where nothing drafted, or counts contradict each other.
+
     Source: vLLM's spec_decode counters; llama.cpp has the same names since pull request 26389.
     """
-    drafts, drafted = _summed(text, names.drafts), _summed(text, names.drafted)
-    accepted = _summed(text, names.accepted)
+    drafts, at = counts.drafts, counts.by_position
     if not drafts:
-        raise RequestError(f"no round drafted, {names.drafts} is 0; scrape behind some requests")
-    at = positions_of(text, names)
-    rates = tuple(count / drafts for count in at)
-    if rates and not math.isclose(sum(at), accepted, rel_tol=1e-6, abs_tol=0.5):
-        raise RequestError(f"{sum(at):g} tokens were accepted at positions, {accepted:g} in all; scrape anew")
-    short = drafted < drafts * len(rates)
-    tokens = sum(value for _, value in samples_of(text, names.generated))
-    answers = answers_of(text, names)
-    rounds = tokens - accepted - (answers or 0.0)
+        raise RequestError(
+            f"no round drafted: there is no counter {names.drafts}, or it is 0; scrape /metrics of a server that "
+            "speculates, behind some requests"
+        )
+    if at and not math.isclose(sum(at), counts.accepted, rel_tol=1e-6, abs_tol=0.5):
+        raise RequestError(f"{sum(at):g} tokens were accepted at positions, {counts.accepted:g} in all; scrape anew")
     note = "some rounds drafted fewer tokens: of the far positions these are lower bounds"
     return CountedAcceptance(
         about="all requests",
-        by_position=rates,
-        tokens_per_round=1.0 + accepted / drafts,
+        by_position=tuple(count / drafts for count in at),
+        tokens_per_round=1.0 + counts.accepted / drafts,
         drafts=int(drafts),
-        rounds=int(max(rounds, drafts)) if tokens else None,
-        has_first_tokens=bool(tokens) and answers is None,
-        notes=(note,) if short else (),
+        rounds=int(counts.rounds(counts.generated, counts.answers or 0.0)) if counts.generated else None,
+        has_first_tokens=bool(counts.generated) and counts.answers is None,
+        notes=(note,) if counts.drafted < drafts * len(at) else (),
     )
-
-
-def _summed(text: str, name: str) -> float:
-    found = samples_of(text, name)
-    if not found:
-        raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")
-    models = {labels.get("model_name", "") for labels, _ in found}
-    if len(models) > 1:
-        raise RequestError(f"{name} is of several models ({', '.join(sorted(models))}); scrape one server")
-    return sum(value for _, value in found)
 
 
 def _sglang_bench(text: str) -> Counted:
@@ -250,7 +235,7 @@ def _trtllm_bench(text: str) -> Counted:
 READERS: Mapping[CounterFormat, Callable[[str], Counted]] = {
     "sglang-bench": _sglang_bench,
     "sglang-sps": _sglang_sps,
-    "vllm-metrics": _vllm,
+    "vllm-metrics": partial(_metrics, file_format="vllm-metrics"),
     "trtllm-bench": _trtllm_bench,
-    "llama-metrics": _llama,
+    "llama-metrics": partial(_metrics, file_format="llama-metrics"),
 }

@@ -18,7 +18,7 @@ from ...planner.search.restricted import Staged
 from ...planner.strategies.chain import ChainPolicy
 from ...profiler.records.model import ModelIdentity
 from ...runtime.engines.rates import Rates
-from .plan import EnginePlanRequest, offers_of_records, records_of
+from .plan import EnginePlanRequest, EngineRecords, offers_of_records, records_of
 from .record import workload_in
 
 LEAST = 1e-9  # of a speed, whatever its error
@@ -34,17 +34,7 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
         RequestError: a concurrency was not profiled.
         PlanError: the records do not fit together, or are not of the plan's drafters.
     """
-    request = EnginePlanRequest(
-        engine=engine,
-        target=plan.target,
-        device=plan.device,
-        dtype=plan.dtype,
-        workload=plan.workload.removesuffix(workload_in(engine, "")),
-        concurrencies=tuple(sorted({cell.batch for cell in plan.cells})),
-    )
-    records = records_of(request, store)
-    _require_same_drafters(plan, dict(records.identities.drafters))
-    offers = offers_of_records(request, records)
+    records, offers = offers_of_plan(plan, engine, store)
     known: dict[Staged, dict[Place, float]] = {}
     ways = _sure_over_all(list(offers.values())) | {(cell.policy, cell.drafter) for cell in plan.cells}
     for cell in plan.cells:
@@ -55,6 +45,21 @@ def rates_of_engine(plan: Plan, engine: str, store: Store) -> Rates:
     regime = records.surfaces[0].regime
     note = f"speeds are of the regime {regime!r}, in which the engine was measured here"
     return Rates(known=known, is_complete=True, notes=(note, *records.notes))
+
+
+def offers_of_plan(plan: Plan, engine: str, store: Store) -> tuple[EngineRecords, dict[int, list[Offer]]]:
+    """Return the newest records of a plan's engine, and every policy by concurrency; errors as of `rates_of_engine`."""
+    request = EnginePlanRequest(
+        engine=engine,
+        target=plan.target,
+        device=plan.device,
+        dtype=plan.dtype,
+        workload=plan.workload.removesuffix(workload_in(engine, "")),
+        concurrencies=tuple(sorted({cell.batch for cell in plan.cells})),
+    )
+    records = records_of(request, store)
+    _require_same_drafters(plan, dict(records.identities.drafters))
+    return records, offers_of_records(request, records)
 
 
 def _sure_over_all(offers: Sequence[Sequence[Offer]]) -> set[Staged]:

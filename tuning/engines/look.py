@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...engines.answers import Percentiles
 from ...engines.server import Measured, Server
+from .honest import NamedLoad, warnings_behind
 from .tuned_server import LoadedServer, ServerJob
 
 TELLS_MORE = (
@@ -52,14 +53,16 @@ def look(
     seed: int = 0,
 ) -> Looked:
     """Return the results of every load at a running server: closed loops, then open ones."""
-    loaded, found = LoadedServer(job, server), []
+    loaded, found = LoadedServer(job, server), list[Measured]()
     for place, concurrency in enumerate(job.concurrencies):
         progress(f"{concurrency} at once", place / len(job.concurrencies))
-        found.append(facts_of(loaded.measure(concurrency)))
+        found.append(loaded.measure(concurrency))
     for rate in rates:
         progress(f"{rate:g} a second", 1.0)
-        found.append(facts_of(loaded.measure_at(rate, seed)))
-    return Looked(version=server.version, loads=tuple(found), notes=(TELLS_MORE,))
+        found.append(loaded.measure_at(rate, seed))
+    loads = [NamedLoad(name="the server", load=one.load, counts=one.counts) for one in found]
+    notes = (*warnings_behind(loads, job.sampling), TELLS_MORE)
+    return Looked(version=server.version, loads=tuple(map(facts_of, found)), notes=notes)
 
 
 def facts_of(measured: Measured) -> LoadFacts:

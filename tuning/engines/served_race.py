@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...engines.answers import Answer
-from ...errors import RequestError
+from .honest import NamedLoad
 from .ran import paired_gain
 from .tune import Loaded
 
+BEFORE, AFTER = "as it was", "the choice"
 NOT_WORTH = 1.01  # a gain whose interval begins below was not worth it
 
 
@@ -51,23 +52,23 @@ def race(
     *,
     rounds: int,
     progress: Callable[[str, float], None],
-) -> tuple[Raced, ...]:
-    """Return a command's gain over another, ABBA against drift; RequestError if both commands are the same."""
-    if list(before) == list(after):
-        raise RequestError("the server runs with the best drafts already; there is nothing to compare")
-    answers: dict[tuple[int, bool], list[list[Answer]]] = {}
+) -> tuple[tuple[Raced, ...], tuple[NamedLoad, ...]]:
+    """Return a command's gain over another at every concurrency, ABBA against drift, and all loads."""
+    loads: list[NamedLoad] = []
     for number in range(rounds):
-        for is_after in (False, True) if number % 2 == 0 else (True, False):
-            name = "the choice" if is_after else "as it was"
-            with server.running(after if is_after else before) as loaded:
+        for name in (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE):
+            with server.running(after if name == AFTER else before) as loaded:
                 for concurrency in concurrencies:
-                    progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", number / rounds)
-                    found = loaded.measure(concurrency).load
-                    answers.setdefault((concurrency, is_after), []).append(list(found.ended))
-    return tuple(_raced(one, answers[one, False], answers[one, True]) for one in concurrencies)
+                    share = len(loads) / (2 * rounds * len(concurrencies))
+                    progress(f"round {number + 1} of {rounds}, {name}, {concurrency} at once", share)
+                    found = loaded.measure(concurrency)
+                    loads.append(NamedLoad(name=name, load=found.load, counts=found.counts))
+    return tuple(_raced(one, loads) for one in concurrencies), tuple(loads)
 
 
-def _raced(concurrency: int, before: Sequence[list[Answer]], after: Sequence[list[Answer]]) -> Raced:
+def _raced(concurrency: int, loads: Sequence[NamedLoad]) -> Raced:
+    own = [one for one in loads if one.load.concurrency == concurrency]
+    before, after = ([list(one.load.ended) for one in own if one.name == name] for name in (BEFORE, AFTER))
     gains = [_speed(fast) / _speed(slow) for slow, fast in zip(before, after, strict=True)]
     all_before, all_after = (_joined(rounds) for rounds in (before, after))
     low, high = paired_gain(all_after, all_before)

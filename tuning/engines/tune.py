@@ -79,7 +79,7 @@ class Serving(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to do at one concurrency: the `gain` over plain decoding, its 90 % over prompts, whether the bounds hold."""
+    """A way at one concurrency: the `gain` over plain decoding, its 90 % over prompts, whether the bounds hold."""
 
     concurrency: int
     way: Served
@@ -93,11 +93,13 @@ class Choice:
 class Tuned:
     """A run's result: choices of each concurrency alone, all ways measured or guessed, and notes.
 
-    `start` is to be served, for all concurrencies together where the engine takes one length.
+    `start` is to be served, for all concurrencies together where the engine takes one length. `tried` are the ways that
+    ran, compared as the choices are.
     """
 
     start: Start
     choices: tuple[Choice, ...]
+    tried: tuple[Choice, ...]
     ways: Ways
     bundle: Bundle
     notes: tuple[str, ...]
@@ -157,6 +159,9 @@ class _Run:
         return Tuned(
             start=start,
             choices=tuple(self._choices()),
+            tried=tuple(
+                self._choice(at, way, own[0]) for at, own in self.ways().items() for way in own if way.is_measured
+            ),
             ways=self.ways(),
             bundle=self._bundle,
             notes=tuple(self._notes),
@@ -219,9 +224,10 @@ class _Run:
         self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
         with self._serving.started(start) as loaded:
             self._keep(replace(self._bundle, version=self._serving.version))
-            for concurrency in concurrencies:
+            for place, concurrency in enumerate(concurrencies):
                 if self._is_hopeless(start):
                     return
+                share = (self._started - 1 + place / len(concurrencies)) / self._request.most_starts
                 self._progress(f"  {start.label}: {concurrency} at once", share)
                 measured = loaded.measure(concurrency)
                 self._keep(self._bundle.with_trial(_trial(start, concurrency, measured)))
@@ -315,9 +321,3 @@ def _trial(start: Start, concurrency: int, measured: Measured) -> Trial:
     return Trial(
         start=start, concurrency=concurrency, load=measured.load, counts=measured.counts, copied=measured.copied
     )
-
-
-def time_left_s(bundle: Bundle, most_starts: int, loads: int) -> float:
-    """Return how long the starts left may take, from one or more loads that ran."""
-    each_s = sum(trial.load.wall_s for trial in bundle.trials) / len(bundle.trials)
-    return each_s * max(most_starts * loads - len(bundle.trials), 0)

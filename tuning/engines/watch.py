@@ -1,0 +1,266 @@
+"""Whether a running fleet decodes as was planned, told by its counters alone; nothing is sent but requests for pages.
+
+Of every server's page, counters give the tokens of a round that drafts, and a gauge the running batch. From both
+follows what was planned. With E planned tokens of a round, and w rounds that draft at a batch in a second:
+
+    tokens a round = sum over batches of w E / sum of w
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, Series, counts_of, restart, samples_of, since
+from ...engines.table import ENGINES
+from ...errors import MeasurementError, SpectuneError
+from ...planner.engines.served import PLAIN, Z
+from ...runtime.watch.drift import PromiseTest
+from .counters import require_engine
+from .expected import Expected, best_ways, repriced
+
+FALSE_ALARMS = 0.01
+NEAR = 1.15  # factor by which the running batch may lie beyond those of the plan
+WORTH = 1.01  # a smaller gain is not worth a new plan
+Read = Callable[[], CounterPage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Better:
+    """What a new plan would serve at one concurrency instead, and both speeds in tokens per second."""
+
+    concurrency: int
+    now: str
+    instead: str
+    now_tokens_per_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a fleet did in a span of time, against its plan.
+
+    `tokens_per_round` is of rounds that draft, `planned` its 90 % interval; both None where nothing drafts.
+    `acceptance` is by position of these rounds. `batch` is the mean running batch of a busy server, `shares` those of
+    its moments nearest each planned concurrency. `accepted` and `mix` are "as planned", "lower", "higher" or "unknown".
+    `gain` is the speed of a new plan over this one's, None where unknown.
+    """
+
+    servers: int
+    generated: float
+    tokens_per_round: float | None
+    planned: tuple[float, float] | None
+    acceptance: tuple[float, ...]
+    accepted: str
+    batch: float | None
+    shares: dict[int, float]
+    mix: str
+    gain: float | None
+    better: tuple[Better, ...]
+    events: tuple[str, ...]
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it left its plan."""
+        return bool({self.accepted, self.mix} & {"lower", "higher"})
+
+
+class FleetWatch:
+    """A fleet of one engine, its servers by name, each read as a page; a page of many counts as one server."""
+
+    def __init__(self, expected: Sequence[Expected], servers: Mapping[str, Read], *, model: str = "") -> None:
+        self._expected = {one.concurrency: one for one in expected}
+        self._servers, self._model, self._engine = servers, model, ""
+        self._last: dict[str, CounterPage] = {}
+        self._grown: dict[str, dict[Series, float]] = {}  # since the last report
+        self._batches: list[float] = []
+        self._events: list[str] = []
+        self._told: set[str] = set()
+        self._answered = 0
+        self._tests: dict[str, PromiseTest] = {}
+
+    def look(self) -> None:
+        """Read every server once; MeasurementError where none of them could ever be read."""
+        failed = []
+        for name, read in self._servers.items():
+            try:
+                page = read()
+                self._engine = self._engine or require_engine(page, name)
+            except SpectuneError as error:
+                failed.append(str(error) if name in str(error) else f"{name}: {error}")
+                continue
+            last = self._last.get(name, {})
+            if fell := restart(page, last, self._names):
+                self._events.append(f"{name}: {fell}")
+            grown = self._grown.setdefault(name, {})
+            for series, more in since(page, last).items():
+                grown[series] = grown.get(series, 0.0) + more
+            self._last[name] = page
+            running = (value for _, value in samples_of(page, self._names.running, self._model))
+            self._batches += [value for value in running if value > 0.0]
+        self._answered = len(self._servers) - len(failed)
+        if not self._last:
+            raise MeasurementError("; ".join(failed))
+        self._events += failed
+
+    def seen(self) -> Seen:
+        """Return what was seen since the last call, or since `begin`; at first since the servers' start."""
+        counts = [counts_of(page, self._names, self._model) for page in self._grown.values()] or [Counts()]
+        found = self._judged(reduce(Counts.plus, counts))
+        self.begin()
+        return found
+
+    def begin(self) -> None:
+        """Count from the last look on."""
+        self._grown, self._batches, self._events = {}, [], []
+
+    @property
+    def _names(self) -> CounterNames:
+        return NAMES[self._engine]
+
+    def _judged(self, counts: Counts) -> Seen:
+        shares = self._shares()
+        ways = {at: self._way(one, counts) for at, one in self._expected.items()}
+        self._note_lengths(counts)
+        base = counts.drafts
+        if counts.generated is not None and not any(one.is_model for one in self._expected.values()):
+            base = counts.rounds(counts.generated, counts.answers or 0.0)
+        weights = {at: self._weight(at, way, shares) for at, way in ways.items()}
+        acceptance = _acceptance(counts, base, weights, {at: length for at, (_, length) in ways.items()})
+        tokens = 1.0 + counts.accepted / base if base else None
+        planned = self._planned(ways, weights, tokens, base)
+        accepted = self._verdict("accepted tokens a round", tokens, planned)
+        batch = sum(self._batches) / len(self._batches) if self._batches else None
+        mix = self._verdict("running batch", batch, (min(self._expected) / NEAR, max(self._expected) * NEAR))
+        gain, better = self._gain(ways, acceptance, shares)
+        return Seen(
+            servers=self._answered,
+            generated=counts.generated or 0.0,
+            tokens_per_round=tokens,
+            planned=planned,
+            acceptance=acceptance,
+            accepted=accepted,
+            batch=batch,
+            shares=shares,
+            mix=mix,
+            gain=gain,
+            better=better,
+            events=tuple(dict.fromkeys(self._events)),
+        )
+
+    def _note_lengths(self, counts: Counts) -> None:
+        """Note, once, that servers do not draft as the plan does; n-grams may just find nothing."""
+        if not counts.drafts and not all(one.is_model for one in self._expected.values()):
+            return
+        drafted = len(counts.by_position) if counts.drafts else 0
+        planned = {one.way[1] for one in self._expected.values()}
+        note = f"servers draft up to {drafted} tokens, and the plan {max(planned)}: they run another one"
+        if drafted not in planned and counts.generated and note not in self._told:
+            self._told.add(note)
+            self._events.append(note)
+
+    def _shares(self) -> dict[int, float]:
+        """Return the share of moments nearest each concurrency; all alike where no batch is known."""
+        nearest = [min(self._expected, key=lambda at: abs(math.log(at / batch))) for batch in self._batches]
+        known = nearest or list(self._expected)
+        return {at: known.count(at) / len(known) for at in self._expected}
+
+    def _way(self, one: Expected, counts: Counts) -> tuple[str, int]:
+        """Return what is served at a concurrency: of an engine with one length for all, the length that it drafts."""
+        if ENGINES[self._engine].takes_table or not counts.drafts:
+            return one.way
+        sources = [own.way[0] for own in self._expected.values() if own.way[0] != PLAIN]
+        return (sources[0], len(counts.by_position)) if sources else one.way
+
+    def _weight(self, at: int, way: tuple[str, int], shares: Mapping[int, float]) -> float:
+        """Return rounds of sequences per millisecond that draft at a concurrency."""
+        one = self._expected[at]
+        ran = one.of(way) or one.of(one.way)
+        assert ran is not None
+        return shares[at] * at / ran.round_ms if way[0] != PLAIN else 0.0
+
+    def _planned(
+        self,
+        ways: Mapping[int, tuple[str, int]],
+        weights: Mapping[int, float],
+        tokens: float | None,
+        rounds: float,
+    ) -> tuple[float, float] | None:
+        """Return the planned interval of tokens a round; None where the plan does not tell of what is served.
+
+        Source of the scatter: Bhatia and Davis 2000, Amer. Math. Monthly 107(4).
+        """
+        total = sum(weights.values())
+        if tokens is None or not total:
+            return None
+        mean = 0.0
+        for at, weight in weights.items():
+            places = (self._expected[at], *self._expected.values())  # acceptance is that of any concurrency
+            ran = next(filter(None, (one.of(ways[at]) for one in places)), None)
+            if ran is None and weight:
+                return None
+            mean += 0.0 if ran is None else weight * ran.tokens_per_round / total
+        longest = max(length for _, length in ways.values())
+        spread = math.sqrt((mean - 1.0) * max(longest + 1.0 - mean, 0.0) / rounds)  # the most that such counts scatter
+        error = max(one.error for one in self._expected.values())
+        off = Z * math.hypot(error * mean, spread)
+        return max(mean - off, 1.0), mean + off
+
+    def _verdict(self, what: str, value: float | None, planned: tuple[float, float] | None) -> str:
+        """Return where a value lies, and note an event where chance no longer explains all of them so far."""
+        if value is None or planned is None:
+            return "unknown"
+        test = self._tests.setdefault(what, PromiseTest(*planned, rate=FALSE_ALARMS))
+        test.low, test.high = planned
+        if (found := test.add(value)) is not None:
+            word = "lower" if found == "slower" else "higher"
+            self._events.append(
+                f"{what} left the plan, {word}: {value:.2f}, planned {planned[0]:.2f} to {planned[1]:.2f}"
+            )
+        return "lower" if value < planned[0] else "higher" if value > planned[1] else "as planned"
+
+    def _gain(
+        self, ways: Mapping[int, tuple[str, int]], acceptance: tuple[float, ...], shares: Mapping[int, float]
+    ) -> tuple[float | None, tuple[Better, ...]]:
+        """Return what a new plan would gain, and where; None where what is served has no price."""
+        source = next((source for source, _ in ways.values() if source != PLAIN), PLAIN)
+        found = repriced(list(self._expected.values()), source, acceptance)
+        now = {
+            at: next((one for one in own if (one.source, one.length) == ways[at]), None) for at, own in found.items()
+        }
+        if any(one is None for one in now.values()):
+            return None, ()
+        best = best_ways(found, shares, takes_table=ENGINES[self._engine].takes_table)
+        better = [
+            Better(
+                concurrency=at,
+                now=_named(one.source, one.length),
+                instead=_named(best[at].source, best[at].length),
+                now_tokens_per_s=one.tokens_per_s,
+                tokens_per_s=best[at].tokens_per_s,
+            )
+            for at, one in now.items()
+            if one is not None
+        ]
+        speed = sum(shares[one.concurrency] * one.tokens_per_s for one in better)
+        before = sum(shares[one.concurrency] * one.now_tokens_per_s for one in better)
+        gain = max(speed / before, 1.0)
+        return gain, tuple(one for one in better if one.now != one.instead and gain > WORTH)
+
+
+def _acceptance(
+    counts: Counts, rounds: float, weights: Mapping[int, float], lengths: Mapping[int, int]
+) -> tuple[float, ...]:
+    """Return acceptance by position, each of the rounds whose chain is that long."""
+    total, found, most = sum(weights.values()), list[float](), 1.0
+    for position, count in enumerate(counts.by_position, 1):
+        reach = sum(weight for at, weight in weights.items() if lengths[at] >= position)
+        most = min(most, count / (rounds * (reach / total if reach else 1.0))) if rounds else 0.0
+        found.append(most)
+    return tuple(found)
+
+
+def _named(source: str, length: int) -> str:
+    return f"{length} by {source}" if length else "plain decoding"
