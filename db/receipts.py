@@ -1,4 +1,4 @@
-"""IdempotencyStore: a write's answer is stored in its transaction, and returned to a repeated request."""
+"""Receipts: a write's answer is stored in its transaction, and returned to a repeated request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Receipt:
     is_repeated: bool = False
 
 
-class IdempotencyStore:
+class Receipts:
     """Does every named write of a store at most once."""
 
     def __init__(self, database: Database) -> None:

@@ -8,24 +8,24 @@ from ..errors import DeviceError
 from .catalogue import catalogued
 from .clock import Clock
 from .peak import peak_flops, read_speeds
-from .records.ceilings import PeakRates
+from .records.ceilings import Ceilings
 from .records.device import Device
 from .records.limits import Limits, ReadSpeed
 from .remembered import cache_folder, recalled, remember
 
 
-def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> PeakRates:
+def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
     """Return the speeds a device, whose lock the caller holds, reaches now, in a few seconds, or raise DeviceError."""
     reads, products = read_speeds(device, clock), peak_flops(device, dtype, clock)
-    return PeakRates(device=device.fingerprint, reads=reads, products=products)
+    return Ceilings(device=device.fingerprint, reads=reads, products=products)
 
 
-def known_ceilings(device: Device, folder: Path | None = None) -> PeakRates | None:
+def known_ceilings(device: Device, folder: Path | None = None) -> Ceilings | None:
     """Return the best earlier measurement of exactly this device; None where there is none that can be read."""
-    return recalled(PeakRates, _file(device, folder))
+    return recalled(Ceilings, _file(device, folder))
 
 
-def remember_ceilings(device: Device, measured: PeakRates, folder: Path | None = None) -> PeakRates:
+def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = None) -> Ceilings:
     """Store and return the better of a measurement and the remembered one, size by size; or raise DeviceError."""
     known, file = known_ceilings(device, folder), _file(device, folder)
     best = measured if known is None else known.joined(measured)
@@ -33,7 +33,7 @@ def remember_ceilings(device: Device, measured: PeakRates, folder: Path | None =
     return best
 
 
-def limits_here(device: Device, ceilings: PeakRates) -> Limits:
+def limits_here(device: Device, ceilings: Ceilings) -> Limits:
     """Return a present device's limits: the faster of measured and published speeds.
 
     A sum reads no faster than memory allows but may read slower, so a published bandwidth counts too.

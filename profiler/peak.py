@@ -27,7 +27,7 @@ FEWEST_TURNS = 5
 
 
 def peak_flops(device: Device, dtype: str, clock: Clock | None = None) -> tuple[ProductTiming, ...]:
-    """Return timed products of square matrices, by size, or DeviceError; `PeakRates.flops_per_s` takes the best."""
+    """Return timed products of square matrices, by size, or DeviceError; `Ceilings.flops_per_s` takes the best."""
     timer = clock or clock_of(device)
     try:
         calls = _products(device, dtype, timer)

@@ -17,7 +17,7 @@ from .generation import Event, FinishReason, GenerationOptions, GenerationSettin
 from .images import PromptLike
 from .job import Job
 from .layout import PREFILL_TOKENS
-from .models.image_cache import ImageCache
+from .models.gallery import Gallery
 from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence
 from .transcript import Transcript
@@ -43,7 +43,7 @@ class Session:
         longest: int,
         piecewise: bool = True,
         observer: RoundObserver | None = None,
-        gallery: ImageCache | None = None,
+        gallery: Gallery | None = None,
         ends: frozenset[int] | None = None,
         prefill_tokens: int = PREFILL_TOKENS,
         why_longest: str = "",

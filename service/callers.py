@@ -11,9 +11,9 @@ from time import monotonic
 
 from ..db.access import Scope, TokenRow, Tokens, token_hash
 from ..db.tables import utc_now
-from .backoff import Backoff
 from .cookies import OPEN_PAGES, is_page, token_in_cookie
 from .problem import ProblemError
+from .setback import Setback
 from .settings import Auth
 
 ANYBODY = "anybody"  # the name of whoever needs no token
@@ -58,7 +58,7 @@ class Callers:
         self._tokens, self._auth, self._fresh_s = tokens, auth, fresh_s
         self._rows: dict[str, TokenRow] = {}
         self._read_at = float("-inf")
-        self._lock, self._setback = Lock(), Backoff()
+        self._lock, self._setback = Lock(), Setback()
 
     @property
     def needs_token(self) -> bool:

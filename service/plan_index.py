@@ -16,7 +16,7 @@ from ..db.plans import PlanRow
 from ..db.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
-from .backoff import Backoff
+from .setback import Setback
 
 Place = tuple[str, str]  # ("device", its fingerprint), ("kind", its kind_key) or ANY
 ANY: Place = ("any", "")
@@ -26,7 +26,7 @@ class PlanIndex:
     """The plans of a store by target and place, and its devices and models; each reader refreshes it."""
 
     def __init__(self, store: SqlStore) -> None:
-        self._store, self._lock, self._setback = store, Lock(), Backoff()
+        self._store, self._lock, self._setback = store, Lock(), Setback()
         self._known = Known()
         self._read_at = float("-inf")
         self._rows: dict[tuple[str, Place], dict[int, PlanRow]] = defaultdict(dict)  # by target, place and id

@@ -15,7 +15,7 @@ from spectune.cli import main
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.models.image_cache import IMAGES
+from spectune.runtime.models.gallery import IMAGES
 from spectune.training import shapes_models
 from spectune.training.settings import TrainingSettings
 from spectune.training.shapes import PROMPT

@@ -15,6 +15,7 @@ import pytest
 from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.edge import server as edge_server
+from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.introduction import Introduced, draft_ms_of, introduce
 from spectune.runtime.edge.joining import joined
@@ -33,7 +34,6 @@ from spectune.runtime.edge.messages import (
 )
 from spectune.runtime.edge.patience import Patience
 from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer, serve_in_thread
-from spectune.runtime.edge.verification_queue import VerificationQueue
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -52,7 +52,7 @@ LONG_S = 60.0
 
 
 @contextmanager
-def served(target: CausalModel = TARGET, **desk: object) -> Iterator[tuple[EdgeServer, VerificationQueue]]:
+def served(target: CausalModel = TARGET, **desk: object) -> Iterator[tuple[EdgeServer, Desk]]:
     """Serve, and let nothing be left of it."""
     behind = desk_of(target, **desk)  # type: ignore[arg-type]
     server = EdgeServer(behind)
@@ -219,7 +219,7 @@ def test_whoever_does_not_read_is_cut_off_and_the_server_ends_all_the_same() -> 
 def test_pings_are_answered_while_the_target_works_however_often_it_was_asked_meanwhile() -> None:
     is_begun, is_over = threading.Event(), threading.Event()
 
-    class Busy(VerificationQueue):
+    class Busy(Desk):
         def work(self) -> None:
             is_begun.set()
             assert is_over.wait(LONG_S)

@@ -30,7 +30,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
-from spectune.runtime.models.image_cache import IMAGES
+from spectune.runtime.models.gallery import IMAGES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always

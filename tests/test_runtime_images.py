@@ -24,8 +24,8 @@ from spectune.runtime.models.blind import BlindModel
 from spectune.runtime.models.compiled import CompiledModel
 from spectune.runtime.models.drafter import load_drafter
 from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.gallery import Gallery
 from spectune.runtime.models.generic import GenericModel
-from spectune.runtime.models.image_cache import ImageCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.tapped import TappedModel
@@ -48,7 +48,7 @@ class Holder:
     """Needs images as long as it lives."""
 
 
-def small_gallery(images: int = 2) -> ImageCache:
+def small_gallery(images: int = 2) -> Gallery:
     gallery = anatomy_of(LLAVA, images=images).gallery
     assert gallery is not None
     return gallery

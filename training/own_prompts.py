@@ -14,7 +14,7 @@ from ..profiler.prompt_files import is_data
 from ..profiler.prompts import Prompt, read_prompts
 from ..runtime.ends import end_tokens
 from ..runtime.images import read_image
-from ..runtime.models.image_cache import IMAGES
+from ..runtime.models.gallery import IMAGES
 from ..runtime.models.loading import load_config, load_tokenizer
 from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids

@@ -13,7 +13,7 @@ from ..errors import TrainingError
 from ..runtime.decoder import Decoder
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.image_cache import IMAGES
+from ..runtime.models.gallery import IMAGES
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 

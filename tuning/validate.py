@@ -33,8 +33,8 @@ from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
+from .measuring.gauge import Gauge, typical_nodes
 from .measuring.race import DecoderEntrant, race
-from .measuring.speed_probe import SpeedProbe, typical_nodes
 from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
@@ -237,7 +237,7 @@ def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed:
     """Race a cell once; its decoders end with it, before others are made."""
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
-    gauges = [SpeedProbe(cell, family.target, typical_nodes(cell))] if gauges_pace else []
+    gauges = [Gauge(cell, family.target, typical_nodes(cell))] if gauges_pace else []
     race([plain, planned, *gauges], turns=TURNS, seed=seed)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,

@@ -20,7 +20,7 @@ from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
 from .agreement import borne_out
-from .edge_drafter import EdgeDrafter
+from .guessing import Guesser
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of
 from .patience import MOST_SILENT, Patience, Tries
@@ -78,7 +78,7 @@ class RemoteTarget:
         """
         run = run or EdgeRun()
         most_ahead = self._most_drafted + self._drafting.ahead + 1
-        guesser = EdgeDrafter(self._drafter, request, most_ahead=most_ahead)
+        guesser = Guesser(self._drafter, request, most_ahead=most_ahead)
         text = _Text(self._link, request, self._patience)
         try:
             yield from self._emitted(text.begin(guesser, run), run)
@@ -100,7 +100,7 @@ class RemoteTarget:
         if tokens:
             yield tokens
 
-    def _round(self, text: _Text, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
+    def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Draft, send, and draft on until the answer comes; return the new tokens."""
         chain = self._chain(text, guesser)
         tries = Tries(self._patience)
@@ -116,7 +116,7 @@ class RemoteTarget:
     def _room(self, text: _Text) -> int:
         return max(min(self._most_drafted, text.left - 1), 0)
 
-    def _chain(self, text: _Text, guesser: EdgeDrafter) -> tuple[int, ...]:
+    def _chain(self, text: _Text, guesser: Guesser) -> tuple[int, ...]:
         chain, room = self._drafting.chain, self._room(text)
         length = 0
         while length < min(chain.length, room):
@@ -127,7 +127,7 @@ class RemoteTarget:
                 break
         return tuple(guesser.guesses[:length])
 
-    def _drafting_on(self, text: _Text, guesser: EdgeDrafter, sent: int) -> FromServer | None:
+    def _drafting_on(self, text: _Text, guesser: Guesser, sent: int) -> FromServer | None:
         """Draft on until an answer comes, even a refusal; None where none comes in time."""
         until = time.monotonic() + self._patience.timeout_s
         most = sent + self._drafting.ahead
@@ -160,7 +160,7 @@ class _Text:
         """Whether the server has answered something since the last message to it."""
         return bool(self._reason)
 
-    def begin(self, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
+    def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
         asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
         tries = Tries(self._patience)
         while tries.left:
@@ -200,7 +200,7 @@ class _Text:
         known = answer.base + len(answer.tokens)
         return known > len(self._tokens) or (answer.is_finished and known == len(self._tokens))
 
-    def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
+    def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Take the answer to a chain, or to the opening where `chain` is None; return the new tokens."""
         if isinstance(message, Refused):
             if not message.is_unknown:
@@ -217,7 +217,7 @@ class _Text:
         self._is_ended = message.is_finished
         return new
 
-    def go_on_alone(self, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
+    def go_on_alone(self, guesser: Guesser, run: EdgeRun) -> list[int]:
         """Emit some tokens without the target; the next session lets it continue behind them.
 
         Raises RequestError or, if the server is silent, ServerAwayError where no fallback is allowed.

@@ -14,7 +14,7 @@ from ...planner.kernels.arrays import Bools, Floats32, Ints
 from ..cache import KeyValueCache
 
 if TYPE_CHECKING:
-    from .image_cache import ImageCache
+    from .gallery import Gallery
 
 WORD = 64  # bits of a tree mask's words
 ALL: Ints = np.empty(0, dtype=np.int64)  # tokens of each row are wanted
@@ -192,7 +192,7 @@ class CausalModel(Protocol):
     attention: str  # the attention kernel, e.g. "sdpa"
 
     @property
-    def gallery(self) -> ImageCache | None:
+    def gallery(self) -> Gallery | None:
         """Its images, in whatever regime it runs; None where it has no vision."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:

@@ -20,7 +20,7 @@ from ..feature_cache import FeatureCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
-from .image_cache import ImageCache, table_rows
+from .gallery import Gallery, table_rows
 from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
@@ -48,7 +48,7 @@ class LeanModel:
         self.products = FusedProducts(anatomy)  # of forwards that read trees
 
     @property
-    def gallery(self) -> ImageCache | None:
+    def gallery(self) -> Gallery | None:
         """Its images; None where it has no vision."""
         return self.anatomy.gallery
 

@@ -31,7 +31,7 @@ def typical_nodes(cell: PlanCell) -> int:
     return min(range(1, most + 1), key=lambda nodes: abs(cell.run_ms[nodes] - average_ms))
 
 
-class SpeedProbe:
+class Gauge:
     """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
 
     def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:

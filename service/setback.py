@@ -10,7 +10,7 @@ from ..errors import StoreAwayError, StoreError
 REST_S = 0.5
 
 
-class Backoff:
+class Setback:
     """Remembers for a moment that the store failed; its block is then refused with the same words."""
 
     def __init__(self) -> None:

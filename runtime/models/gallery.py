@@ -14,18 +14,18 @@ from ...errors import RequestError
 from ...planner.records.image_ids import IMAGE_IDS
 from ..images import Image, ImageTokens
 from ..requests import Request
-from .vision import VisionEncoder
+from .vision import Eyes
 
 IMAGES = 64  # that a target has room for at once
 
 
-class ImageCache:
+class Gallery:
     """Which images are in the table, and who holds them. Invariant: image n has the ids `tokens.ids(n)`.
 
     An image is computed once and stays until another needs its place, unless a holder has it; a dead holder holds none.
     """
 
-    def __init__(self, table: Tensor, eyes: VisionEncoder) -> None:
+    def __init__(self, table: Tensor, eyes: Eyes) -> None:
         """Take the rows (images * tokens of an image, hidden) to be written, and what sees."""
         self._table, self._eyes = table, eyes
         self._room = len(table) // eyes.tokens.size
@@ -38,7 +38,7 @@ class ImageCache:
         return self._eyes.tokens
 
     @property
-    def eyes(self) -> VisionEncoder:
+    def eyes(self) -> Eyes:
         """The vision part."""
         return self._eyes
 

@@ -18,7 +18,7 @@ from ..transfer import fetched_together
 from .agreement import borne_out
 
 
-class EdgeDrafter:
+class Guesser:
     """Drafts what any model drafter would behind one text, the target's noise included, one forward a token."""
 
     def __init__(self, model: CausalModel, request: Request, *, most_ahead: int) -> None:

@@ -52,7 +52,7 @@ class _Waiting:
     since_s: float
 
 
-class VerificationQueue:
+class Desk:
     """Sessions of devices over one target; used by one thread at a time."""
 
     def __init__(
