@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from arithmetic_models import MAKER, prepare
 
 from spectune.planner.lossy.quality import accuracy_loss, ends_with, share_interval
 from spectune.planner.records.fly_rule import FlyRule
@@ -50,7 +51,6 @@ from spectune.runtime.prompt_ids import encode_prompt
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
-from spectune.training.arithmetic_models import MAKER, prepare
 from spectune.training.kept_folder import claim
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shapes import PLACEHOLDER, shapes_tokenizer
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
@@ -33,7 +34,6 @@ from spectune.runtime.models.vision import Lens, lens_of
 from spectune.runtime.prompt_ids import prompt_ids
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, always
-from spectune.training.shapes import PLACEHOLDER, shapes_tokenizer
 
 from .repeated import graphed
 from .tiny_exits import exit_weights, tiny_exit

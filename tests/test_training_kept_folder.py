@@ -11,7 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
+import arithmetic_models
 import pytest
+import shapes_models
 import torch
 from click.testing import CliRunner
 from safetensors import SafetensorError
@@ -21,7 +23,6 @@ from torch import nn
 from spectune.cli import main
 from spectune.errors import ModelError, SpectuneError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.training import arithmetic_models, shapes_models
 from spectune.training.block import BlockRequest, train_block
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.eagle import EagleRequest, train_eagle

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapes_models
 import torch
+from shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
+from shapes_models import IGNORED, captioned, prepare
 
 from spectune.errors import RequestError, TrainingError
 from spectune.planner.lossy.quality import ends_with
@@ -31,7 +34,6 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.training import shapes_models
 from spectune.training.exit import ExitRequest, _Job, train_exit
 from spectune.training.exit_files import ExitCard
 from spectune.training.own_prompts import own_prompts
@@ -39,8 +41,6 @@ from spectune.training.own_text import BLANK, OwnTextSettings, together
 from spectune.training.pieces import is_said
 from spectune.training.seen_states import SeenStates
 from spectune.training.settings import TrainingSettings
-from spectune.training.shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
-from spectune.training.shapes_models import IGNORED, captioned, prepare
 
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
 OWN = OwnTextSettings(texts=6, new_tokens=12)
