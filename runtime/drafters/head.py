@@ -76,9 +76,6 @@ class _Beside:
     def __init__(self, head: EagleHead, target: TargetStates) -> None:
         self._head, self._target = head, target
 
-    def can_find(self, cache: KeyValueCache) -> bool:
-        return self._head.can_draft(cache, self._target)
-
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> Found | None:
         return self._head.found(nodes, count, cache, self._target)
 
