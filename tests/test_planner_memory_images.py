@@ -28,7 +28,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
 from spectune.runtime.models.gallery import IMAGES
 from spectune.runtime.models.lean import LeanModel

@@ -21,14 +21,13 @@ from spectune.runtime.choice import plainly
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image
 from spectune.runtime.models.anatomy import anatomy_of
-from spectune.runtime.models.blind import BlindModel
-from spectune.runtime.models.compiled import CompiledModel
-from spectune.runtime.models.drafter import load_drafter
+from spectune.runtime.models.drafter import BlindModel, load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.gallery import Gallery
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
+from spectune.runtime.models.regime import CompiledModel
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.models.vision import Lens, lens_of
 from spectune.runtime.prompt_ids import prompt_ids

@@ -24,7 +24,7 @@ from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.feed import Feed
 from spectune.runtime.models import choices
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.kernels import row_products

@@ -15,8 +15,7 @@ from spectune.errors import ModelError
 from spectune.profiler.identity import identify
 from spectune.runtime.models import loading
 from spectune.runtime.models.drafter import load_drafter
-from spectune.runtime.models.gguf_blocks import packed_blocks
-from spectune.runtime.models.gguf_weights import packed_weights
+from spectune.runtime.models.gguf_weights import packed_blocks, packed_weights
 from spectune.runtime.models.kernels.packed_dots import MOST_ROWS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_config, load_model

@@ -14,7 +14,7 @@ from spectune.errors import MeasurementError
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.arena import Arena
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel

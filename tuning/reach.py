@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..planner.inputs import DrafterInputs
 from ..profiler.records.model import ModelIdentity
-from ..runtime.reach import reach_told
+from ..runtime.reason import reach_told
 from .positions import longest_context
 
 DRAFT = "draft"  # the role of drafters that are language models

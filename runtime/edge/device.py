@@ -19,7 +19,7 @@ from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
-from .agreement import borne_out
+from ..walk import borne_out
 from .guessing import Guesser
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of

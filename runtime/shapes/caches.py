@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from ...errors import MeasurementError
 from ..cache import KeyValueCache
 from ..faults import is_out_of_memory
 from ..models.forward import CausalModel
@@ -44,3 +46,33 @@ class ShapeCaches:
         cache = self._model.new_cache(slots, capacity)
         cache.states.normal_()
         return cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What the cache and the positions of a model hold."""
+
+    slots: int
+    capacity: int  # tokens per slot
+    longest_context: int  # places in a text
+
+    def require(self, *, batch: int, columns: int, place: int) -> None:
+        """Raise MeasurementError unless a shape of `columns` cache positions per sequence fits.
+
+        `place` is the last one of the text itself. Drafts after it may reach beyond the model's positions, as a
+        decoder's do at the end of a text: forwards take the last position for them.
+        """
+        if batch > self.slots or columns > self.capacity:
+            raise MeasurementError(
+                f"batch {batch} with {columns} tokens each exceeds {self.slots} slots of {self.capacity}; "
+                "measure smaller shapes"
+            )
+        if place >= self.longest_context:
+            raise MeasurementError(
+                f"a token at place {place} lies behind the model's longest context of {self.longest_context}; "
+                "measure shorter contexts"
+            )
+
+    def longest_before(self, columns: int) -> int:
+        """Return the longest context before tokens that take so many cache positions per sequence."""
+        return max(min(self.capacity - columns, self.longest_context - 1), 0)
