@@ -13,7 +13,7 @@ import click
 
 from . import options
 from .dequantised import tell_dequantised
-from .settings import Settings
+from .report import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

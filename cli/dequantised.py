@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .report import tell
 
 if TYPE_CHECKING:
-    from .settings import Settings
+    from .report import Settings
 
 
 def tell_dequantised(settings: Settings, models: Iterable[Path | str], dtype: str | None) -> None:

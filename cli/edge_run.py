@@ -14,8 +14,7 @@ from ..errors import RequestError
 from . import options
 from .command import Command
 from .edge_serve import PORT, TOKEN
-from .report import facts_of, print_json, tell
-from .settings import Settings
+from .report import Settings, facts_of, print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

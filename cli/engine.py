@@ -12,9 +12,8 @@ from click.core import ParameterSource
 
 from .measured import device_facts, trace_facts
 from .model import model_places
-from .report import Table, facts_of, print_json, print_table, progress, tell
+from .report import Settings, Table, facts_of, print_json, print_table, progress, tell
 from .rescue import rescued
-from .settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

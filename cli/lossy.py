@@ -13,8 +13,7 @@ from . import options
 from .command import Command
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import Table, facts_of, print_json, print_table, progress, tell
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

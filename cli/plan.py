@@ -13,10 +13,8 @@ from click.core import ParameterSource
 from . import engine as engines
 from . import options, output
 from .command import Command
-from .report import print_table, progress, tell
+from .report import Settings, print_table, progress, tell, tell_workload
 from .rescue import rescued
-from .settings import Settings
-from .workload import tell_workload
 
 if TYPE_CHECKING:
     from ..db.store import Store

@@ -14,8 +14,7 @@ from .dequantised import tell_dequantised
 from .fleet import ray_address
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import print_json, progress, tell
-from .settings import Settings
+from .report import Settings, print_json, progress, tell
 
 if TYPE_CHECKING:
     from ..tuning.request import Models, ProfileRequest

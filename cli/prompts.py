@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..profiler.prompts import Prompt
     from ..tuning.request import ProfileRequest
-    from .settings import Settings
+    from .report import Settings
 
 
 MOST = 10_000  # prompts that are measured on; more are a data set, to be drawn from

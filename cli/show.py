@@ -11,8 +11,7 @@ import click
 
 from . import options, output, plan_name
 from .existing import NOTHING, require_there
-from .report import print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from .stored import Stored

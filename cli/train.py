@@ -6,13 +6,10 @@ import click
 
 from . import options
 from .command import Command
-from .report import progress
-from .settings import Settings
-from .train_block import ctc, medusa, specformer
-from .train_cacheback import cacheback
-from .train_exit import exit_
+from .report import Settings, progress
+from .train_block import ctc, exit_, medusa, specformer
+from .train_cacheback import cacheback, recycling
 from .train_pad import pad
-from .train_recycling import recycling
 from .train_run import BASIC, TrainingRun, show_card, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone

@@ -10,8 +10,7 @@ import click
 
 from . import options
 from .command import Command
-from .report import Table, print_json, print_table, progress, tell
-from .settings import Settings
+from .report import Settings, Table, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
     from ..training.pad_files import PadCard

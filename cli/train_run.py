@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .report import Table, print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, Table, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from ..profiler.records.device import Device

@@ -13,8 +13,7 @@ import click
 from . import draft_models, options
 from .command import Command
 from .prompts import named_prompts
-from .report import facts_of, print_json, progress, tell
-from .settings import Settings
+from .report import Settings, facts_of, print_json, progress, tell
 from .tune_output import print_looked, print_tuned, tuned_facts
 
 if TYPE_CHECKING:

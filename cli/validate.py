@@ -15,9 +15,8 @@ from .command import Command
 from .dequantised import tell_dequantised
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import print_json, print_table, progress, tell
+from .report import Settings, print_json, print_table, progress, tell
 from .rescue import rescued
-from .settings import Settings
 
 STRAY = "name the model with --target MODEL and a plan with --plan 3"
 

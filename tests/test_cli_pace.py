@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.cli.pace import Pace
+from spectune.cli.run import Pace
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, match_devices
 from spectune.runtime.choice import Choice, plainly

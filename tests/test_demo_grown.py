@@ -16,7 +16,7 @@ from grown_shape import SHAPES, GrownShape, grown_shape
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from spectune.demo.family import drafter_configs, target_config
+from spectune.demo.train import drafter_configs, target_config
 from spectune.errors import DeviceError, ModelError
 from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel

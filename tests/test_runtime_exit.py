@@ -30,7 +30,7 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.shapes import runner_of
-from spectune.training.exit_files import save_exit
+from spectune.training.exit import save_exit
 
 from .decoded_runs import CAPACITY, POLICIES, Run, random_requests, run
 from .tiny_exits import WIDTH, exact_logits, exit_weights, tiny_exit

@@ -27,7 +27,7 @@ from spectune.runtime.models.drafter import load_drafter, load_head, require_com
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import head_shape
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.drafter_parts import drafter_parts
+from spectune.tuning.parts import drafter_parts
 
 from .drafter_folders import KINDS, Kind, save_drafter
 from .tiny_heads import save_head

@@ -20,8 +20,7 @@ from spectune.runtime.models.draft_role import draft_role
 from spectune.runtime.models.drafter import BLOCKS, load_block, load_drafter, require_drafter_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.block import BlockRequest, _Job, train_block
-from spectune.training.block_files import BlockCard, save_block
+from spectune.training.block import BlockCard, BlockRequest, _Job, save_block, train_block
 from spectune.training.block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
 from spectune.training.checkpoint import Checkpoint
 from spectune.training.language_model import train

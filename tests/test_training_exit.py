@@ -23,8 +23,7 @@ from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.training.checkpoint import Checkpoint
-from spectune.training.exit import ExitRequest, _Job, train_exit
-from spectune.training.exit_files import ExitCard
+from spectune.training.exit import ExitCard, ExitRequest, _Job, train_exit
 from spectune.training.exit_module import TAU, ImitationModule, imitation_loss
 from spectune.training.own_text import BLANK, OwnTextSettings
 from spectune.training.settings import TrainingSettings

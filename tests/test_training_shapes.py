@@ -34,12 +34,10 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.training.exit import ExitRequest, _Job, train_exit
-from spectune.training.exit_files import ExitCard
-from spectune.training.own_prompts import own_prompts
+from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _Job, train_exit
+from spectune.training.own_run import own_prompts
 from spectune.training.own_text import BLANK, OwnTextSettings, together
 from spectune.training.pieces import is_said
-from spectune.training.seen_states import SeenStates
 from spectune.training.settings import TrainingSettings
 
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
@@ -110,7 +108,7 @@ def test_no_more_prompts_judge_than_a_target_keeps_the_images_of(tmp_path: Path)
     line = json.dumps({"prompt": "two", "image": [picture] * 2})
     (tmp_path / "two.jsonl").write_text(f"{line}\n" * 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spectune.training.own_prompts.IMAGES", 3)
+        patch.setattr("spectune.training.own_run.IMAGES", 3)
         assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 1
     assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 2
 

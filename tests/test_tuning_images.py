@@ -16,7 +16,7 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_prompts
 from spectune.runtime.models.exit_shape import ExitShape
 from spectune.runtime.models.loading import load_model, load_tokenizer
-from spectune.training.exit_files import save_exit
+from spectune.training.exit import save_exit
 from spectune.training.settings import TrainingSettings
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile

@@ -33,7 +33,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family, room_for
-from spectune.tuning.measuring.loss import Loss, Timed, loss_of, stall_share
+from spectune.tuning.measuring.in_rounds import Loss, Timed, loss_of, stall_share
 from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from torch import Tensor
 
 from ..errors import ModelError, TrainingError
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.block_shape import BlockShape, Kind
+from ..runtime.models.block_shape import BlockShape, Kind, block_config
 from .acceptance import Acceptance
-from .block_files import BlockCard, save_block, save_block_card
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
+from .cards import Card, save_card, save_weights
 from .checkpoint import Checkpoint
 from .frozen import FrozenTarget
 from .kept_folder import LESS_TEXT, tells_of_room
@@ -242,3 +243,38 @@ def _card(
         rounds=accepted.rounds,
         seconds=seconds,
     )
+
+
+NAMES = {"medusa": "Medusa heads", "ctc": "A CTC drafter", "specformer": "A SpecFormer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCard(Card):
+    """How a block drafter was trained, and how good it is; `frames` is 0 where it has none."""
+
+    kind: str
+    depth: int
+    frames: int
+    anchors: int
+
+
+def save_block(folder: Path, tensors: Mapping[str, Tensor], shape: BlockShape) -> None:
+    """Write model.safetensors, bf16, and config.json."""
+    save_weights(folder, tensors, block_config(shape))
+
+
+def save_block_card(folder: Path, card: BlockCard) -> None:
+    """Write card.json and card.md."""
+    frames = f" {card.frames} frames." if card.frames else ""
+    page = f"""# {NAMES[card.kind]} for `{card.target}`
+
+Says up to {card.depth} tokens in one forward.{frames} Reads the target's hidden states after
+{", ".join(map(str, card.reads))} layers. {card.parameters:,} parameters of its own; the language-model head is the
+target's. Target's weights: `{card.target_hash[:16]}`.
+
+**Training.** {card.steps:,} steps of {card.batch} x {card.anchors} places in texts, seed {card.seed}, on
+{card.origin}.
+{card.course}
+
+{card.table}"""
+    save_card(folder, card, page)

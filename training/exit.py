@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
+from ..planner.records.image_ids import IMAGE_IDS
 from ..profiler.records.model import ModelIdentity
 from ..runtime.images import Image
-from ..runtime.models.exit_shape import ExitShape
+from ..runtime.models.anatomy import text_part
+from ..runtime.models.exit_shape import ExitShape, exit_config
+from ..runtime.models.gallery import table_rows
 from ..runtime.models.loading import load_config
+from ..runtime.models.vision import Eyes, lens_of
 from .acceptance import Acceptance
+from .cards import Card, save_card, save_weights
 from .checkpoint import Checkpoint
-from .exit_files import ExitCard, save_exit, save_exit_card
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
 from .kept_folder import LESS_TEXT, tells_of_room
@@ -27,7 +34,6 @@ from .own_run import OwnRun, judged, own_run
 from .own_text import BLANK, OwnTextSettings
 from .pieces import Pieces, is_said, readable
 from .run_folder import RUN, Progress
-from .seen_states import SeenStates
 from .settings import TrainingSettings
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
@@ -189,3 +195,53 @@ def _card(
         rounds=accepted.rounds,
         seconds=seconds,
     )
+
+
+class SeenStates:
+    """Input vectors of texts with images, for a transformers model."""
+
+    def __init__(self, model: PreTrainedModel, folder: Path) -> None:
+        """Share the weights of a model that sees; the folder has its pixel preprocessing."""
+        self._eyes = Eyes(model.model, lens_of(model.config, folder))
+        self._embedding: Tensor = text_part(model).base.embed_tokens.weight
+
+    def vectors(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
+        """Return (batch, columns, hidden) for ids (batch, columns), each row's with its own images."""
+        counts = [len(row) for row in images]
+        before = torch.tensor(np.cumsum([0, *counts[:-1]])) * self._eyes.tokens.size
+        own = ids + torch.where(ids >= IMAGE_IDS, before.to(ids.device)[:, None], 0)
+        shown = [image for row in images for image in row]
+        table = self._embedding
+        if shown:
+            table = torch.cat((table, self._eyes.rows(shown).flatten(0, 1).to(table)))
+        return F.embedding(table_rows(own.clamp(min=0), len(self._embedding)), table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCard(Card):
+    """How an exit's imitation network was trained, and how good it is; `layers` of the target's `of_layers` draft."""
+
+    layers: int
+    of_layers: int
+    width: int
+    sequence_tokens: int
+
+
+def save_exit(folder: Path, tensors: Mapping[str, Tensor], shape: ExitShape) -> None:
+    """Write model.safetensors, bf16, and config.json."""
+    save_weights(folder, tensors, exit_config(shape))
+
+
+def save_exit_card(folder: Path, card: ExitCard) -> None:
+    """Write card.json and card.md."""
+    page = f"""# An exit after {card.layers} of {card.of_layers} layers of `{card.target}`
+
+The target's own first {card.layers} layers draft, behind an imitation network of width {card.width}.
+{card.parameters:,} parameters of its own; all others are the target's. Target's weights: `{card.target_hash[:16]}`.
+
+**Training.** {card.steps:,} steps of {card.batch} x {card.sequence_tokens} tokens, seed {card.seed}, on
+{card.origin}.
+{card.course}
+
+{card.table}"""
+    save_card(folder, card, page)

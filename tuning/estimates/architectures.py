@@ -19,7 +19,7 @@ from ...profiler.records.model import ModelIdentity
 from ...runtime.models.draft_role import draft_role
 from ...runtime.models.eyesight import eyesight_of, seeing_config
 from ...runtime.models.packed_size import packed_bytes
-from ..drafter_parts import drafter_parts
+from ..parts import drafter_parts
 
 
 def architecture_of(model: ModelIdentity) -> Architecture | None:
