@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .command import Command
-from .report import Settings, progress
-from .train_run import BASIC, TrainingRun, show_card, training_run
+from .report import Settings
+from .train_run import BASIC, TrainingRun, train_and_show, training_run
 
 if TYPE_CHECKING:
     from ..runtime.models.block_shape import Kind
@@ -81,37 +81,11 @@ def specformer(
     _train(settings, run, "specformer", depth=places, width=width, intermediate=intermediate, published=published)
 
 
-def _train(
-    settings: Settings,
-    run: TrainingRun,
-    kind: Kind,
-    *,
-    depth: int,
-    frames: int = 0,
-    intermediate: int = 0,
-    width: int = 0,
-    published: bool = False,
-) -> None:
+def _train(settings: Settings, run: TrainingRun, kind: Kind, **sizes: Any) -> None:  # Any: as the request types them
     from ..training.block import BlockRequest, train_block
-    from ..tuning.family import torch_device
 
-    request = BlockRequest(
-        kind=kind,
-        target=run.target,
-        data=run.files,
-        depth=depth,
-        frames=frames,
-        intermediate=intermediate,
-        width=width,
-        published=published,
-        settings=run.settings,
-        own=run.own,
-        device=torch_device(run.here),
-        dtype=run.here.dtype_for(run.dtype),
-    )
-    with progress(settings) as report:
-        card = train_block(request, run.output, fresh=run.fresh, progress=report)
-    show_card(settings, run, card, kind)
+    request = BlockRequest(**run.asked, kind=kind, **sizes)
+    train_and_show(settings, run, train_block, request, kind)
 
 
 @click.command(name="exit", cls=Command, basic=BASIC, stray="name the model with --target MODEL")
@@ -136,18 +110,6 @@ def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> 
         spectune train exit --target path/to/target --data corpus.jsonl -o my-exit --exit-layer 2
     """
     from ..training.exit import ExitRequest, train_exit
-    from ..tuning.family import torch_device
 
-    request = ExitRequest(
-        target=run.target,
-        data=run.files,
-        exit_layer=exit_layer,
-        width=width,
-        settings=run.settings,
-        own=run.own,
-        device=torch_device(run.here),
-        dtype=run.here.dtype_for(run.dtype),
-    )
-    with progress(settings) as report:
-        card = train_exit(request, run.output, fresh=run.fresh, progress=report)
-    show_card(settings, run, card, "exit")
+    request = ExitRequest(**run.asked, exit_layer=exit_layer, width=width)
+    train_and_show(settings, run, train_exit, request, "exit")

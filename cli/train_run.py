@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .report import Settings, Table, print_json, print_table, tell
+from .report import Settings, Table, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
-    from ..profiler.records.device import Device
     from ..training.cards import Card
-    from ..training.own_text import OwnTextSettings
-    from ..training.settings import TrainingSettings
 
 Command = Callable[..., None]
 BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "device", "dtype", "fresh")  # options
@@ -42,25 +39,24 @@ class TrainingRun:
     as_json: bool
 
     @property
-    def settings(self) -> TrainingSettings:
-        """Size and length of the training."""
-        from ..training.settings import TrainingSettings
-
-        return TrainingSettings(steps=self.steps, batch=self.batch, sequence_tokens=self.piece, seed=self.seed)
-
-    @property
-    def own(self) -> OwnTextSettings:
-        """How much the target writes."""
-        from ..training.own_text import OwnTextSettings
-
-        return OwnTextSettings(texts=self.texts, new_tokens=self.new_tokens, seed=self.seed)
-
-    @property
-    def here(self) -> Device:
-        """The device it runs on."""
+    def asked(self) -> dict[str, Any]:
+        """What every request to train a drafter says, by its fields."""
         from ..profiler.device import detect
+        from ..training.own_text import OwnTextSettings
+        from ..training.settings import TrainingSettings
+        from ..tuning.family import torch_device
 
-        return detect(self.device)
+        here = detect(self.device)
+        return {
+            "target": self.target,
+            "data": self.files,
+            "settings": TrainingSettings(
+                steps=self.steps, batch=self.batch, sequence_tokens=self.piece, seed=self.seed
+            ),
+            "own": OwnTextSettings(texts=self.texts, new_tokens=self.new_tokens, seed=self.seed),
+            "device": torch_device(here),
+            "dtype": here.dtype_for(self.dtype),
+        }
 
 
 def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Command], Command]:
@@ -86,8 +82,12 @@ def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Comman
     return given
 
 
-def show_card(settings: Settings, run: TrainingRun, card: Card, name: str) -> None:
-    """Print the card of a finished drafter, and the next command, in which it is called `name`."""
+def train_and_show(
+    settings: Settings, run: TrainingRun, train: Callable[..., Card], request: object, name: str
+) -> None:
+    """Train a drafter, and print its card and the next command, in which it is called `name`."""
+    with progress(settings) as report:
+        card = train(request, run.output, fresh=run.fresh, progress=report)
     if run.as_json:
         print_json(asdict(card) | {"folder": str(run.output)})
         return

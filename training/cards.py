@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Card(ABC):
     """How a drafter that reads the target's hidden states was trained, and how good it is.
 
     Attributes:
@@ -39,6 +40,11 @@ class Card:
     tokens_per_round: float
     rounds: int
     seconds: float
+
+    @property
+    @abstractmethod
+    def page(self) -> str:
+        """The card for people, in Markdown."""
 
     @property
     def origin(self) -> str:
@@ -75,10 +81,10 @@ def acceptance_table(acceptance: Sequence[float], tokens_per_round: float, round
 """
 
 
-def save_card(folder: Path, card: Card, page: str) -> None:
-    """Write card.json, and card.md with the page."""
+def save_card(folder: Path, card: Card) -> None:
+    """Write card.json and card.md."""
     (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
-    (folder / "card.md").write_text(page)
+    (folder / "card.md").write_text(card.page)
 
 
 def save_weights(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import ModelError, TrainingError
@@ -27,54 +30,118 @@ from ..runtime.models.vision import image_tokens, sees
 from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
 from ..runtime.requests import Request, require_positions
 from .acceptance import Acceptance, chain_acceptance
+from .cards import Card, save_card
+from .checkpoint import Checkpoint
 from .corpus import Corpus, parted, read_corpus
 from .frozen import positions_of
-from .own_text import Ids, OwnTextSettings, write_own_texts
-from .run_folder import Asked, Progress, Sources, digest_of, run_folder
+from .language_model import Loss, Tokens, train
+from .own_text import BLANK, Ids, OwnTextSettings, write_own_texts
+from .run_folder import RUN, Progress, Sources, digest_of, run_folder
+from .settings import TrainingSettings
 
 FORM = 2  # of what is written; another one is not gone on with
 
+Losses = tuple[float, ...]
+Made = TypeVar("Made", bound=Card)
 
-class OwnTextRequest(Asked, Protocol):
-    """A request to train on a target's own text."""
 
-    @property
-    def target(self) -> Path:
-        """The target's folder."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTextRequest:
+    """A drafter to make of a target's own text."""
 
-    @property
-    def data(self) -> tuple[Path, ...]:
-        """Files of prompts for the target."""
-        ...
+    NEEDS: ClassVar = "a drafter needs text to learn from"
 
-    @property
-    def own(self) -> OwnTextSettings:
-        """How much the target writes."""
-        ...
+    target: Path
+    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
+    own: OwnTextSettings = field(default_factory=OwnTextSettings)
+    device: str = "cpu"
+    dtype: str = "bfloat16"  # in which the target writes
 
-    @property
-    def dtype(self) -> str:
-        """Number format in which the target writes."""
-        ...
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise TrainingError(f"{self.NEEDS}; give one file or more")
 
-    @property
-    def device(self) -> str:
-        """A torch device."""
-        ...
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRequest(OwnTextRequest):
+    """A drafter to train on it."""
+
+    settings: TrainingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
     """A run whose texts (texts, longest), BLANK behind their ends, are written; `partial` holds its files."""
 
+    request: LearningRequest
     target: ModelIdentity
     asked: OwnPrompts
     texts: Ids
     partial: Path
+    progress: Progress
+
+    def fit(self, name: str, network: nn.Module, loss: Loss, numbers: Tokens, settings: TrainingSettings) -> Losses:
+        """Train a network called `name` for people in place, or go on with that; return the loss of every step."""
+        checkpoint = Checkpoint(self.partial / RUN)
+        for _ in train(network, loss, numbers, settings, checkpoint):
+            self.progress(f"training the {name}", len(checkpoint.losses) / settings.steps)
+        return tuple(checkpoint.losses)
+
+    def facts(self, parameters: Iterable[Tensor], losses: Losses) -> dict[str, Any]:  # Any: each field has its own type
+        """Return what every card says of a training, before accepted drafts are counted."""
+        settings = self.request.settings
+        return {
+            "target": self.target.name,
+            "target_hash": self.target.weights_hash,
+            "parameters": sum(tensor.numel() for tensor in parameters),
+            "files": tuple(path.name for path in self.request.data),
+            "own_texts": self.request.own.texts,
+            "own_tokens": int((self.texts != BLANK).sum()),
+            "steps": settings.steps,
+            "batch": settings.batch,
+            "seed": settings.seed,
+            "losses": losses,
+            **dict.fromkeys(("tokens_per_round", "seconds"), 0.0),
+            "acceptance": (),
+            "rounds": 0,
+        }
 
 
-def own_run(request: OwnTextRequest, folder: Path, *, fresh: bool, progress: Progress) -> OwnRun:
+def trained(
+    request: LearningRequest,
+    folder: Path,
+    learned: Callable[[OwnRun], Made],
+    length: int,
+    *,
+    fresh: bool,
+    progress: Progress,
+) -> Made:
+    """Return the card of a drafter that `learned` trains and saves, with its acceptance in chains of a length.
+
+    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
+
+    Raises:
+        ModelError: the target cannot be loaded, or its hidden states cannot be read.
+        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
+        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
+    """
+    start = time.monotonic()
+    run = own_run(request, folder, fresh=fresh, progress=progress)
+    card = learned(run)  # on its return the memory of the training is free
+    accepted = judged(request, run.asked.judged, folder, length, progress)
+    card = replace(
+        card,
+        acceptance=accepted.by_depth,
+        tokens_per_round=accepted.tokens_per_round,
+        rounds=accepted.rounds,
+        seconds=time.monotonic() - start,
+    )
+    save_card(folder, card)
+    shutil.rmtree(run.partial)
+    return card
+
+
+def own_run(request: LearningRequest, folder: Path, *, fresh: bool, progress: Progress) -> OwnRun:
     """Return a run with its texts: those in the drafter's folder, and the rest newly written; `fresh` restarts it.
 
     Raises:
@@ -92,7 +159,7 @@ def own_run(request: OwnTextRequest, folder: Path, *, fresh: bool, progress: Pro
     told = "the target writes its own text"
     progress(told, 0.0)
     texts = write_own_texts(load, asked.learned, partial, lambda share: progress(told, share))
-    return OwnRun(target=identity, asked=asked, texts=texts, partial=partial)
+    return OwnRun(request=request, target=identity, asked=asked, texts=texts, partial=partial, progress=progress)
 
 
 def prompts_for(request: OwnTextRequest) -> OwnPrompts:
