@@ -17,8 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import TrainingError
 from spectune.training.kept_folder import claim
-from spectune.training.language_model import train
-from spectune.training.settings import TrainingSettings
+from spectune.training.language_model import TrainingSettings, train
 
 MAKER = "spectune.training.arithmetic_models"
 PROBLEMS = 30_000  # solved ones to train on

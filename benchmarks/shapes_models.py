@@ -25,8 +25,7 @@ from spectune.errors import TrainingError
 from spectune.runtime.images import Image
 from spectune.runtime.models.vision import Lens
 from spectune.training.kept_folder import claim
-from spectune.training.language_model import train
-from spectune.training.settings import TrainingSettings
+from spectune.training.language_model import TrainingSettings, train
 
 MAKER = "spectune.training.shapes_models"
 PATCH = 8

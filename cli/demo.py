@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .dequantised import tell_dequantised
+from .model import tell_dequantised
 from .report import Settings
 
 if TYPE_CHECKING:

@@ -176,11 +176,11 @@ def model_findings(target: str | None, drafters: Mapping[str, str]) -> Iterator[
         return
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
-    from ..runtime.models.draft_role import draft_role
     from ..runtime.models.drafter import require_described, require_drafter_of
+    from ..runtime.models.formats import draft_role
     from ..runtime.models.rehearsal import require_loadable
+    from ..tuning.positions import notes_of_reach
     from ..tuning.prompt_room import positions_of, why_shorter_at
-    from ..tuning.reach import notes_of_reach
 
     identity = None
     if target is not None:

@@ -10,9 +10,8 @@ import click
 from . import engine as engines
 from . import options
 from .command import Command
-from .dequantised import tell_dequantised
 from .fleet import ray_address
-from .model import model_places
+from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
 from .report import Settings, print_json, progress, tell
 
@@ -223,8 +222,8 @@ def profile(
 
 def _tell_reach(settings: Settings, request: ProfileRequest) -> None:
     """Say from which context on a draft model's drafts no longer count."""
-    from ..runtime.models.draft_role import draft_role
-    from ..tuning.reach import notes_of_reach
+    from ..runtime.models.formats import draft_role
+    from ..tuning.positions import notes_of_reach
 
     models = {name: path for name, path in request.models.drafters.items() if draft_role(path) == "draft"}
     for note in notes_of_reach(request.models.target, models):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..profiler.records.bandwidth import Bandwidth
+from ..profiler.records.ceilings import Bandwidth
 from ..profiler.records.device import Device
 from ..profiler.records.state import DeviceState
 from .inspection import Inspection

@@ -12,7 +12,7 @@ import click
 from ..errors import RequestError
 from . import options
 from .command import Command
-from .dequantised import tell_dequantised
+from .model import tell_dequantised
 from .report import Settings, print_json, tell
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..runtime.choice import Choice
+    from ..runtime.committed import Round
     from ..runtime.generation import Completion, GenerationSettings
     from ..runtime.generator import Generator
-    from ..runtime.round import Round
-    from ..runtime.watch.protocol import RoundObserver
+    from ..runtime.watch.options import RoundObserver
 
 
 UNPLANNED = (

@@ -13,8 +13,7 @@ from .command import Command
 from .report import Settings, Table, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
-    from ..training.pad_files import PadCard
-    from ..training.pad_request import Exercise
+    from ..training.pad_request import Exercise, PadCard
 
 POSITIVE = click.IntRange(1)
 CHANCE = click.FloatRange(0.0, 1.0)
@@ -118,10 +117,10 @@ def pad(
     """
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
+    from ..training.language_model import TrainingSettings
     from ..training.pad import train_pad
     from ..training.pad_labels import RolloutSettings
     from ..training.pad_request import PadRequest
-    from ..training.settings import TrainingSettings
     from ..tuning.family import torch_device
 
     here, place = detect(device), resolve_model(target)

@@ -42,8 +42,8 @@ class TrainingRun:
     def asked(self) -> dict[str, Any]:
         """What every request to train a drafter says, by its fields."""
         from ..profiler.device import detect
+        from ..training.language_model import TrainingSettings
         from ..training.own_text import OwnTextSettings
-        from ..training.settings import TrainingSettings
         from ..tuning.family import torch_device
 
         here = detect(self.device)

@@ -12,8 +12,7 @@ from ..errors import PlanError
 from . import engine as engines
 from . import options
 from .command import Command
-from .dequantised import tell_dequantised
-from .model import model_places
+from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
 from .report import Settings, print_json, print_table, progress, tell
 from .rescue import rescued

@@ -23,11 +23,9 @@ from ..runtime.models.loading import load_model
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 from ..training.kept_folder import claim
-from ..training.language_model import distil, train
-from ..training.settings import TrainingSettings
-from .corpus import held_out_texts, training_texts
+from ..training.language_model import TrainingSettings, distil, train
+from .corpus import VOCABULARY, held_out_texts, train_tokenizer, training_texts
 from .prompts import write_prompts
-from .tokenizer import VOCABULARY, train_tokenizer
 
 MAKER = "spectune demo --train"
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)

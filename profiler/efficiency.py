@@ -21,9 +21,8 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.efficiency import Combination, Efficiency
-from .records.limits import Limits
+from .records.limits import Limits, Work
 from .records.surface import LatencySurface
-from .records.work import Work
 from .roofline import PREFILL, cell_of, shape_of, surface_of, work_of
 
 Floats = NDArray[np.float64]

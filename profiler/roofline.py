@@ -20,10 +20,9 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.device import GIB
-from .records.limits import Limits
+from .records.limits import Limits, Work
 from .records.measurement import Measurement
 from .records.surface import LatencySurface
-from .records.work import Work
 
 PREFILL = "prefill"
 WHOLE_FORWARDS = ("verify", "draft", PREFILL)

@@ -17,8 +17,7 @@ from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import ROUND
-from .ladder import Found, Wanted, found_in, in_short
-from .nearness import catalogued_as, is_near
+from .ladder import Found, Wanted, catalogued_as, found_in, in_short, is_near
 from .reason import told
 from .setup import PLAIN, RoundSetup, plain_setup, setup_of
 

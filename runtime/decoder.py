@@ -16,6 +16,7 @@ from ..planner.records.draft import DraftBatch
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit, commit_drawn
+from .committed import Round as Round  # what this module is asked for besides
 from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
@@ -27,7 +28,6 @@ from .models.graphed import GraphedModel
 from .pad import PivotJudge
 from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature
-from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from .verifying import Verifying

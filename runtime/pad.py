@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..planner.records.fly_rule import accepted_length
 from ..planner.records.pad_rule import PadRule
-from .feature_cache import FeatureCache
+from .cache import FeatureCache
 from .lossy import Gates, gates_along
 from .models.pivots import BESIDE, features_of
 from .transfer import fetched, sent

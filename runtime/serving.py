@@ -15,13 +15,13 @@ from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
 from .generation import Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
-from .job import Job
 from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
+from .prefill import Job
 from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence
 from .transcript import Transcript
-from .watch.protocol import RoundObserver
+from .watch.options import RoundObserver
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spectune.demo.tokenizer import END_OF_TEXT, VOCABULARY, train_tokenizer
+from spectune.demo.corpus import END_OF_TEXT, VOCABULARY, train_tokenizer
 from spectune.demo.train import drafter_configs, target_config
 
 

@@ -25,7 +25,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
-from spectune.runtime.shapes.piece import tree_layer, whole_tree
+from spectune.runtime.shapes.forwards import tree_layer, whole_tree
 
 from .kept_visits import KeptVisits
 from .repeated import graphed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.runtime.feature_cache import FeatureCache
+from spectune.runtime.cache import FeatureCache
 from spectune.runtime.layout import Masks, chain_sight, lay_out
 from spectune.runtime.models.bits import bits
 from spectune.runtime.models.forward import ForwardInput

@@ -17,8 +17,8 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.runtime.cache import FeatureCache
 from spectune.runtime.drafters.head import HeadDrafter
-from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape

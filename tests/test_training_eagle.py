@@ -23,13 +23,12 @@ from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head, require_head_of
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.checkpoint import Checkpoint
 from spectune.training.corpus import Corpus
 from spectune.training.eagle import EagleRequest, HeadCard, _Job, frequent_ids, head_config, train_eagle
 from spectune.training.eagle_module import HeadModule, attended, feature_loss, soft_cross_entropy, training_time_loss
+from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_run import own_requests
 from spectune.training.own_text import BLANK, OwnTextSettings, own_texts, write_own_texts
-from spectune.training.settings import TrainingSettings
 
 from .tiny_family import save_model
 from .tiny_models import tiny_llama

@@ -24,8 +24,8 @@ from spectune.training.block import BlockRequest, save_block
 from spectune.training.eagle import EagleRequest, save_head
 from spectune.training.eagle_module import feature_loss
 from spectune.training.exit import ExitRequest
+from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import OwnTextSettings
-from spectune.training.settings import TrainingSettings
 
 from .synthetic import TARGET
 from .tiny_blocks import KINDS, said_along

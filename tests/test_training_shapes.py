@@ -35,10 +35,9 @@ from spectune.runtime.models.loading import load_model, load_pretrained, load_to
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _Job, train_exit
+from spectune.training.language_model import TrainingSettings
 from spectune.training.own_run import own_prompts
-from spectune.training.own_text import BLANK, OwnTextSettings, together
-from spectune.training.pieces import is_said
-from spectune.training.settings import TrainingSettings
+from spectune.training.own_text import BLANK, OwnTextSettings, is_said, together
 
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
 OWN = OwnTextSettings(texts=6, new_tokens=12)

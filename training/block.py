@@ -21,8 +21,7 @@ from .cards import Card, save_weights
 from .frozen import FrozenTarget
 from .kept_folder import LESS_TEXT, tells_of_room
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, require_text_target, trained
-from .own_text import BLANK, Ids
-from .pieces import readable
+from .own_text import BLANK, Ids, readable
 from .run_folder import Progress
 from .specformer_module import SpecFormerModule, specformer_loss
 

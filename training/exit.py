@@ -26,7 +26,7 @@ from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
 from .kept_folder import LESS_TEXT, tells_of_room
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, trained
-from .pieces import Pieces, is_said, readable
+from .own_text import Pieces, is_said, readable
 from .run_folder import Progress
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default

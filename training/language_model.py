@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,72 @@ from transformers import PreTrainedModel
 
 from ..errors import TrainingError
 from ..profiler.device import detect
-from .checkpoint import Checkpoint
-from .settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """Size, length and learning rates of a run; the schedule is warm-up, flat, linear decay."""
+
+    steps: int
+    batch: int  # sequences a step
+    sequence_tokens: int
+    matrix_lr: float = 2e-3  # Muon, for every hidden matrix
+    other_lr: float = 2e-3  # AdamW, for embeddings and norms
+    warmup_steps: int = 50
+    decay_share: float = 0.4  # of the steps, at the end
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.sequence_tokens) < 1:
+            raise TrainingError(f"{self}: steps, batch and sequence_tokens must be at least 1")
+        if not 0.0 < self.decay_share <= 1.0:
+            raise TrainingError(f"decay_share must be in (0, 1], got {self.decay_share}")
+
+    def lr_factor(self, step: int) -> float:
+        """Return the learning-rate multiplier in [0, 1] for a step counted from 0."""
+        warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
+        left = (self.steps - step) / max(self.decay_share * self.steps, 1.0)
+        return min(warm, left, 1.0)
+
+
+class Checkpoint:
+    """One file with weights, optimizers and torch's random state on the host, replaced as a whole."""
+
+    EVERY = 20  # steps between two files
+
+    def __init__(self, path: Path, every: int = EVERY) -> None:
+        """Write the run to a file, once every so many steps."""
+        self.losses: list[float] = []  # of every step so far, what was restored included
+        self._path, self._every = path, every
+
+    def restore(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+        """Load the file; return how many steps it had done, 0 without a file."""
+        if not self._path.exists():
+            return 0
+        kept: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
+        model.load_state_dict(kept["model"])
+        for optimizer, state in zip(optimizers, kept["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        torch.set_rng_state(kept["generator"])
+        self.losses = list(kept["losses"])
+        return len(self.losses)
+
+    def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Add a step's loss, and write the run if it is time; OSError if that fails."""
+        self.losses.append(loss)
+        if len(self.losses) % self._every:
+            return
+        partial = self._path.with_suffix(".partial")
+        kept = {
+            "losses": self.losses,
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "generator": torch.get_rng_state(),
+        }
+        with partial.open("wb") as file:  # a full disk is then an OSError; of a path torch makes a RuntimeError
+            torch.save(kept, file)
+        partial.replace(self._path)
+
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the published quintic
 ITERATIONS = 5

@@ -31,13 +31,11 @@ from ..runtime.prompt_ids import beginning, encode_prompt, prompt_ids
 from ..runtime.requests import Request, require_positions
 from .acceptance import Acceptance, chain_acceptance
 from .cards import Card, save_card
-from .checkpoint import Checkpoint
 from .corpus import Corpus, parted, read_corpus
 from .frozen import positions_of
-from .language_model import Loss, Tokens, train
+from .language_model import Checkpoint, Loss, Tokens, TrainingSettings, train
 from .own_text import BLANK, Ids, OwnTextSettings, write_own_texts
 from .run_folder import RUN, Progress, Sources, digest_of, run_folder
-from .settings import TrainingSettings
 
 FORM = 2  # of what is written; another one is not gone on with
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from safetensors.torch import save_file
 
 from ..errors import TrainingError
 from ..planner.records.pad_rule import FLOOR
+from ..runtime.models.pivots import PivotNet, PivotShape, pivot_config
+from .language_model import TrainingSettings
 from .pad_labels import RolloutSettings
-from .settings import TrainingSettings
+from .pad_quality import AtThreshold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +77,106 @@ class PadRequest:
 def usual_reads(layers: int) -> int:
     """Return the default number of layers before the hidden state: the published 8th last, or the middle."""
     return max(layers - 7, layers // 2, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadCard:
+    """How a pivot classifier was trained, and how good it is on tokens of held-out problems.
+
+    Attributes:
+        reads: layers of the target before the hidden state that it reads.
+        candidates, pivots: rejected tokens above the floor, over all problems; those of them that spoil the answer.
+        rollouts: on each side of a candidate.
+        held_out, held_out_pivots: candidates of held-out problems, and pivots among them.
+        auroc, auroc_95: how often one of these pivots has a higher chance than another token, None with one class only;
+            its interval, by resampled problems.
+        recall, threshold: share of held-out pivots to reject; the largest threshold of four digits that does.
+        thresholds: effect of this one and the published ones on held-out candidates. The first one's recall was chosen
+            on these very candidates.
+        seconds: of the run that finished it, without earlier stopped runs.
+    """
+
+    target: str
+    target_hash: str
+    drafter: str
+    drafter_hash: str
+    reads: int
+    parameters: int
+    files: tuple[str, ...]
+    problems: int
+    candidates: int
+    pivots: int
+    rollouts: int
+    rollout_temperature: float
+    least_share: float
+    floor: float
+    steps: int
+    batch: int
+    seed: int
+    losses: tuple[float, ...]
+    held_out: int
+    held_out_pivots: int
+    auroc: float | None
+    auroc_95: tuple[float, float] | None
+    recall: float
+    threshold: float
+    thresholds: tuple[AtThreshold, ...]
+    seconds: float
+
+    @property
+    def judgement(self) -> str:
+        """The quality of its separation."""
+        kept = f"{self.held_out:,} tokens of problems kept from training, {self.held_out_pivots:,} of them pivots"
+        if self.auroc is None or self.auroc_95 is None:
+            return f"AUROC not known: one class only among {kept}"
+        return f"AUROC {self.auroc:.3f} ({self.auroc_95[0]:.3f} to {self.auroc_95[1]:.3f}) on {kept}"
+
+
+def save_pivots(folder: Path, net: PivotNet, shape: PivotShape) -> None:
+    """Write model.safetensors in float32, in which it runs, and config.json."""
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in net.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(pivot_config(shape), indent=2, sort_keys=True) + "\n")
+
+
+def save_pad_card(folder: Path, card: PadCard) -> None:
+    """Write card.json and card.md."""
+    (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
+    (folder / "card.md").write_text(_page(card))
+
+
+def _page(card: PadCard) -> str:
+    rows = "\n".join(
+        f"| {each.threshold:.4g} | {_percent(each.recall, each.recall_95)} | {_percent(each.passed, each.passed_95)} |"
+        for each in card.thresholds
+    )
+    last = card.losses[-20:]
+    mean = sum(last) / len(last)
+    return f"""# A pivot classifier for `{card.target}`
+
+LOSSY decoding by PAD asks it which drafted tokens may stay. Reads the target's hidden state after {card.reads} layers.
+{card.parameters:,} parameters. Target's weights: `{card.target_hash[:16]}`; drafter: `{card.drafter}`,
+`{card.drafter_hash[:16]}`.
+
+**Labels.** {card.candidates:,} drafted tokens that strict verification rejects, in {card.problems:,} problems of
+{len(card.files)} files, and whose probability by the target is {card.floor:g} or more. {card.rollouts} rollouts a side
+at temperature {card.rollout_temperature:g}; {card.pivots:,} are pivots: with them fewer than {card.least_share:g} times
+as many are right.
+
+**Training.** {card.steps:,} steps of {card.batch} x 2 tokens, seed {card.seed}. Loss of the first step
+{card.losses[0]:.3f}, mean of the last {len(last)} {mean:.3f}. {card.seconds:.0f} seconds in the run that finished it.
+
+**Held out.** {card.judgement}.
+
+| threshold | pivots rejected (95 %) | others let be (95 %) |
+|--:|--:|--:|
+{rows}
+
+The first threshold is the largest that rejects {card.recall:.0%} of these very pivots, so its first column is chosen.
+"""
+
+
+def _percent(share: float | None, interval: tuple[float, float] | None) -> str:
+    if share is None or interval is None:
+        return "none there"
+    return f"{share:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"

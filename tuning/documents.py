@@ -21,7 +21,7 @@ from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
 from .host_notes import note_of_drafters, note_of_rounds
 from .inputs import readings_of
-from .reach import note_of_reach
+from .positions import note_of_reach
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]

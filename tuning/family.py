@@ -11,8 +11,8 @@ from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..runtime.models.draft_role import draft_role
 from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.formats import draft_role
 from ..runtime.models.loading import load_model, require_format
 from ..runtime.models.packed_size import own_packed
 from ..runtime.models.pivots import load_pivots

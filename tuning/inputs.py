@@ -20,7 +20,7 @@ from ..profiler.snapshot import place_or_id
 from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
-from .reach import note_of_reach
+from .positions import note_of_reach
 from .request import PlanRequest
 from .timed import Timed, timed_on
 

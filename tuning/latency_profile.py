@@ -22,8 +22,8 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..profiler.session import Session
-from ..runtime.models.draft_role import draft_role, require_no_drafter
 from ..runtime.models.drafter import load_drafter, require_computable
+from ..runtime.models.formats import draft_role, require_no_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
 from ..runtime.models.packed_size import own_packed

@@ -12,7 +12,7 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.promised import is_promised, own_observations
 from ...planner.plans.validation import Validation, ValidationRow
-from ...runtime.watch.hindsight import direction_of
+from ...runtime.watch.drift import direction_of
 from ...runtime.watch.options import WatchOptions
 
 Verdict = Literal["kept", "below", "above", "slower", "faster", "unseen"]

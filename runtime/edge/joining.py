@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...profiler.records.model import ModelIdentity
-from ..models.fitted import FittedModel
 from ..models.forward import CausalModel
+from ..models.vocabulary import FittedModel
 from .device import RemoteTarget
 from .introduction import Introduced, draft_ms_of, introduce
 from .link import TcpLink

@@ -18,14 +18,12 @@ from .block import tensor_shapes as medusa_tensors
 from .block_shape import BlockShape, Kind, block_shape, is_block
 from .ctc import CtcHead
 from .ctc import tensor_shapes as ctc_tensors
-from .draft_role import Role, draft_role
 from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, require_head_of
 from .exit import ExitModel, require_exit_layer
 from .exit import tensor_shapes as exit_tensors
 from .exit_shape import exit_shape, is_exit, require_exit_of
-from .fitted import FittedModel
-from .formats import require_known_format
+from .formats import Role, draft_role, require_known_format
 from .forward import CausalModel, ForwardInput
 from .graphed import as_loaded
 from .head_tensors import require_head_fits
@@ -39,7 +37,7 @@ from .specformer import tensor_shapes as specformer_tensors
 from .stored_tensors import Shape, read_tensors, require_tensors, stored_tensors
 from .tapped import require_lean
 from .target_sizes import TargetSizes, require_reads, sizes_in
-from .vocabulary import require_one_vocabulary
+from .vocabulary import FittedModel, require_one_vocabulary
 
 BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
 BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}

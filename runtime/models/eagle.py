@@ -22,8 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.records.image_ids import IMAGE_IDS
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import HeadShape
 from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from .exit_shape import ExitShape
 from .forward import ForwardInput
 from .lean import LeanModel, taken

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import ModelError
-from .config_file import OWN, own_kind, written_config
+from .block_shape import is_block
+from .config_file import OWN, own_kind, written_config, written_in
 from .eagle_shape import JOINS, has_layer_of_head, is_head
+from .exit_shape import is_exit
+from .recycling_shape import is_recycling
 
 SUPPORTED = (
     "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
@@ -80,3 +83,34 @@ def format_of(written: Mapping[str, Any]) -> str | None:
 def _architectures(written: Mapping[str, Any]) -> list[str]:
     named = written.get("architectures")
     return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+
+
+Role = Literal["draft", "head", "block", "self"]
+CALLED: Mapping[Role, str] = {"head": "a head", "block": "a block drafter", "self": "an exit"}
+
+
+def draft_role(folder: Path) -> Role:
+    """Return a folder's role, see `profiler.records.role`; ModelError for a drafter of a format that is not read."""
+    require_known_format(folder)
+    if is_exit(folder):
+        return "self"
+    if is_block(folder) or is_recycling(folder):
+        return "block"
+    return "head" if is_head(folder) else "draft"
+
+
+def require_no_drafter(place: Path) -> None:
+    """Raise ModelError where that lies at a place which drafts beside a target, and a language model belongs there.
+
+    Args:
+        place: a folder, or a config.json by itself; of a GGUF file nothing is said.
+    """
+    if place.is_dir():
+        found = CALLED.get(draft_role(place))
+    else:
+        found = drafter_described(written_in(place)) if place.suffix == ".json" else None
+    if found is not None:
+        raise ModelError(
+            f"{place} holds {found}, which drafts beside a target and is no language model; give a language "
+            f"model there, and this as --drafter NAME={place}"
+        )

@@ -11,8 +11,7 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from ...errors import DeviceError, ModelError
 from .forward import CausalModel
 from .generic import GenericModel
-from .loading import load_config, read_weights
-from .support import require_supported
+from .loading import load_config, read_weights, require_supported
 
 
 def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from .bits import bits, is_kernels
 from .block import RoundHead
 from .eagle import EagleHead

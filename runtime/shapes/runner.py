@@ -19,8 +19,7 @@ from ..models.lean import LeanModel
 from ..models.regime import in_regime
 from ..requests import Request, Sequence
 from .caches import Room, ShapeCaches
-from .forwards import ForwardShapes, ResumedShapes
-from .piece import tree_layer
+from .forwards import ForwardShapes, ResumedShapes, tree_layer
 
 
 def runner_of(

@@ -11,8 +11,8 @@ from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.schedule import promised_contexts
 from ...planner.strategies.plain import PlainPolicy
 from ..choice import Choice
+from ..committed import Round
 from ..requests import Sequence
-from ..round import Round
 from ..setup import PLAIN, RoundSetup, plain_setup
 from .counters import Block, Tally
 from .decoded import TextRounds, is_told_by_texts, rounds_along, stretches_by

@@ -16,8 +16,8 @@ from ...profiler.gguf_file import is_gguf
 from ...profiler.records import configuration
 from ...profiler.records.architecture import QUANTISED, Architecture, bytes_of
 from ...profiler.records.model import ModelIdentity
-from ...runtime.models.draft_role import draft_role
 from ...runtime.models.eyesight import eyesight_of, seeing_config
+from ...runtime.models.formats import draft_role
 from ...runtime.models.packed_size import packed_bytes
 from ..parts import drafter_parts
 

@@ -26,7 +26,7 @@ from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ...profiler.roofline import bound_surface
-from ...runtime.models.draft_role import draft_role, require_no_drafter
+from ...runtime.models.formats import draft_role, require_no_drafter
 from ..request import Identities, Models
 from .evidence import Evidence, evidence_of
 

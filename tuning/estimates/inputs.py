@@ -15,7 +15,7 @@ from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
-from ...runtime.models.draft_role import draft_role
+from ...runtime.models.formats import draft_role
 from ..host_notes import note_of_rounds
 from ..inputs import agreement, missing, named_trace, recorded_model, recorded_together
 from ..positions import STRETCH, require_within_positions

@@ -20,8 +20,8 @@ from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.role import CAPTURED, EAGER, RESUME
 from ...profiler.records.surface import LatencySurface
-from ...runtime.models.draft_role import draft_role
 from ...runtime.models.drafter import role_of
+from ...runtime.models.formats import draft_role
 from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ...runtime.shapes import room_of, runner_of
