@@ -44,7 +44,7 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.feed import Feed
-from spectune.runtime.layout import lay_out
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
 from spectune.runtime.prompt_ids import encode_prompt

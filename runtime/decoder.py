@@ -22,9 +22,9 @@ from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
 from .faults import Fault
 from .fed_trees import prepare
-from .layout import Masks, seen_by
 from .models.forward import CausalModel
 from .models.graphed import GraphedModel
+from .models.layout import Masks, seen_by
 from .pad import PivotJudge
 from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature

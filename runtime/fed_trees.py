@@ -15,9 +15,9 @@ from .draws import draw, draws_of
 from .faults import require_sound
 from .kernels.rows import move_rows
 from .kernels.trees import hear
-from .layout import Bools, Ints, Masks, ancestors, widened
 from .models.bits import BITS, bits
 from .models.forward import ForwardInput
+from .models.layout import Bools, Ints, Masks, ancestors, widened
 from .requests import Request, Sequence
 from .sampling import tree_paths
 from .transfer import sent

@@ -18,8 +18,8 @@ from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, GenerationOptions, GenerationSettings
 from .held import DecoderMaker, HeldDecoder
 from .images import ImagePrompt, PromptLike
-from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
+from .models.layout import PREFILL_TOKENS
 from .openmp import let_workers_go, let_workers_go_beside_others
 from .pad import PivotJudge
 from .prompt_ids import chat_ids, request_of, request_of_ids, require_short

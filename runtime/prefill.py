@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .cache import KeyValueCache
 from .generation import Completion, FinishReason
-from .layout import PREFILL_TOKENS, chain_sight, lay_out
 from .models.forward import CausalModel
+from .models.layout import PREFILL_TOKENS, chain_sight, lay_out
 from .requests import Request, Sequence
 from .transcript import Transcript
 

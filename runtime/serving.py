@@ -15,8 +15,8 @@ from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
 from .generation import Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
-from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
+from .models.layout import PREFILL_TOKENS
 from .prefill import Job
 from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence

@@ -20,11 +20,11 @@ from .drafters.protocol import Drafter, LeavesStates
 from .draws import best_tokens, drawn_from, draws_of, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
-from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import bits_for_kernels
 from .models.forward import CausalModel, ForwardInput, LeftStates, Resuming
 from .models.graphed import GraphedModel
+from .models.layout import Masks
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
 from .setup import RoundSetup

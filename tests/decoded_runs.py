@@ -26,8 +26,8 @@ from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter, LeavesStates, ReadsTarget
-from spectune.runtime.layout import Ints
 from spectune.runtime.models.forward import CausalModel, LeftStates
+from spectune.runtime.models.layout import Ints
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always
 

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from spectune.demo.train import drafter_configs, target_config
 from spectune.errors import DeviceError, ModelError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import causal_model, load_model
 from spectune.runtime.models.random import count_parameters

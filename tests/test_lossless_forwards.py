@@ -14,9 +14,9 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import Bools, Ints, ancestors, lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import Bools, Ints, ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import RoundSetup, always
 

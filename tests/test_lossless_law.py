@@ -26,7 +26,7 @@ from spectune.runtime import draws as draws_module
 from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import Ints
+from spectune.runtime.models.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.prefill import Reading, read_on

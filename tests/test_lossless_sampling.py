@@ -21,7 +21,7 @@ from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.draws import scored
-from spectune.runtime.layout import Ints
+from spectune.runtime.models.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.prefill import Reading, read_on
 from spectune.runtime.requests import Request, Sampling, Sequence

@@ -40,10 +40,10 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models import projection
 from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always

@@ -34,7 +34,7 @@ from spectune.runtime.models.gallery import IMAGES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.estimates.architectures import architecture_of, footprints_of
+from spectune.tuning.parts import architecture_of, footprints_of
 
 from .allocator import count_bytes
 from .decoded_runs import run

@@ -25,9 +25,9 @@ from transformers import (
 )
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
-from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.norm import Norm
 from spectune.runtime.models.places import windowed

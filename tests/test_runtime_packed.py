@@ -21,7 +21,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_config, load_model
 from spectune.runtime.models.packed import PackedProduct, has_packed_products
 from spectune.runtime.models.packed_size import packed_bytes
-from spectune.tuning.estimates.architectures import footprints_of
+from spectune.tuning.parts import footprints_of
 
 from .fused_forward import logits_of, step_of
 from .tiny_gguf import write_tiny_gguf

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import load_drafter, load_head
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head, require_head_of
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
 from spectune.training.corpus import Corpus

@@ -17,10 +17,10 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import DRAFT_ROLES, READ, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json
-from .estimates.architectures import footprints_of
 from .estimates.host_time import UNKNOWN, no_host_time
 from .host_notes import note_of_drafters, note_of_rounds
 from .inputs import readings_of
+from .parts import footprints_of
 from .positions import note_of_reach
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)

@@ -17,9 +17,9 @@ from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, EAGER, READ, RESUME, SELF, run_alike, run_beside, running_of
 from ..profiler.records.surface import LatencySurface
 from ..profiler.snapshot import place_or_id
-from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
+from .parts import footprints_of
 from .positions import note_of_reach
 from .request import PlanRequest
 from .timed import Timed, timed_on

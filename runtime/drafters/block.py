@@ -12,9 +12,9 @@ from ...planner.records.draft import Children, DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..growth.draft import DeviceChildren
-from ..layout import Ints
 from ..models.block import Block, BlockHead, Levels
 from ..models.forward import ForwardInput
+from ..models.layout import Ints
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
 from ..transfer import fetched_together, sent

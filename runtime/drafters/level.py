@@ -11,8 +11,8 @@ import torch
 
 from ...errors import ModelError
 from ...planner.records.room import READ_TOGETHER
-from ..layout import PREFILL_TOKENS, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel
+from ..models.layout import PREFILL_TOKENS, Ints, Masks, chain_sight, lay_out, seen_by
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
 from ..transfer import fetched, sent

@@ -19,9 +19,9 @@ from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
+from ..models.layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..requests import Sequence
 from ..sampling import draft_scores
 from .host_pass import DraftPass, Found, prepare

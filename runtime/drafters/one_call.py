@@ -12,8 +12,8 @@ from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ..cache import KeyValueCache
-from ..layout import Bools, Ints
 from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes
+from ..models.layout import Bools, Ints
 from .host_pass import require_numbers
 
 

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 
 from ...errors import ModelError
 from ..cache import FeatureCache, KeyValueCache
-from ..layout import PREFILL_TOKENS, chain_sight, lay_out
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
@@ -25,6 +24,7 @@ from .gallery import Gallery, table_rows
 from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
+from .layout import PREFILL_TOKENS, chain_sight, lay_out
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products
 from .trial import reads_trees

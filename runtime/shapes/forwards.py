@@ -10,9 +10,9 @@ import torch
 
 from ...profiler.records.role import RESUME
 from ..cache import KeyValueCache
-from ..layout import Bools, Ints, ancestors, chain_sight, lay_out, seen_by
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates
+from ..models.layout import Bools, Ints, ancestors, chain_sight, lay_out, seen_by
 from .caches import Room, ShapeCaches
 
 EARLIER_LAYERS = 2  # of a draft tree, in the cache already when a drafter reads a layer of it

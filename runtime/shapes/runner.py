@@ -12,9 +12,9 @@ from ...profiler.protocols import ShapeRunner
 from ...profiler.records.role import RESUME, require_role
 from ..drafters.model import ModelDrafter
 from ..faults import is_out_of_memory
-from ..layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput
+from ..models.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
 from ..requests import Request, Sequence

@@ -19,7 +19,7 @@ from ...profiler.records.limits import Limits
 from ...profiler.records.surface import LatencySurface
 from ...profiler.remembered import cache_folder
 from ...profiler.roofline import WHOLE_FORWARDS
-from .architectures import architecture_of
+from ..parts import architecture_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

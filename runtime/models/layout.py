@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..planner.records.room import masked_tokens
-from ..profiler.records.role import CAPTURED
-from .kernels.trees import pack, place_and_show, place_layer, uncover, whole
-from .models.arena import Arena
-from .models.forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
-from .transfer import sent
+from ...planner.records.room import masked_tokens
+from ...profiler.records.role import CAPTURED
+from ..kernels.trees import pack, place_and_show, place_layer, uncover, whole
+from ..transfer import sent
+from .arena import Arena
+from .forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
