@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..planner.kernels.arrays import Ints
 from ..profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from ..profiler.scored_nodes import path_steps
 from .axis import axis_of_shares, axis_of_steps
@@ -125,9 +125,6 @@ def _facts(trace: AcceptanceTrace, found: Hits, depths: int) -> Iterator[str]:
     if depths < found.positions.shape[1]:
         yield f"depths beyond {depths} are left out: too few positions or prompts reach them"
 
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000

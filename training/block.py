@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ModelError, TrainingError
+from ..planner.kernels.arrays import Ints
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.block_shape import BlockShape, Kind, block_config
 from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
@@ -28,7 +29,6 @@ from .specformer_module import SpecFormerModule, specformer_loss
 READ_TOGETHER = 8  # texts whose states are computed at once
 AHEAD = 2  # places from an anchor to the first token that is said
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 BlockModule = MedusaModule | CtcModule | SpecFormerModule
 

@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Floats, Floats32, Ints
 from ..planner.lossy.quality import ends_with
 from ..profiler.records.model import ModelIdentity
 from ..runtime.ends import end_tokens
@@ -27,10 +27,6 @@ from .run_folder import Progress, Sources, digest_of
 FORM = 2  # of labels; others are not gone on with
 TOGETHER = 8  # problems whose labels are a file; their rollouts are many
 HARVESTED = 64  # problems decoded at once, whose rounds of one drafted token are short
-
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Bools, Floats, Floats32
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import require_drafter_of
@@ -31,10 +31,6 @@ from .pad_request import PadCard, PadRequest, save_pad_card, save_pivots
 from .run_folder import RUN, Progress, run_folder
 
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
-
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @tells_of_room("lower --max-new-tokens or --batch, or choose another --device; the labels so far are kept")

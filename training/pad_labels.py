@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Floats, Floats32
 from ..planner.records.pad_rule import PadRule
 from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
@@ -43,8 +44,6 @@ NOBODY = ModelIdentity(
     name="harvest", weights_hash="0" * 64, parameters=1, config_hash="", tokenizer_hash="", location=""
 )
 
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
 IsRight = Callable[[int, Sequence[int]], bool]  # (problem, tokens of a whole text behind its prompt) -> right
 
 

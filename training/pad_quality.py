@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Bools, Floats, Ints
 from ..planner.lossy.quality import share_interval
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 DIGITS = 4  # of a threshold
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

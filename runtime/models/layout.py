@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.room import masked_tokens
 from ...profiler.records.role import CAPTURED
 from ..kernels.trees import pack, place_and_show, place_layer, uncover, whole
@@ -17,8 +18,6 @@ from ..transfer import sent
 from .arena import Arena
 from .forward import TREE_ATTENTION, WORD, CausalModel, ForwardInput, packed_input, packed_size
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 PREFILL_TOKENS = 512  # longest piece of a text read at once
 MOST_SHAPES = 64  # of trees whose places are kept ready
 GRAPH_STEP = 128  # cache positions in sight of captured forwards that take a mask are a multiple of this

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import RequestError
+from ...planner.kernels.arrays import Bools, Floats
 
 STAKES = (0.2, 0.5, 0.8, 0.95)
 
@@ -80,9 +80,6 @@ class PromiseTest:
 
 CHUNK = 64  # blocks; over so many, products of 0.05 and of 1.95 stay far inside a float
 RICH = 1e200  # money beyond which nobody counts
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 def direction_of(speeds: Sequence[float], low: float, high: float, rate: float) -> Direction | None:
