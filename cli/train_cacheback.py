@@ -35,11 +35,8 @@ def cacheback(
     target: str,
     files: tuple[Path, ...],
     output: Path,
-    leaders: int,
-    followers: int,
-    leader_tokens: int,
-    follower_tokens: int,
     as_json: bool,
+    **sizes: int,  # of a table
 ) -> None:
     """Count n-grams for Cacheback's frozen table.
 
@@ -64,13 +61,7 @@ def cacheback(
         tokenizer = load_tokenizer(str(place))
         corpus = np.concatenate([read_corpus(path, tokenizer).whole for path in files])
         report("counting n-grams", 0.5)
-        table = frozen_table(
-            corpus,
-            leader_tokens=leader_tokens,
-            follower_tokens=follower_tokens,
-            leaders=leaders,
-            followers=followers,
-        )
+        table = frozen_table(corpus, **sizes)
     write_table(output, table)
     if as_json:
         print_json({"file": str(output), "tokens": len(corpus), "leaders": table.leaders, "followers": table.followers})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -88,20 +88,14 @@ def pad(
     output: Path,
     rollouts: int,
     rollout_temperature: float,
-    least_share: float,
-    floor: float,
-    reads: int,
-    width: int,
     steps: int,
     batch: int,
-    held_out: float,
-    recall: float,
-    max_new_tokens: int,
     device: str,
     dtype: str,
     seed: int,
     fresh: bool,
     as_json: bool,
+    **learned: Any,  # the other fields of a PadRequest, which checks them
 ) -> None:
     """Train a pivot classifier for lossy decoding by PAD.
 
@@ -131,15 +125,9 @@ def pad(
         files=tuple(path.name for path in files),
         rollouts=RolloutSettings(rollouts=rollouts, temperature=rollout_temperature, seed=seed),
         settings=TrainingSettings(steps=steps, batch=batch, sequence_tokens=1, seed=seed),
-        max_new_tokens=max_new_tokens,
-        reads=reads,
-        width=width,
-        least_share=least_share,
-        floor=floor,
-        held_out=held_out,
-        recall=recall,
         device=torch_device(here),
         dtype=here.dtype_for(dtype),
+        **learned,
     )
     with progress(settings) as report:
         card = train_pad(request, output, fresh=fresh, progress=report)
