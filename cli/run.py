@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..runtime.committed import Round
     from ..runtime.generation import Completion, GenerationSettings
     from ..runtime.generator import Generator
-    from ..runtime.watch.options import RoundObserver
+    from ..runtime.watch.protocol import RoundObserver
 
 
 UNPLANNED = (

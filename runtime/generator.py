@@ -27,7 +27,7 @@ from .requests import Request, seed_behind
 from .serving import Session
 from .setup import Schedule
 from .warming import WarmUp
-from .watch.options import RoundObserver
+from .watch.protocol import RoundObserver
 
 USUAL_LENGTH = 2048  # tokens of a session's requests, prompt and new ones together
 Conversation = Sequence[Message | Mapping[str, Any]]

@@ -21,7 +21,7 @@ from .prefill import Job
 from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence
 from .transcript import Transcript
-from .watch.options import RoundObserver
+from .watch.protocol import RoundObserver
 
 DEFAULTS = GenerationSettings()
 ALL = 2**62  # tokens of prompts: of all of them

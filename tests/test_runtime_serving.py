@@ -28,7 +28,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.runtime.watch.options import RoundObserver
+from spectune.runtime.watch.protocol import RoundObserver
 
 from .decoded_runs import BUSHY
 from .plans import plan_of

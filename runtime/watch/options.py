@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from ...errors import RequestError
-from ..decoder import Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +40,3 @@ class WatchOptions:
         counts = (self.block_rounds, self.block_texts, self.longest_block, self.flush_rounds)
         if min(counts) < 1 or self.longest_block < self.block_rounds:
             raise RequestError(f"counts must be at least 1, and a longest block no shorter than a block, got {counts}")
-
-
-class RoundObserver(Protocol):
-    """Gets every round right after it, in order; never raises because of a round's content."""
-
-    def note(self, done: Round, /) -> None:
-        """Take a finished round."""
-        ...
