@@ -23,10 +23,8 @@ def detect(spec: str = "auto") -> Device:
     """Return one device of this machine.
 
     "cuda:N" counts as PyTorch does, within CUDA_VISIBLE_DEVICES; "cuda" is the first. "auto" is the first GPU that an
-    installed PyTorch can use, else the CPU.
-
-    Raises:
-        DeviceError: the name is unknown, the device is missing, or CUDA may mean another GPU by that number.
+    installed PyTorch can use, else the CPU. DeviceError where the name is unknown, the device is missing, or CUDA may
+    mean another GPU by that number.
     """
     libraries = library_versions()
     if spec == "auto":
@@ -83,8 +81,7 @@ MIG_IN_NAME = re.compile(r"\bMIG (\S+)$")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
     """Return the GPUs that CUDA may use, in the order of `visible_handles`; none without a driver.
 
-    Raises:
-        DeviceError: the driver does not answer, or CUDA_VISIBLE_DEVICES names a missing GPU.
+    DeviceError where the driver does not answer, or CUDA_VISIBLE_DEVICES names a missing GPU.
     """
     with nvml_session() as is_there:
         if not is_there:
@@ -95,8 +92,7 @@ def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
 def find_gpu(index: int, libraries: tuple[tuple[str, str], ...]) -> Device | None:
     """Return the GPU that CUDA and PyTorch count as `index`, None where there are fewer.
 
-    Raises:
-        DeviceError: as `read_gpus`, or CUDA may count the GPUs here in another order.
+    DeviceError: as `read_gpus`, or CUDA may count the GPUs here in another order.
     """
     gpus = read_gpus(libraries)
     if index >= len(gpus):

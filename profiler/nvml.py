@@ -20,8 +20,7 @@ Answer = TypeVar("Answer")
 def nvml_session() -> Iterator[bool]:
     """Hold NVML open for a block; False where there is no driver, so no GPU.
 
-    Raises:
-        DeviceError: the driver does not answer, or a required reading in the block fails.
+    DeviceError where the driver does not answer, or a required reading in the block fails.
     """
     try:
         pynvml.nvmlInit()

@@ -43,10 +43,8 @@ def disturbances(before: DeviceState, after: DeviceState) -> tuple[str, ...]:
     """Return what may have spoilt timings between two states, each in a sentence; empty if nothing was seen.
 
     Short disturbances show only where the system counts them: held-back, stolen, throttled and busy time. Another
-    process on a GPU, or a throttle reason without a counter, is seen only at the ends.
-
-    Raises:
-        DeviceError: the states are of two devices.
+    process on a GPU, or a throttle reason without a counter, is seen only at the ends. DeviceError where the states are
+    of two devices.
     """
     if before.device != after.device:
         raise DeviceError(f"these are states of {before.device} and of {after.device}; give two states of one device")

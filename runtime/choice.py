@@ -101,9 +101,7 @@ def choose_plan(
 
     `plan`: "auto" searches the store along the ladder of `ladder.py`; "none" is plain decoding; a whole number is a
     plan of the store; a URL is another store; else a plan file. `workload` None is "default", else the newest.
-
-    Raises:
-        RequestError: there is no such plan file, or no plan of that number in the store.
+    RequestError where there is no such plan file, or no plan of that number in the store.
     """
     if plan == "none":
         return plainly("plain decoding was asked for")

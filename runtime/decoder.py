@@ -161,8 +161,7 @@ class Decoder:
     def step(self, setup: RoundSetup | None = None) -> Round:
         """Run one round over the whole batch and let finished sequences leave; `setup` None: as scheduled.
 
-        Raises:
-            MemoryError: the target cannot verify even the newest token of every sequence.
+        MemoryError where the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
         self._admission.settle()

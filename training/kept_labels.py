@@ -41,9 +41,7 @@ class Labels:
 def asked_of(request: PadRequest) -> list[Request]:
     """Return the target's request for each problem.
 
-    Raises:
-        ModelError: the target's hidden states cannot be read.
-        RequestError: it has too few positions for one.
+    ModelError where the target's hidden states cannot be read; RequestError where it has too few positions for one.
     """
     longest, tokenizer = positions_of(request.target), load_tokenizer(str(request.target))
     stop = end_tokens(request.target, tokenizer)
@@ -73,9 +71,8 @@ def sources_of(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity],
 def kept_labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
     """Return the labelled candidates, each made only once and stored in the folder `partial`.
 
-    Raises:
-        ModelError: a model cannot be loaded, or the target's hidden states cannot be read.
-        TrainingError: there is no candidate, or a round had a fault.
+    ModelError where a model cannot be loaded, or the target's hidden states cannot be read; TrainingError where there
+    is no candidate, or a round had a fault.
     """
     labeller = _Labeller(request, asked)
     parts: list[Labels] = []

@@ -148,10 +148,8 @@ def train(
     """Train `model` in place, yielding the loss of each step; a loss takes (batch, sequence_tokens + 1) ids.
 
     Muon updates hidden matrices, AdamW embeddings and norms; weights are fp32, products bf16 where the device
-    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded.
-
-    Raises:
-        TrainingError: a loss is not finite.
+    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded. TrainingError where a loss
+    is not finite.
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """

@@ -91,9 +91,7 @@ def harvest(
     """Return the candidates of some problems in order of appearance, and their features (candidates, hidden + 2).
 
     Hidden states are read after `reads` layers. Candidates below the floor, or that end a text, are left out.
-
-    Raises:
-        ModelError: the target does not give its hidden states.
+    ModelError where the target does not give its hidden states.
     """
     notes = _Notes(reads)
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)

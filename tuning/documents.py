@@ -45,9 +45,8 @@ class PlanFiles:
 def inputs_from_files(files: PlanFiles) -> PlanInputs:
     """Return the plan inputs that the files hold; the target and its device are in them.
 
-    Raises:
-        RequestError: a file cannot be read or is no such document; or one is missing, double or unused.
-        PlanError: the files do not belong together.
+    RequestError where a file cannot be read or is no such document; or one is missing, double or unused; PlanError
+    where the files do not belong together.
     """
     surfaces = {path: _document(SurfaceDocument, path) for path in files.surfaces}
     traces = [_document(TraceDocument, path).trace for path in files.traces]

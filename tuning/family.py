@@ -28,9 +28,8 @@ EXACT_DTYPE = "float32"  # what is judged token by token is decoded in it, so th
 def identify_all(models: Models) -> Identities:
     """Return the identities of the models.
 
-    Raises:
-        RequestError: two drafters have the same weights.
-        ModelError: the vocabularies differ, a head was trained for another target, or a model cannot be loaded.
+    RequestError where two drafters have the same weights; ModelError where the vocabularies differ, a head was trained
+    for another target, or a model cannot be loaded.
     """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
@@ -64,9 +63,7 @@ def load_family(
 ) -> Family:
     """Load the models for a regime, and pivot classifiers by name.
 
-    Raises:
-        MeasurementError: a model cannot run in the regime.
-        DeviceError: CUDA graphs were requested off a GPU.
+    MeasurementError where a model cannot run in the regime; DeviceError: CUDA graphs were requested off a GPU.
     """
     target = load_model(str(models.target), dtype=dtype, device=device)
     family = Family(

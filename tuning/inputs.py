@@ -67,10 +67,8 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     """Return the newest measurements and traces of a setup, all of one regime.
 
     The regime is the request's, else that of the target's last profile. Left out with a note: drafters recorded along
-    other texts, not timed in this regime, or whose name a newer drafter took.
-
-    Raises:
-        StoreError: something is missing; of drafters, all that could compete.
+    other texts, not timed in this regime, or whose name a newer drafter took. StoreError: something is missing; of
+    drafters, all that could compete.
     """
     timed = timed_on(request.device.fingerprint, store)
     verify, times = _target(request, timed)
@@ -195,8 +193,7 @@ def _drafters(
 ) -> tuple[list[DrafterInputs], list[str]]:
     """Return the drafters timed in the target's regime, and a note on each of the others.
 
-    Raises:
-        StoreError: a model is not known, or no drafter is left and one was not timed at all.
+    StoreError where a model is not known, or no drafter is left and one was not timed at all.
     """
     found, notes, untimed = [], [], []
     for trace in traces:

@@ -102,9 +102,8 @@ def profile_latency(
 ) -> LatencyProfile:
     """Time every role of every model, store the surfaces, and return them.
 
-    Raises:
-        SpectuneError: a model, role or device is not fit; nothing was measured then.
-        Interrupted: Ctrl-C; what was timed is in the store, and the same request resumes there.
+    SpectuneError where a model, role or device is not fit; nothing was measured then; Interrupted: Ctrl-C; what was
+    timed is in the store, and the same request resumes there.
     """
     start = time.monotonic()
     device = detect(request.device)

@@ -57,9 +57,7 @@ class Spread:
     def __call__(self, work: Work[Outcome], groups: Iterable[Group]) -> Iterator[Outcome]:
         """Yield the result for each group, in their order; there are never more processes than groups.
 
-        Raises:
-            SpectuneError: the work raised it.
-            PlanError: a process was killed.
+        SpectuneError where the work raised it; PlanError where a process was killed.
         """
         every = list(groups)
         jobs = min(self.jobs, len(every))

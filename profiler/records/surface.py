@@ -139,10 +139,8 @@ class LatencySurface:
 
         Measured cells count as measured, pooled where calls are few and long (`pooling.py`); between them the best row
         of tokens plus how its context differs (`rows.py`). `source` names the origin of other surfaces than measured
-        ones.
-
-        Raises:
-            MeasurementError: the batch was not measured, the point is out of range, or it or a smaller one failed.
+        ones. MeasurementError where the batch was not measured, the point is out of range, or it or a smaller one
+        failed.
         """
         rows = self._at(batch)
         self._refuse_failed(batch, context, tokens)
@@ -162,10 +160,7 @@ class LatencySurface:
         """Return t*(n) = min of t(n) and t(n') over measured n' > n, for n = 0..up_to, and the shape that gives it.
 
         Padding must gain more than the cells' noise: the cheapest of many is else the luckiest. Failed shapes do not
-        count.
-
-        Raises:
-            MeasurementError: no measured shape holds up_to tokens, or batch or context are outside the range.
+        count. MeasurementError: no measured shape holds up_to tokens, or batch or context are outside the range.
         """
         _check_up_to(up_to)
         rows = self._at(batch)

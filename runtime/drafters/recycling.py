@@ -118,10 +118,7 @@ def recycled_children(
     Behind the successors, or without any, come the lowest other ids, which share the rest of the probability nearly
     evenly. A sampled request's successors carry the noise of the target's own draws; the other tokens together count as
     one that draws without noise. `known` is (batch, width, successors) on the host; `places` (batch, 1 or width), in
-    the text behind each node; `seen` as `seen_tokens` gives it.
-
-    Raises:
-        ModelError: log-probabilities are not numbers.
+    the text behind each node; `seen` as `seen_tokens` gives it. ModelError: log-probabilities are not numbers.
     """
     require_known(not bool(known.log_probs.isnan().any()))
     ids, best, others = known.ids, known.log_probs, left_of(known.log_probs)

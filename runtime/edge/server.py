@@ -56,9 +56,7 @@ class EdgeServer:
     async def serve(self, listening: Callable[[int], None] = lambda _: None) -> None:
         """Serve until `stop` is called; `listening` gets the port once devices may come.
 
-        Raises:
-            OSError: the port is taken.
-            Exception: any error that ended the work.
+        OSError where the port is taken; Exception: any error that ended the work.
         """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         let_workers_go()  # this thread has loaded the target, another one decodes

@@ -52,10 +52,7 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     """Return the drafter in the fastest form known, from a folder, or a hub id of a language model.
 
     `target` is loaded with this dtype on this device. Between packed formats a GGUF file remains in the one that it
-    has.
-
-    Raises:
-        ModelError: it cannot be loaded, or a head does not fit the target.
+    has. ModelError where it cannot be loaded, or a head does not fit the target.
     """
     require_known_format(Path(location))
     if is_block(Path(location)):

@@ -61,8 +61,7 @@ def gguf_weights(
 ) -> dict[str, Tensor]:
     """Return the weights of a GGUF file by the model's names, tied ones once; `packed` ones as zeros without memory.
 
-    Raises:
-        ModelError: a tensor has no place in the model, or is stored in a format that cannot be read.
+    ModelError where a tensor has no place in the model, or is stored in a format that cannot be read.
     """
     file = read_gguf(path)
     nothing = torch.zeros((), dtype=dtype)
@@ -78,8 +77,7 @@ def gguf_weights(
 def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -> Iterator[tuple[str, PackedWeight]]:
     """Yield names and weights of a GGUF file for our kernels; a tied head is the embedding.
 
-    Raises:
-        ModelError: a tensor is stored in a format that cannot be read, or no kernel is for its shape.
+    ModelError where a tensor is stored in a format that cannot be read, or no kernel is for its shape.
     """
     file = read_gguf(path)
     places = _places(file, config)

@@ -172,9 +172,7 @@ class GraphedModel:
         """Return the graph of some work of this model and its result, which every replay overwrites.
 
         Where it cannot be captured, a replay runs it uncaptured; where that fails too, no capture is blamed.
-
-        Raises:
-            RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
+        RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
         """
         self._recorded += 1
         if self._failed == MOST_FAULTS:

@@ -120,8 +120,7 @@ class LeanModel:
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
         """Return (batch, n, len(after) * hidden): hidden states after so many layers, unnormed; writes the cache.
 
-        Raises:
-            ModelError: the model has fewer layers.
+        ModelError where the model has fewer layers.
         """
         self.require_layers(after)
         kept = {count: hidden for count, hidden in enumerate(self.stream(step, cache)) if count in after}
@@ -130,8 +129,7 @@ class LeanModel:
     def prefix(self, layers: int) -> LeanModel:
         """Return an early exit, of the first layers, the final norm and the head; it shares all weights.
 
-        Raises:
-            ModelError: the model has fewer layers.
+        ModelError where the model has fewer layers.
         """
         if not 1 <= layers <= len(self._layers):
             raise ModelError(

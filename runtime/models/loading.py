@@ -53,9 +53,8 @@ DTYPES = {
 def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
     """Return the model in the fastest form known for its family, from a folder, a GGUF file, or a hub id.
 
-    Raises:
-        ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable.
-        DeviceError: the device cannot be used, or is too small.
+    ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable; DeviceError
+    where the device cannot be used, or is too small.
     """
     _require_cpu(dtype, device)
     model = load_pretrained(location, dtype=dtype, device=device)
@@ -73,8 +72,7 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
     """Return a transformers model in the fastest form known; it may be used up. Quantised layers stay as they are.
 
-    Raises:
-        ModelError: it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
+    ModelError where it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
     """
     require_supported(model, location)
     is_seeing, is_quantised = sees(model.config), getattr(model, "is_quantized", False)

@@ -18,11 +18,8 @@ def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
     """Return this process's share of a model; its forwards must run in all `ranks` processes of torchrun at once.
 
     Each has 1 / ranks of every layer's heads and MLP, on its local rank's GPU, or a CPU. Needs the package
-    `accelerate`.
-
-    Raises:
-        DeviceError: another number of processes runs.
-        ModelError: the model cannot be read or split, or cannot verify drafts exactly.
+    `accelerate`. DeviceError where another number of processes runs; ModelError where the model cannot be read or
+    split, or cannot verify drafts exactly.
     """
     require_processes(ranks)
     require_divisible(load_config(location).get_text_config(), location, ranks)

@@ -39,10 +39,8 @@ def in_regime(model: CausalModel, regime: str) -> CausalModel:
     """Return the model with its forwards run in a regime; itself where they already do.
 
     "eager" leaves transformers' own forwards. Exits and block drafters run uncaptured, beside captured targets too.
-
-    Raises:
-        MeasurementError: this model cannot run so, or the regime is not one of this process.
-        DeviceError: CUDA graphs for a model that is not on a GPU.
+    MeasurementError where this model cannot run so, or the regime is not one of this process; DeviceError: CUDA graphs
+    for a model that is not on a GPU.
     """
     if model.regime == regime or (regime == "eager" and model.regime == "eager-transformers"):
         return model

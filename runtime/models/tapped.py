@@ -87,8 +87,7 @@ class TappedModel:
 def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Iterable[int] = ()) -> CausalModel:
     """Return the target as heads among the drafters need it, itself without any; `also` are layers for other readers.
 
-    Raises:
-        ModelError: hidden states are needed of a model other than the lean forward.
+    ModelError: hidden states are needed of a model other than the lean forward.
     """
     after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
     if not after:

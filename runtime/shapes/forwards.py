@@ -84,10 +84,8 @@ class ForwardShapes:
         """Return a call that runs one forward of the shape; the cache does not change.
 
         The input is laid out here, its mask once for all rows, to hold many calls. The first call captures or compiles.
-
-        Raises:
-            MeasurementError: the shape does not fit into the cache or the model's positions.
-            Exception: there is no memory for a cache of that size.
+        MeasurementError where the shape does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
         """
         piece = self._piece(tokens)
         columns = context_tokens + piece.room
@@ -163,9 +161,8 @@ class ResumedShapes(ForwardShapes):
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that verifies chains of so many tokens, roots included; all states but the last are noise.
 
-        Raises:
-            MeasurementError: the shape does not fit into the cache or the model's positions.
-            Exception: there is no memory for a cache of that size.
+        MeasurementError where the shape does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
         """
         last = context_tokens + tokens - 1
         self._room.require(batch=batch, columns=last + 1, place=context_tokens)

@@ -110,9 +110,8 @@ class LoopShapes:
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that drafts one tree after a context and its newest token, which is not read yet.
 
-        Raises:
-            MeasurementError: the trees do not fit into the cache or the model's positions.
-            Exception: there is no memory for a cache of that size.
+        MeasurementError where the trees do not fit into the cache or the model's positions; Exception where there is no
+        memory for a cache of that size.
         """
         columns = context_tokens + 1 + (self._depth - 1) * tokens
         self._room.require(batch=batch, columns=columns, place=context_tokens)
@@ -153,9 +152,8 @@ class PrefillShapes:
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts.
 
-        Raises:
-            MeasurementError: the prompt does not fit into the cache or the model's positions.
-            Exception: there is no memory for a cache of that size.
+        MeasurementError where the prompt does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
         """
         end = context_tokens + tokens
         self._room.require(batch=1, columns=end, place=end - 1)

@@ -50,11 +50,8 @@ def read_json(text: str, beside: Path, given: Given) -> Records:
     """Return the records of a JSON document.
 
     Model folders are looked up from `beside`, the file's folder. `given` fills in what a foreign document leaves out;
-    our own leave nothing out.
-
-    Raises:
-        RequestError: it is no JSON, or none of the known documents, or says too little or too much.
-        SpectuneError: a record in it is wrong; its place in the document is named.
+    our own leave nothing out. RequestError where it is no JSON, or none of the known documents, or says too little or
+    too much; SpectuneError where a record in it is wrong; its place in the document is named.
     """
     found = _keys(text)
     if "surfaces" in found:
@@ -167,8 +164,7 @@ def format_of(path: Path) -> Format:
 def read_import(path: Path, given: Given, file_format: Format | None = None) -> Records:
     """Return a file's records, each checked; `given` fills in what it leaves out, a suffix names the format.
 
-    Raises:
-        RequestError: the file cannot be read, or a record is wrong: line and column, or place in the JSON, are named.
+    RequestError where the file cannot be read, or a record is wrong: line and column, or place in the JSON, are named.
     """
     reader = READERS[file_format or format_of(path)]
     try:

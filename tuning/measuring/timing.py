@@ -88,9 +88,7 @@ def time_surfaces(
     """Return the surfaces of the target, of each drafter, and of verifying from exits, in the family's order.
 
     With traces, shapes of the best policies are measured best. A sitting that leaves some budget returns none.
-
-    Raises:
-        Interrupted: Ctrl-C; what was timed is in the sink.
+    Interrupted: Ctrl-C; what was timed is in the sink.
     """
     assert request.budget_s is not None, "a profile chooses its budget before it times"
     names, exits = list(family.drafters), resuming(request)
