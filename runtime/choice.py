@@ -29,20 +29,16 @@ class Choice:
     """A plan, or none for plain decoding, and the reason in one line.
 
     Attributes:
-        source: "nearest device" and "estimate" are guesses.
-        match: of the plan's device with this one; None without a plan.
-        plan_id: number in the store; None for a file, and without a plan.
-        dtype: requested number format of the weights; None: the plan's.
         substitutes: by (batch, context), setups of cells that cannot run as planned.
         rivals: by (batch, context), other setups that a cell tries while it runs; see `rivals.py`.
     """
 
     plan: Plan | None
-    source: Source
+    source: Source  # "nearest device" and "estimate" are guesses
     reason: str
-    match: DeviceMatch | None = None
-    plan_id: int | None = None
-    dtype: str | None = None
+    match: DeviceMatch | None = None  # of the plan's device with this one; None without a plan
+    plan_id: int | None = None  # number in the store; None for a file, and without a plan
+    dtype: str | None = None  # requested number format of the weights; None: the plan's
     substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
     rivals: tuple[tuple[Place, tuple[RoundSetup, ...]], ...] = ()
 

@@ -16,18 +16,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card(ABC):
-    """How a drafter that reads the target's hidden states was trained, and how good it is.
-
-    Attributes:
-        reads: layers passed by each hidden state that it reads.
-        acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
-        tokens_per_round: of chains as long as `acceptance`, along greedy texts from held-out prompts.
-        seconds: of the run that finished it, without earlier stopped runs.
-    """
+    """How a drafter that reads the target's hidden states was trained, and how good it is."""
 
     target: str
     target_hash: str
-    reads: tuple[int, ...]
+    reads: tuple[int, ...]  # layers passed by each hidden state that it reads
     parameters: int
     files: tuple[str, ...]
     own_texts: int
@@ -36,10 +29,10 @@ class Card(ABC):
     batch: int
     seed: int
     losses: tuple[float, ...]
-    acceptance: tuple[float, ...]
-    tokens_per_round: float
+    acceptance: tuple[float, ...]  # chance that token k of a greedy chain is accepted, given that those before it were
+    tokens_per_round: float  # of chains as long as `acceptance`, along greedy texts from held-out prompts
     rounds: int
-    seconds: float
+    seconds: float  # of the run that finished it, without earlier stopped runs
 
     @property
     @abstractmethod

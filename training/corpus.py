@@ -21,17 +21,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text to cut into pieces, and conversations, which can only be continued at their end.
+    """Text to cut into pieces, and conversations, which can only be continued at their end."""
 
-    Attributes:
-        begins: tokens before every text that the target reads.
-        tokens: all texts, concatenated, each with the tokenizer's end.
-        conversations: in the target's own template, up to where its turn begins.
-    """
-
-    begins: tuple[int, ...] = ()
-    tokens: Ids
-    conversations: tuple[tuple[int, ...], ...] = ()
+    begins: tuple[int, ...] = ()  # tokens before every text that the target reads
+    tokens: Ids  # all texts, concatenated, each with the tokenizer's end
+    conversations: tuple[tuple[int, ...], ...] = ()  # in the target's own template, up to where its turn begins
 
     @property
     def whole(self) -> Ids:

@@ -29,31 +29,24 @@ class PadRequest:
     """The classifier to train, and its exercises.
 
     Attributes:
-        files: sources of the exercises, for the card.
-        reads: layers of the target before the hidden state; 0: `usual_reads`.
         least_share: alpha; a token is no pivot if it preserves this share of the plain rollouts' right answers.
-        floor: least probability of a candidate.
-        held_out: share of the problems that is not trained on.
-        recall: share of the pivots that the recommended threshold rejects.
-        settings: of the training; `sequence_tokens` is ignored.
-        dtype: in which the target decodes.
     """
 
     target: Path
     drafter: Path
     exercises: tuple[Exercise, ...]
-    files: tuple[str, ...]
+    files: tuple[str, ...]  # sources of the exercises, for the card
     rollouts: RolloutSettings
-    settings: TrainingSettings
+    settings: TrainingSettings  # of the training; `sequence_tokens` is ignored
     max_new_tokens: int = 128
-    reads: int = 0
+    reads: int = 0  # layers of the target before the hidden state; 0: `usual_reads`
     width: int = 256
     least_share: float = 0.9
-    floor: float = FLOOR
-    held_out: float = 0.25
-    recall: float = 0.95
+    floor: float = FLOOR  # least probability of a candidate
+    held_out: float = 0.25  # share of the problems that is not trained on
+    recall: float = 0.95  # share of the pivots that the recommended threshold rejects
     device: str = "cpu"
-    dtype: str = "float32"
+    dtype: str = "float32"  # in which the target decodes
 
     def __post_init__(self) -> None:
         if len(self.exercises) < 2 or not all(each.prompt and each.answer.strip() for each in self.exercises):
@@ -84,29 +77,26 @@ class PadCard:
     """How a pivot classifier was trained, and how good it is on tokens of held-out problems.
 
     Attributes:
-        reads: layers of the target before the hidden state that it reads.
         candidates, pivots: rejected tokens above the floor, over all problems; those of them that spoil the answer.
-        rollouts: on each side of a candidate.
         held_out, held_out_pivots: candidates of held-out problems, and pivots among them.
         auroc, auroc_95: how often one of these pivots has a higher chance than another token, None with one class only;
             its interval, by resampled problems.
         recall, threshold: share of held-out pivots to reject; the largest threshold of four digits that does.
         thresholds: effect of this one and the published ones on held-out candidates. The first one's recall was chosen
             on these very candidates.
-        seconds: of the run that finished it, without earlier stopped runs.
     """
 
     target: str
     target_hash: str
     drafter: str
     drafter_hash: str
-    reads: int
+    reads: int  # layers of the target before the hidden state that it reads
     parameters: int
     files: tuple[str, ...]
     problems: int
     candidates: int
     pivots: int
-    rollouts: int
+    rollouts: int  # on each side of a candidate
     rollout_temperature: float
     least_share: float
     floor: float
@@ -121,7 +111,7 @@ class PadCard:
     recall: float
     threshold: float
     thresholds: tuple[AtThreshold, ...]
-    seconds: float
+    seconds: float  # of the run that finished it, without earlier stopped runs
 
     @property
     def judgement(self) -> str:
