@@ -51,11 +51,11 @@ from spectune.runtime.prompt_ids import encode_prompt
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
-from spectune.training.kept_folder import claim
 from spectune.training.language_model import TrainingSettings
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest
+from spectune.training.run_folder import claim
 from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
 from spectune.tuning.measuring.decoding import Family, names_of, room_for

@@ -11,7 +11,7 @@ from .report import Settings
 from .train_run import BASIC, TrainingRun, train_and_show, training_run
 
 if TYPE_CHECKING:
-    from ..runtime.models.block_shape import Kind
+    from ..runtime.models.drafter_shapes import Kind
 
 SAID = "Neighbouring places of a text learned from at once."
 

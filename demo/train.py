@@ -22,8 +22,8 @@ from ..runtime.feed import Feed
 from ..runtime.models.loading import load_model
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
-from ..training.kept_folder import claim
 from ..training.language_model import TrainingSettings, distil, train
+from ..training.run_folder import claim
 from .corpus import VOCABULARY, held_out_texts, train_tokenizer, training_texts
 from .prompts import write_prompts
 

@@ -24,9 +24,8 @@ from spectune.planner.strategies.texts import TextState
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
 from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
-from spectune.runtime.ahead.state import BatchState
+from spectune.runtime.ahead.state import BatchState, Told
 from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
-from spectune.runtime.ahead.told import Told
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter

@@ -15,8 +15,8 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.models.block import Block, Levels, MedusaHeads
-from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.ctc import Frames
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence

@@ -20,8 +20,8 @@ from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.models.drafter import load_exit, role_of
+from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit, require_exit_of
 from spectune.runtime.models.exit import DOWN, UP
-from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit, require_exit_of
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.layout import lay_out

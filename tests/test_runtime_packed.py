@@ -15,12 +15,12 @@ from spectune.errors import ModelError
 from spectune.profiler.identity import identify
 from spectune.runtime.models import loading
 from spectune.runtime.models.drafter import load_drafter
+from spectune.runtime.models.formats import packed_bytes
 from spectune.runtime.models.gguf_weights import packed_blocks, packed_weights
 from spectune.runtime.models.kernels.packed_dots import MOST_ROWS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_config, load_model
 from spectune.runtime.models.packed import PackedProduct, has_packed_products
-from spectune.runtime.models.packed_size import packed_bytes
 from spectune.tuning.parts import footprints_of
 
 from .fused_forward import logits_of, step_of

@@ -17,8 +17,8 @@ from torch import Tensor
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
+from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import ExitModel
-from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import BloomConfig
 
 from spectune.errors import ModelError
-from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.drafter import BLOCKS, load_drafter
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_model, load_pretrained
 from spectune.training import block, eagle, exit, frozen, own_run

@@ -26,10 +26,10 @@ from spectune.profiler.identity import identify
 from spectune.training.block import BlockRequest, train_block
 from spectune.training.eagle import EagleRequest, train_eagle
 from spectune.training.exit import ExitRequest, train_exit
-from spectune.training.kept_folder import claim, require_own
 from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import OwnTextSettings
 from spectune.training.recycling import RecyclingRequest, make_recycling
+from spectune.training.run_folder import claim, require_own
 
 from .tiny_family import save_model
 

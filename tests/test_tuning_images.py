@@ -14,7 +14,7 @@ from spectune.planner.records.image_ids import IMAGE_IDS
 from spectune.planner.records.recording import texts_of
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_prompts
-from spectune.runtime.models.exit_shape import ExitShape
+from spectune.runtime.models.drafter_shapes import ExitShape
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.training.exit import save_exit
 from spectune.training.language_model import TrainingSettings

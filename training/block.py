@@ -16,15 +16,13 @@ from torch import Tensor
 from ..errors import ModelError, TrainingError
 from ..planner.kernels.arrays import Ints
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.block_shape import BlockShape, Kind, block_config
-from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
+from ..runtime.models.drafter_shapes import BlockShape, Kind, block_config
+from .block_module import CtcModule, MedusaModule, SpecFormerModule, ctc_loss, medusa_loss, specformer_loss
 from .cards import Card, save_weights
 from .frozen import FrozenTarget
-from .kept_folder import LESS_TEXT, tells_of_room
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, require_text_target, trained
 from .own_text import BLANK, Ids, readable
-from .run_folder import Progress
-from .specformer_module import SpecFormerModule, specformer_loss
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 READ_TOGETHER = 8  # texts whose states are computed at once
 AHEAD = 2  # places from an anchor to the first token that is said

@@ -18,10 +18,9 @@ from ..runtime.models.eagle_shape import Form, HeadShape
 from .cards import Card, save_weights
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .frozen import FrozenTarget
-from .kept_folder import LESS_TEXT, tells_of_room
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, require_text_target, trained
 from .own_text import BLANK, Ids, Pieces, is_said, readable
-from .run_folder import Progress
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
 

@@ -17,17 +17,16 @@ from ..errors import ModelError, TrainingError
 from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.images import Image
 from ..runtime.models.anatomy import text_part
-from ..runtime.models.exit_shape import ExitShape, exit_config
+from ..runtime.models.drafter_shapes import ExitShape, exit_config
 from ..runtime.models.gallery import table_rows
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import Eyes, lens_of
 from .cards import Card, save_weights
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
-from .kept_folder import LESS_TEXT, tells_of_room
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, trained
 from .own_text import Pieces, is_said, readable
-from .run_folder import Progress
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
 

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from ..errors import TrainingError
 from ..profiler.identity import identify
-from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
+from ..runtime.models.drafter_shapes import RecyclingShape, recycling_config, recycling_tensors
 from .cards import acceptance_table, save_weights
-from .kept_folder import require_own, tells_of_room
 from .own_run import OwnTextRequest, judged, prompts_for
-from .run_folder import Progress
+from .run_folder import Progress, require_own, tells_of_room
 
 LENGTH = 6  # of the chains whose acceptance is counted
 

@@ -12,9 +12,8 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..runtime.models.drafter import load_drafter, require_drafter_of
-from ..runtime.models.formats import draft_role
+from ..runtime.models.formats import draft_role, own_packed
 from ..runtime.models.loading import load_model, require_format
-from ..runtime.models.packed_size import own_packed
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
 from ..runtime.models.rehearsal import require_loadable

@@ -23,10 +23,9 @@ from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
 from ..profiler.session import Session
 from ..runtime.models.drafter import load_drafter, require_computable
-from ..runtime.models.formats import draft_role, require_no_drafter
+from ..runtime.models.formats import draft_role, own_packed, require_no_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
-from ..runtime.models.packed_size import own_packed
 from ..runtime.models.parallel import leave, load_parallel, rank
 from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime

@@ -23,14 +23,11 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.visit import Visit
 from ..profiler.records.wire import from_json, to_json
 from ..profiler.safetensors_file import read_header
-from ..runtime.models.block_shape import block_shape, is_block
 from ..runtime.models.config_file import written_config
+from ..runtime.models.drafter_shapes import block_shape, is_block, is_exit, is_recycling, recycling_shape
 from ..runtime.models.eagle_shape import LAYER, HeadForm, head_form, is_head
-from ..runtime.models.exit_shape import is_exit
 from ..runtime.models.eyesight import eyesight_of, seeing_config
-from ..runtime.models.formats import draft_role
-from ..runtime.models.packed_size import packed_bytes
-from ..runtime.models.recycling_shape import is_recycling, recycling_shape
+from ..runtime.models.formats import draft_role, packed_bytes
 
 Made = TypeVar("Made")
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from ...errors import MeasurementError
 from ...profiler.records.surface import LatencySurface, quantile
 from ..axis import Axis
-from ..cell import COLUMNS, cell_row
 from ..figure import Figure, Grid, Panel
-from ..surface import WHENCE, surface_figure
+from ..surface import COLUMNS, WHENCE, cell_row, surface_figure
 from .chart import charts, legend, symbols
 from .contents import Contents, SurfaceEntry
 from .grid import values

@@ -26,9 +26,8 @@ from ..setup import RoundSetup
 from ..stopwatch import Moment
 from ..transfer import Landing, host_memory
 from .acceptance import end_round, sight_of
-from .state import BatchState
+from .state import DONE, DRAFTED, LAUNCHED, BatchState, Told, told_of
 from .texts import Copies
-from .told import DONE, DRAFTED, LAUNCHED, Told, told_of
 
 IN_FLIGHT = 2  # rounds at once: one that is read, and the one behind it
 Key = tuple[RoundSetup, int, DrawKind | None]  # of rounds: how, over how many sequences, and how tokens are drawn

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
-from .block_shape import BlockShape
+from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel, features_along
 from .projection import Projection

@@ -23,7 +23,7 @@ from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
 from .attention import turned
 from .block import APART, BlockHead, wanted_rows
-from .block_shape import BlockShape
+from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel
 from .norm import Norm

@@ -15,23 +15,31 @@ from ...profiler.records.model import ModelIdentity
 from ..cache import KeyValueCache
 from .block import BlockHead, MedusaHeads, RoundHead
 from .block import tensor_shapes as medusa_tensors
-from .block_shape import BlockShape, Kind, block_shape, is_block
 from .ctc import CtcHead
 from .ctc import tensor_shapes as ctc_tensors
+from .drafter_shapes import TENSORS as MADE_OF
+from .drafter_shapes import (
+    BlockShape,
+    Kind,
+    block_shape,
+    exit_shape,
+    is_block,
+    is_exit,
+    is_recycling,
+    recycling_shape,
+    require_exit_of,
+    require_recycling_of,
+)
 from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, require_head_of
 from .exit import ExitModel, require_exit_layer
 from .exit import tensor_shapes as exit_tensors
-from .exit_shape import exit_shape, is_exit, require_exit_of
-from .formats import Role, draft_role, require_known_format
+from .formats import Role, draft_role, own_packed, require_known_format
 from .forward import CausalModel, ForwardInput
 from .graphed import as_loaded
 from .head_tensors import require_head_fits
 from .loading import load_config, load_model
-from .packed_size import own_packed
 from .recycling import RecyclingHead
-from .recycling_shape import TENSORS as MADE_OF
-from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
 from .specformer import tensor_shapes as specformer_tensors
 from .stored_tensors import Shape, read_tensors, require_tensors, stored_tensors

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...errors import ModelError
 from ..cache import FeatureCache, KeyValueCache
-from .exit_shape import ExitShape
+from .drafter_shapes import ExitShape
 from .forward import ForwardInput
 from .lean import LeanModel, taken
 from .norm import Norm

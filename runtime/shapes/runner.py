@@ -18,8 +18,7 @@ from ..models.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
 from ..requests import Request, Sequence
-from .caches import Room, ShapeCaches
-from .forwards import ForwardShapes, ResumedShapes, tree_layer
+from .forwards import ForwardShapes, ResumedShapes, Room, ShapeCaches, tree_layer
 
 
 def runner_of(
