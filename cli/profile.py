@@ -298,7 +298,7 @@ def _estimate(
     from ..db.store import open_store
     from ..tuning.estimates.estimate import EstimateRequest, estimate
     from ..tuning.positions import STRETCH, within_positions
-    from .estimated import estimate_facts, print_estimate
+    from .measured import estimate_facts, print_estimate
 
     asked = {name: measured[name] for name in ("batches", "contexts") if measured[name]}
     for note in within_positions(models.target, models.target.name, asked.get("contexts", ()), STRETCH):

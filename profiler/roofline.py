@@ -62,18 +62,6 @@ def bound_surface(
     return surface_of(replace(key, regime=f"bound:{key.regime}"), cells)
 
 
-def cells_below_bound(
-    surface: LatencySurface, architecture: Architecture, limits: Limits
-) -> tuple[tuple[Measurement, float], ...]:
-    """Return the cells that ran faster than their bound in milliseconds allows: none, if the limits are right."""
-    bounds = (
-        (cell, least_ms(work_of(architecture, surface, shape_of(cell)), limits, surface.dtype))
-        for cell in surface.measurements
-        if cell.failure is None
-    )
-    return tuple((cell, bound_ms) for cell, bound_ms in bounds if cell.median_ms < bound_ms)
-
-
 def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape: Shape) -> Work:
     """Return the work of a shape in a role of whole forwards, else MeasurementError; prompts have one row of logits."""
     if key.role not in WHOLE_FORWARDS:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DeviceError
-from .cgroup import cpu_allowance
-from .cpu import allowed_cores, processor_here
-from .gpu_state import read_gpu_state
+from .cpu import allowed_cores, cpu_allowance, processor_here
+from .nvml import read_gpu_state
 from .records.device import Device
 from .records.state import CpuTimes, DeviceState, OtherProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.estimated import estimate_facts, print_estimate
+from spectune.cli.measured import estimate_facts, print_estimate
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.errors import DeviceError, ModelError, RequestError

@@ -25,8 +25,16 @@ from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShap
 from .kept_labels import Labels, asked_of, kept_labels, reads_of, sources_of
 from .language_model import Checkpoint, train
 from .pad_labels import pivots_of
-from .pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
-from .pad_request import PadCard, PadRequest, save_pad_card, save_pivots
+from .pad_request import (
+    PadCard,
+    PadRequest,
+    at_threshold,
+    auroc,
+    auroc_interval,
+    save_pad_card,
+    save_pivots,
+    threshold_of_recall,
+)
 from .run_folder import RUN, Progress, require_own, run_folder, tells_of_room
 
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper

@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from ..errors import PlanError
 from ..planner.pricing.cells import Cell
-from ..profiler.cgroup import cpu_allowance
-from ..profiler.cpu import allowed_cores
+from ..profiler.cpu import allowed_cores, cpu_allowance
 from .steps import Progress
 
 Group = tuple[Cell, ...]
