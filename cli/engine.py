@@ -88,13 +88,13 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
     from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
+    from ..report.file import require_writable, write_whole
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.profiled_last import workload_profiled_last
     from .cells import plan_table
     from .device import is_here, named_device
     from .export import print_exported
-    from .output import require_writable, write_whole
 
     _require_only(PLAN)
     require_writable(output)

@@ -152,7 +152,7 @@ def _from_files(surfaces: tuple[Path, ...], traces: tuple[Path, ...]) -> PlanInp
 
 def _write(found: Exported, folder: Path) -> list[Path]:
     from ..errors import RequestError
-    from .output import write_whole
+    from ..report.file import write_whole
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -136,10 +136,10 @@ def lossy(
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..profiler.prompts import answers_of
+    from ..report.file import require_writable
     from ..runtime.models.pivots import is_pivots, pivot_shape
     from ..tuning.lossy import LossyRequest, measure_lossy
     from ..tuning.request import Models
-    from .output import require_writable
 
     require_writable(output)
     places = model_places(drafters)

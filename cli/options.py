@@ -217,6 +217,9 @@ store = click.option(
     metavar="URL",
     help="A path, an SQLAlchemy URL or https:// of a service; else SPECTUNE_STORE, else your own file.",
 )
+output = click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the JSON document to this file."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 

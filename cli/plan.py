@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from . import engine as engines
-from . import options, output
+from . import options
 from .command import Command
 from .report import Settings, print_table, progress, tell, tell_workload
 from .rescue import rescued
@@ -149,7 +149,7 @@ class Place:
 @options.store
 @click.option("--explain", is_flag=True, help="Say why, cell by cell; with --json on stderr.")
 @options.as_json
-@output.option
+@options.output
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
 @click.pass_obj
 def plan(
@@ -196,11 +196,11 @@ def plan(
     from ..planner.lossy.run import read_runs
     from ..planner.plans.document import plan_to_json
     from ..planner.reasons.explain import out_of_reach
+    from ..report.file import require_writable, write_whole
     from ..tuning.documents import PlanFiles
     from ..tuning.plan import Effort
     from ..tuning.tables import read_table
     from .device import is_here
-    from .output import require_writable, write_whole
 
     if engine is not None:
         wanted["workload"] = wanted["workload"] or "default"

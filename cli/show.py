@@ -21,7 +21,7 @@ from ..planner.reasons.verdict import verdict_lines
 from ..profiler.records.wire import readable
 from ..report.plan import plan_figure
 from ..tuning.engines.counted import imported_observations
-from . import options, output, plan_name
+from . import options, plan_name
 from .cells import plan_table, published_table, settings_table, validation_table
 from .counters import counted_table
 from .existing import NOTHING, require_there
@@ -157,7 +157,7 @@ def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> 
 @click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, hidden=True, help="The same as PLAN.")
 @options.store
 @options.as_json
-@output.option
+@options.output
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
 @click.pass_obj
 def show(
@@ -184,8 +184,8 @@ def show(
         spectune show plan plan.json
         spectune show surface 2 --plot surface.html
     """
+    from ..report.file import require_writable, write_whole
     from ..report.picture import require_picture, write_picture
-    from .output import require_writable, write_whole
 
     require_writable(output)
     if plot is not None:

@@ -9,19 +9,12 @@ import click
 
 from . import options
 from .report import Settings, Table, print_json, print_table, progress, tell
+from .train_run import CONTINUED, data_files
 
 
 @click.command()
 @options.target
-@click.option(
-    "--data",
-    "files",
-    required=True,
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Text that is counted; data files hold texts or conversations. Repeatable.",
-)
+@data_files("Text that is counted; data files hold texts or conversations. Repeatable.")
 @click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where to.")
 @click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders in the table.")
 @click.option("--followers", default=4, show_default=True, type=click.IntRange(1), help="Followers of each.")
@@ -72,15 +65,7 @@ def cacheback(
 
 @click.command()
 @options.target
-@click.option(
-    "--data",
-    "files",
-    required=True,
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Text whose pieces the target continues; data files hold texts or conversations. Repeatable.",
-)
+@data_files(CONTINUED)
 @click.option(
     "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The drafter's folder."
 )

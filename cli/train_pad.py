@@ -11,6 +11,7 @@ import click
 from . import options
 from .command import Command
 from .report import Settings, Table, print_json, print_table, progress, tell
+from .train_run import data_files
 
 if TYPE_CHECKING:
     from ..training.pad_request import Exercise, PadCard
@@ -26,15 +27,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
 )
 @options.target
 @click.option("--drafter", "--draft-model", "drafter", required=True, metavar="MODEL", help="Whose tokens.")
-@click.option(
-    "--data",
-    "files",
-    required=True,
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help='Problems: .jsonl, every line with "prompt" and "answer". Repeatable.',
-)
+@data_files('Problems: .jsonl, every line with "prompt" and "answer". Repeatable.')
 @click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Its folder.")
 @click.option("--rollouts", default=8, show_default=True, type=POSITIVE, help="Texts with each token, and without.")
 @click.option(

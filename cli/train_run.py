@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "device", "dtype", "fresh")  # options
 
+CONTINUED = "Text whose pieces the target continues; data files hold texts or conversations. Repeatable."
+
+
+def data_files(said: str) -> Callable[[Command], Command]:
+    """Return the option --data; `said` is its help."""
+    path = click.Path(path_type=Path)
+    return click.option("--data", "files", required=True, multiple=True, metavar="FILE", type=path, help=said)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
@@ -104,15 +112,7 @@ def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command]
     path, positive = click.Path(path_type=Path), click.IntRange(1)
     return [
         options.target,
-        click.option(
-            "--data",
-            "files",
-            required=True,
-            multiple=True,
-            metavar="FILE",
-            type=path,
-            help="Text whose pieces the target continues; data files hold texts or conversations. Repeatable.",
-        ),
+        data_files(CONTINUED),
         click.option("-o", "--output", required=True, metavar="DIR", type=path, help="The drafter's folder."),
         click.option("--steps", default=1000, show_default=True, type=positive, help="Updates of the weights."),
         click.option("--batch", default=16, show_default=True, type=positive, help="Pieces of text per step."),

@@ -213,10 +213,10 @@ def _tune(
 ) -> None:
     from ..planner.engines.served_choice import LatencyBounds
     from ..profiler.records.wire import to_json
+    from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import warnings_before, warnings_behind
     from ..tuning.engines.tune import TuneRequest, time_left_s, tune
     from ..tuning.engines.tuned_server import TunedServer
-    from .output import require_writable, write_whole
 
     require_writable(file)
     held = _held(settings, job, file)
