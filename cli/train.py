@@ -10,7 +10,7 @@ from .report import Settings
 from .train_block import ctc, exit_, medusa, specformer
 from .train_cacheback import cacheback, recycling
 from .train_pad import pad
-from .train_run import BASIC, TrainingRun, train_and_show, training_run
+from .train_run import BASIC, TrainingRun, intermediate, train_and_show, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
 
@@ -40,13 +40,7 @@ def train() -> None:
     type=click.IntRange(0),
     help="Tokens form 3 can draft; a quarter of all unless given.",
 )
-@click.option(
-    "--intermediate",
-    default=0,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Width of the MLP; else the target's.",
-)
+@intermediate
 @click.option(
     "--reads",
     default="",

@@ -8,7 +8,7 @@ import click
 
 from .command import Command
 from .report import Settings
-from .train_run import BASIC, TrainingRun, train_and_show, training_run
+from .train_run import BASIC, TrainingRun, intermediate, train_and_show, training_run
 
 if TYPE_CHECKING:
     from ..runtime.models.drafter_shapes import Kind
@@ -36,9 +36,7 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
 @training_run(piece=16, least_piece=1, said=SAID)
 @click.option("--frames", default=8, show_default=True, type=click.IntRange(1), help="Places that say a token or none.")
 @click.option("--labels", default=5, show_default=True, type=click.IntRange(1), help="Tokens these learn to say.")
-@click.option(
-    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
-)
+@intermediate
 def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermediate: int) -> None:
     """Train a drafter by CTC: frames that say tokens or blanks.
 
@@ -62,9 +60,7 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     type=click.IntRange(0),
     help="Width of a token's vector; else the target's.",
 )
-@click.option(
-    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
-)
+@intermediate
 @click.option("--published", is_flag=True, help="Do not read the newest token itself, as in the paper.")
 def specformer(
     settings: Settings, run: TrainingRun, places: int, width: int, intermediate: int, published: bool

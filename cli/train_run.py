@@ -21,6 +21,10 @@ BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "d
 
 CONTINUED = "Text whose pieces the target continues; data files hold texts or conversations. Repeatable."
 
+intermediate = click.option(
+    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
+)
+
 
 def data_files(said: str) -> Callable[[Command], Command]:
     """Return the option --data; `said` is its help."""
