@@ -201,9 +201,6 @@ def _percent(share: float | None) -> str | None:
     return None if share is None else f"{share:.1%}"
 
 
-Json = dict[str, Any]  # JSON values
-
-
 def estimate_facts(done: Estimate, store_url: str) -> Json:
     """Return what was estimated and what it rests on; JSON values, None where nothing was measured."""
     return common_facts(done.device.device, done.identities, done.surfaces, store_url) | {

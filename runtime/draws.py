@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
+from ..planner.kernels.arrays import Ints
 from .models.forward import Draws
 from .models.kernels.host_draws import NO_TOKEN
-from .models.layout import Ints
 from .noise import gumbel
 from .requests import NO_NUMBERS, Sequence, shared_temperature
 from .sampling import kept_by_top_k, masks_of, on_rows, processed, seen_tokens

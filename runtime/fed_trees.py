@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from ..planner.kernels.arrays import Bools, Ints
 from ..planner.records.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
@@ -17,7 +18,7 @@ from .kernels.rows import move_rows
 from .kernels.trees import hear
 from .models.bits import BITS, bits
 from .models.forward import ForwardInput
-from .models.layout import Bools, Ints, Masks, ancestors, widened
+from .models.layout import Masks, ancestors, widened
 from .requests import Request, Sequence
 from .sampling import tree_paths
 from .transfer import sent

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..planner.kernels.arrays import Bools, Ints
 from .models.bits import bits
 from .models.kernels.host_masks import mask_rows
 from .models.kernels.nucleus import is_supported, nucleus_of
-from .models.layout import Bools, Ints
 from .noise import gumbel
 from .requests import Request, Sampling, Sequence
 from .transfer import sent

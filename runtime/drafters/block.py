@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..growth.draft import DeviceChildren
 from ..models.block import Block, BlockHead, Levels
 from ..models.forward import ForwardInput
-from ..models.layout import Ints
 from ..requests import Request, Sequence
 from ..sampling import draft_scores, processed, with_noise
 from ..transfer import fetched_together, sent

@@ -8,13 +8,13 @@ from weakref import ref
 import torch
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, UnlaidBeam, UnlaidNodes
 from ..models.graphed import GraphedModel, as_loaded
-from ..models.layout import Ints
 from ..models.recycling import RecyclingHead
 from ..models.whole_head import TargetStates
 from .block import BlockDrafter

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch, Scores
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..cache import KeyValueCache
 from ..models.block import APART
 from ..models.forward import ForwardInput
-from ..models.layout import Ints
 from ..models.recycled import greedy_children, load_lookups, require_known
 from ..models.recycling import RecyclingHead, SuccessorCache, Successors, left_of
 from ..noise import gumbel_of

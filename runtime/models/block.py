@@ -17,7 +17,7 @@ from torch import Tensor
 from ..cache import KeyValueCache
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
-from .lean import LeanModel, features_along
+from .lean import LeanModel, features_along, taken
 from .projection import Projection
 from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
 from .target_sizes import TargetSizes, sizes_of
@@ -143,11 +143,7 @@ class Levels:
 
 def wanted_rows(step: ForwardInput, numbers: Tensor) -> Tensor:
     """Return (rows, any): of numbers (batch, n, any) those of the tokens that `take` wants, or of all."""
-    flat = numbers.flatten(0, 1)
-    if step.take is None:
-        return flat
-    batch, count = step.tokens.shape
-    return flat.index_select(0, step.take + torch.arange(0, batch * count, count, device=flat.device))
+    return taken(step, numbers.flatten(0, 1))
 
 
 class MedusaHeads(BlockHead):

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from ...errors import MeasurementError
+from ...planner.kernels.arrays import Bools, Ints
 from ...profiler.records.role import RESUME
 from ..cache import KeyValueCache
 from ..faults import is_out_of_memory
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput, LeftStates
-from ..models.layout import Bools, Ints, ancestors, chain_sight, lay_out, seen_by
+from ..models.layout import ancestors, chain_sight, lay_out, seen_by
 
 STEP = 256  # tokens: shapes of nearly one size share a cache
 
