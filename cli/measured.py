@@ -10,14 +10,13 @@ import click
 from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
-    from ..profiler.catalogue import Published
-    from ..tuning.estimates.estimate import Estimate
-if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..profiler.catalogue import Published
     from ..profiler.records.acceptance import AcceptanceTrace
     from ..profiler.records.device import Device
     from ..profiler.records.surface import LatencySurface
+    from ..tuning.estimates.estimate import Estimate
     from ..tuning.latency_profile import LatencyProfile
     from ..tuning.preview import Preview
     from ..tuning.profile import Profile

@@ -10,12 +10,11 @@ from ..errors import ModelError
 from .report import tell
 
 if TYPE_CHECKING:
-    from .report import Settings
-if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..db.store import Store
     from ..profiler.records.model import ModelIdentity
+    from .report import Settings
 
 
 def model_places(named: Mapping[str, str]) -> dict[str, Path]:
