@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
-from .existing import NOTHING, require_there
+from .existing import NOTHING, opened_there
 from .report import Settings, print_json, tell
 
 if TYPE_CHECKING:
@@ -84,10 +84,7 @@ def _named(plan: str | None, plan_option: str | None) -> str:
 
 
 def _decide(decide: Decide, name: str, settings: Settings, store: str | None, as_json: bool) -> None:
-    from ..db.store import open_store
-
-    require_there(store, NOTHING)
-    with open_store(store) as opened:
+    with opened_there(store, NOTHING) as opened:
         number = plan_name.number_of(name, opened)
         decide(opened, number, _somebody(store))
         row, url = opened.plan_row(number), opened.url

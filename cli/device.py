@@ -23,6 +23,7 @@ def named_device(text: str, store: Store) -> Device:
 
     DeviceError: none of them, or several devices share the name. StoreError: the file holds no device.
     """
+    text = text.strip()
     if is_here(text):
         from ..profiler.device import detect
 
@@ -35,8 +36,13 @@ def named_device(text: str, store: Store) -> Device:
         prints = ", ".join(device.fingerprint for device in found)
         raise DeviceError(f"{len(found)} devices in {store.url} are called {text!r}; give a fingerprint: {prints}")
     if not found:
+        from ..profiler.catalogue import catalogue_names
+
         names = ", ".join(dict.fromkeys(device.name for device in known)) or "no device"
-        raise DeviceError(f"{text!r} is no auto, cpu, cuda:N or file, and {store.url} knows {names}; give one of them")
+        raise DeviceError(
+            f"{text!r} is no auto, cpu, cuda:N or file, and {store.url} knows {names}; give one of them, or plan "
+            f"without the device by spectune plan --estimate, which knows {', '.join(catalogue_names(text))}"
+        )
     return found[0]
 
 

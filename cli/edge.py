@@ -11,6 +11,7 @@ from .command import Command
 from .draft_models import own_name
 from .edge_run import run
 from .edge_serve import serve
+from .existing import not_profiled, opened_there
 from .report import Table, facts_of, print_json, print_table
 
 if TYPE_CHECKING:
@@ -82,12 +83,11 @@ def plan(
         spectune edge plan --target path/to/target --drafter small --rtt-ms 20 --devices 1,4,8
         spectune edge plan --target path/to/target --drafter small --draft-ms 12 --rtt-ms 60 --json
     """
-    from ..db.store import open_store
     from ..planner.edge.setting import EdgeDevice
     from ..profiler.hub import resolve_model
     from ..tuning.edge import EdgeRequest, edge_planner
 
-    with open_store(store) as opened:
+    with opened_there(store, not_profiled(target)) as opened:
         planner = edge_planner(EdgeRequest(target=resolve_model(target), **profiled), opened)
     drafter = planner.named(name)
     device = planner.here(drafter, rtt_ms) if draft_ms is None else EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms)

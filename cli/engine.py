@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from .existing import not_profiled, opened_there
 from .measured import device_facts, trace_facts
 from .model import model_places
 from .report import Settings, Table, facts_of, print_json, print_table, progress, tell
@@ -86,7 +87,6 @@ def profile_command(
 
 def plan_command(settings: Settings, engine: str, target: str, asked: Json, output: Path | None) -> None:
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
-    from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
@@ -98,7 +98,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
 
     _require_only(PLAN)
     require_writable(output)
-    with open_store(asked["store"]) as store:
+    with opened_there(asked["store"], not_profiled(target, f"--engine {engine} ")) as store:
         model = _target(target, store)
         request = EnginePlanRequest(
             engine=engine,
@@ -131,7 +131,6 @@ def validate_command(
     settings: Settings, engine: str, target: str, prompts: Sequence[Prompt], asked: Json
 ) -> EngineValidation:
     """Measure an engine's plan on it, keep the outcome beside the plan, print and return it."""
-    from ..db.store import open_store
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
     from ..tuning.engines.plan import EnginePlanRequest
@@ -141,7 +140,8 @@ def validate_command(
 
     _require_only(VALIDATE | TOLD | {"fail_above"})
     place = resolve_model(target)
-    with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
+    opened = opened_there(asked["store"], not_profiled(target, f"--engine {engine} "))
+    with opened as store, tempfile.TemporaryDirectory() as folder:
         model, device = _target(str(place), store), detect("cpu")
         wanted = EnginePlanRequest(
             engine=engine,

@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 NOTHING = "so it remembers nothing; run: spectune profile"
 
 
+def not_profiled(target: str, options: str = "") -> str:
+    """Return the advice where a store should know a target; `options` of the profile end with a blank."""
+    return f"so nothing is known of {target}; run: spectune profile {options}--target {target}, or give its store"
+
+
 def as_it_is(store: str | None) -> str | None:
     """Return where to look into the store: in memory, where there is none yet."""
     from ..db.url import resolve_url, sqlite_file
@@ -28,6 +33,14 @@ def opened_as_it_is(store: str | None) -> Store:
 
     place = as_it_is(store)
     return open_store(place, upgrade=is_sqlite_memory(resolve_url(place)))
+
+
+def opened_there(store: str | None, advice: str, *, writes: bool = True) -> Store:
+    """Open a store; StoreError with some advice where there is none yet."""
+    from ..db.store import open_store
+
+    require_there(store, advice)
+    return open_store(store, writes=writes)
 
 
 def require_there(store: str | None, advice: str) -> None:

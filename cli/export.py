@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..planner.plans.plan import Plan
     from ..runtime.engines.exported import Dropped, Exported
 
+NO_PLAN = "so no plan either; run: spectune plan, or give --plan FILE"
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
 
 
@@ -78,6 +79,8 @@ def export(
         target=target,
         drafters={name: Path(text) for name, text in drafters.items()},
     )
+    if store is not None:
+        require_there(store, NO_PLAN)
     with open_store(as_it_is(store)) as opened:
         planned, notes = _plan(plan, engine, opened, store)
         if surfaces or traces:
@@ -129,7 +132,7 @@ def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tup
         return plan_from_json(_text(Path(text))), ()
     if text is not None and not text.isdecimal():
         raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
-    require_there(place, "so no plan either; run: spectune plan, or give --plan FILE")
+    require_there(place, NO_PLAN)
     number = newest_plan_for(engine, store) if text is None else int(text)
     return plan_from_json(store.plan(number)), notes_on(number, store)
 

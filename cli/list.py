@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .existing import NOTHING, require_there
+from .existing import NOTHING, opened_there
 from .report import Settings, Table, facts_of, print_json, print_table, tell
 
 if TYPE_CHECKING:
@@ -38,10 +38,7 @@ def list(settings: Settings, store: str | None, as_json: bool) -> None:
         spectune list
         spectune list --store measurements.db --json
     """
-    from ..db.store import open_store
-
-    require_there(store, NOTHING)
-    with open_store(store, writes=False) as opened:
+    with opened_there(store, NOTHING, writes=False) as opened:
         facts, url, note = _contents(opened), opened.url, opened.note
     if note:
         tell(settings, note)

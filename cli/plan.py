@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from . import engine as engines
 from . import options
 from .command import Command
+from .existing import not_profiled, opened_there
 from .report import Settings, print_table, progress, tell, tell_workload
 from .rescue import rescued
 
@@ -238,7 +239,8 @@ def plan(
     kept_as = f"plan {number}, kept in {kept}" if kept else "kept in no store"
     tell(settings, f"{kept_as}{written}{following}")
     if missed := out_of_reach(made):
-        raise PlanError(missed)
+        unless = "" if number is None else f"; until it is retired, plan {number} counts: spectune retire {number}"
+        raise PlanError(missed + unless)
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:
@@ -286,7 +288,6 @@ def _from_store(
     effort: Effort,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
-    from ..db.store import open_store
     from ..planner.plans.document import plan_to_json
     from ..profiler.catalogue import catalogued
     from ..tuning.estimates.inputs import inputs_on_estimates
@@ -296,7 +297,7 @@ def _from_store(
     from .device import named_device
     from .model import named_model
 
-    with open_store(store) as opened:
+    with opened_there(store, not_profiled(target)) as opened:
         device = named_device(place.device, opened) if place.estimated is None else catalogued(place.estimated).device
         model = named_model(target, opened)
         named = {**wanted, **_profiled_last(settings, model, device, wanted, opened)}

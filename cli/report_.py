@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from . import options, plan_name
-from .existing import NOTHING, require_there
+from .existing import NOTHING, opened_there
 from .report import Settings, tell
 
 
@@ -30,14 +30,12 @@ def report(settings: Settings, /, plan: str | None, output: Path, option: str | 
         spectune report -o report.html
         spectune report plan 3 -o plan.html
     """
-    from ..db.store import open_store
     from ..report.file import require_writable, write_whole
     from ..report.site.whole import whole_report
 
     require_writable(output)
-    require_there(store, NOTHING)
     name = plan_name.one_of(plan, option)
-    with open_store(store) as opened:
+    with opened_there(store, NOTHING) as opened:
         text = whole_report(opened, None if name is None else plan_name.number_of(name, opened))
     write_whole(output, text)
     tell(settings, f"written to {output}")

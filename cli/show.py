@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
-from .existing import NOTHING, require_there
+from .existing import NOTHING, opened_there
 from .report import Settings, print_json, print_table, tell
 
 if TYPE_CHECKING:
@@ -100,16 +100,15 @@ def show(
 
 
 def _found(kind: str, name: str | None, store: str | None) -> tuple[Stored, str]:
-    """Return a record, and notes on the store; a plan of a file needs no store."""
-    from ..db.store import open_store
+    """Return a record, and notes on the store; a plan of a file needs no store, unless one is named."""
     from .existing import as_it_is
     from .stored import KINDS
     from .stored_plan import named_plan, plan_in_file
 
-    if kind == plan_name.KIND and name is not None and not plan_name.is_number(name) and as_it_is(store) != store:
+    is_file = kind == plan_name.KIND and name is not None and not plan_name.is_number(name)
+    if name is not None and is_file and store is None and as_it_is(store) != store:
         return plan_in_file(name), ""
-    require_there(store, NOTHING)
-    with open_store(store, writes=False) as opened:
+    with opened_there(store, NOTHING, writes=False) as opened:
         if kind == plan_name.KIND:
             return named_plan(opened, name), opened.note
         return KINDS[kind](opened, None if name is None else int(name)), opened.note

@@ -12,6 +12,7 @@ from ..errors import PlanError
 from . import engine as engines
 from . import options
 from .command import Command
+from .existing import as_it_is, not_profiled, opened_there
 from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
 from .report import Settings, print_json, print_table, progress, tell
@@ -22,6 +23,7 @@ STRAY = "name the model with --target MODEL and a plan with --plan 3"
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..planner.plans.plan import Plan
     from ..planner.plans.validation import Validation
 
 
@@ -113,7 +115,7 @@ def validate(
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
-    from ..db.store import open_store
+    from ..planner.reasons.verdict import warnings_of
     from ..profiler.hub import resolve_model
     from ..tuning.validate import ValidateRequest, validate_stored
     from .cells import validation_facts, validation_table
@@ -128,12 +130,16 @@ def validate(
         return
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
 
-    def tell_read(models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
+    def tell_read(plan: Plan, models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
         tell_dequantised(settings, models, dtype)
+        for warning in warnings_of(plan):
+            tell(settings, warning)
 
     if prompts is not None:
         tell_cut(settings, request.as_profile(request.batches or (1,)))
-    with open_store(store) as opened, progress(settings) as report:
+    is_file = request.plan is not None and not request.plan.isdecimal()  # a file's plan needs no store
+    place = as_it_is(store) if is_file and store is None else store
+    with opened_there(place, not_profiled(target)) as opened, progress(settings) as report:
         done = validate_stored(request, opened, progress=report, told=tell_read, guard=partial(rescued, "validation"))
         url = opened.url
     if as_json:

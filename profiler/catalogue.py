@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -70,20 +70,22 @@ def catalogued(name: str) -> Catalogued:
     found = [entry for entry in entries if wanted in _names(entry)]
     if len(found) == 1:
         return _read(found[0])
-    begun = [entry for entry in entries if wanted and any(known.startswith(wanted) for known in _names(entry))]
-    if len(found or begun) > 1:
-        raise DeviceError(f"{name!r} may be several devices; choose one of: {_listed(found or begun)}")
-    close = begun or [entry for entry in entries if get_close_matches(wanted, _names(entry), n=1, cutoff=SIMILAR)]
-    raise DeviceError(f"the catalogue has no device {name!r}; choose one of: {_listed(close or entries)}")
+    if len(found or _begun(wanted)) > 1:
+        raise DeviceError(f"{name!r} may be several devices; choose one of: {', '.join(catalogue_names(name))}")
+    raise DeviceError(f"the catalogue has no device {name!r}; choose one of: {', '.join(catalogue_names(name))}")
 
 
-def _listed(entries: Sequence[Entry]) -> str:
-    return ", ".join(entry["name"] for entry in entries)
+def catalogue_names(like: str = "") -> tuple[str, ...]:
+    """Return the full name of every catalogued device, or of those whose names are like one, where there are any."""
+    wanted, entries = _plain(like), _catalogue()["devices"]
+    named = [entry for entry in entries if wanted in _names(entry)] or _begun(wanted)
+    close = named or [entry for entry in entries if get_close_matches(wanted, _names(entry), n=1, cutoff=SIMILAR)]
+    return tuple(entry["name"] for entry in close or entries)
 
 
-def catalogue_names() -> tuple[str, ...]:
-    """Return the full name of every catalogued device."""
-    return tuple(entry["name"] for entry in _catalogue()["devices"])
+def _begun(wanted: str) -> list[Entry]:
+    entries = _catalogue()["devices"]
+    return [entry for entry in entries if wanted and any(known.startswith(wanted) for known in _names(entry))]
 
 
 @lru_cache(maxsize=1)

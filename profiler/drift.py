@@ -61,14 +61,17 @@ def fit_drift(
     surfaces: Ints | None = None,
     exponents: Sequence[float] = EXPONENTS,
     pool: Pool | None = None,
+    apart: Bools | None = None,
 ) -> Drift:
     """Return the slowness of every call.
 
     `ms`, `cells` and `surfaces` are (calls,), in the order timed; no `surfaces` means one. Of windows and exponents
-    those win that leave the least unexplained, or none. `pool` betters the costs of cells by each other.
+    those win that leave the least unexplained, or none. `pool` betters the costs of cells by each other, so
+    that calls of cells timed once tell moods, too; but those that are `apart`, (calls,), which it leaves as they are.
     """
     logs = np.log(ms)
-    told = np.flatnonzero((np.bincount(cells, minlength=1)[cells] > 1) | (pool is not None))
+    is_pooled = np.full(len(ms), pool is not None) & (True if apart is None else ~apart)
+    told = np.flatnonzero((np.bincount(cells, minlength=1)[cells] > 1) | is_pooled)
     own = np.zeros(len(ms), dtype=np.int64) if surfaces is None else surfaces
     slowness, window, exponent = np.zeros(len(ms)), 0, 0.0
     if len(told) >= FEWEST_CALLS:

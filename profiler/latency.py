@@ -15,6 +15,8 @@ from .records.surface import LatencySurface
 from .session import PreparedCalls, Progress, Run, Session
 from .tally import Tally
 
+MOST_DISTURBED = 8.0  # times a fast call that half of the calls may take; beyond it nothing is kept
+
 
 class Interrupted(KeyboardInterrupt):
     """The session was stopped by hand; every call timed so far is in the sink."""
@@ -60,7 +62,7 @@ def measure(
     Raises:
         Interrupted: a KeyboardInterrupt came.
         MeasurementError: runners and domains do not match, no shape of a runner can run, the first points of all
-            surfaces do not fit into the budget, or `until` is no share of it.
+            surfaces do not fit into the budget, something disturbed most calls, or `until` is no share of it.
     """
     if not 0.0 < until <= 1.0:
         raise MeasurementError(f"a sitting ends at a share of the budget in (0, 1], got {until}; give 1 for all of it")
@@ -86,6 +88,11 @@ def measure(
         raise Interrupted(run.ordinal) from interrupt
     if until < 1.0:
         return ()
+    if (times := run.tally.disturbance()) > MOST_DISTURBED:
+        raise MeasurementError(
+            f"half of a forward's calls took {times:.0f} times as long as its fast ones, so these timings say nothing "
+            "of the device; end what else runs on it (spectune doctor names it), then run this again with --fresh"
+        )
     surfaces = tuple(_surface(key, run.tally, number) for number, key in enumerate(keys))
     sink.finish_surfaces(surfaces)
     return surfaces

@@ -10,11 +10,13 @@ import numpy as np
 
 from .domain import Shape
 from .drift import EXPONENTS, WINDOWS, Bools, Drift, Floats, Ints, Pool, fit_drift, group_medians, robust_scale
-from .records.measurement import MEDIAN_OVER_MEAN, Measurement, Purpose
+from .records.measurement import HELD_OUT, MEDIAN_OVER_MEAN, Measurement, Purpose
 from .records.pooling import LONG_MS, Shapes, pooled
 from .records.visit import Visit
 
 FEWEST_FOR_NOISE = 3  # calls a cell needs before its scatter counts
+FEWEST_OF_SENTINELS = 5  # calls that tell how a sentinel was disturbed
+FAST = 0.1  # share of its calls that are fast
 FIRST_NOISE = 0.05  # relative scatter of a call, taken until enough were made
 
 
@@ -86,7 +88,15 @@ class Tally:
         self._places = {visit.ordinal: place for place, visit in enumerate(visits)}
         surfaces = np.array([v.surface for v in visits])
         windows, exponents = self._windows(len(visits))
-        self.drift = fit_drift(ms, numbers, windows, surfaces=surfaces, exponents=exponents, pool=self._pool(numbers))
+        self.drift = fit_drift(
+            ms,
+            numbers,
+            windows,
+            surfaces=surfaces,
+            exponents=exponents,
+            pool=self._pool(numbers),
+            apart=np.array([v.purpose == HELD_OUT for v in visits]),
+        )
         logs = np.log(ms) - np.log(self.drift.slowness)
         is_clean = self._clean(numbers)
         costs = group_medians(logs[is_clean], numbers[is_clean], len(self.cells))
@@ -113,6 +123,12 @@ class Tally:
         calls = max(cell.clean, 1)
         shared = MEDIAN_OVER_MEAN * self.noise(cell.surface) / math.sqrt(calls)
         return max(shared, cell.doubt) * math.sqrt(calls / (calls + more))
+
+    def disturbance(self) -> float:
+        """Return how many times as long as its fast calls the median call of every sentinel took; 1.0 if unknown."""
+        timed = [_timed(cell.visits) for cell in self.cells if cell.purpose == "sentinel"]
+        told = [ms for ms in timed if len(ms) >= FEWEST_OF_SENTINELS]
+        return min((float(np.median(ms) / np.quantile(ms, FAST)) for ms in told), default=1.0)
 
     def measurements(self, surface: int) -> tuple[Measurement, ...]:
         """Return a surface's cells as records, failures included; cells never reached are left out."""
@@ -141,18 +157,17 @@ class Tally:
         return WINDOWS, EXPONENTS
 
     def _pool(self, numbers: Ints) -> Pool | None:
-        count = int(numbers.max()) + 1
-        calls = np.bincount(numbers, minlength=count)
-        timed = [cell for cell in self.cells[:count] if cell.visits]
-        least_ms = {cell.surface: min(c.ms for c in timed if c.surface == cell.surface) for cell in timed}
-        parts = []
-        for surface, ms in least_ms.items():
-            if ms >= LONG_MS:
-                own = [cell for cell in timed if cell.surface == surface]
-                noise = MEDIAN_OVER_MEAN * self.noise(surface)
-                errors = [math.inf if c.purpose == "held-out" else noise / math.sqrt(calls[c.number]) for c in own]
+        """Return how cells of a surface better each other's costs; held-out ones keep their own and lend none."""
+        calls, parts = np.bincount(numbers), []
+        timed: dict[int, list[Cell]] = {}
+        for cell in self.cells:
+            if cell.visits and cell.purpose != HELD_OUT:
+                timed.setdefault(cell.surface, []).append(cell)
+        for surface, own in timed.items():
+            if min(cell.ms for cell in own) >= LONG_MS:
                 places = np.array([cell.number for cell in own])
-                parts.append((places, Shapes.of([cell.shape for cell in own]), np.array(errors)))
+                errors = MEDIAN_OVER_MEAN * self.noise(surface) / np.sqrt(calls[places])
+                parts.append((places, Shapes.of([cell.shape for cell in own]), errors))
 
         def better(logs: Floats) -> Floats:
             found = logs.copy()

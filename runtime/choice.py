@@ -13,6 +13,7 @@ from ..errors import NoPlanError, PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.schedule import Place, reachable, reachable_at
+from ..planner.reasons.verdict import warnings_of
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
@@ -108,8 +109,8 @@ def choose_plan(
         raise RequestError(f"cannot read the plan {plan}, there is no such file; write one with: spectune plan -o FILE")
     try:
         if not is_named:
-            return _from_store(wanted, plan if is_url else store)
-        return _numbered(int(plan), wanted, store) if is_number else _from_file(Path(plan), wanted)
+            return _warned(_from_store(wanted, plan if is_url else store))
+        return _warned(_numbered(int(plan), wanted, store) if is_number else _from_file(Path(plan), wanted))
     except RequestError:
         raise
     except NoPlanError as error:
@@ -117,6 +118,11 @@ def choose_plan(
     except Exception as error:  # a plan only makes things faster: without one the target goes on
         which = f"the plan {plan}" if is_named else "the stored plan"
         return plainly(f"plain decoding, {which} is of no use: {told(error)}")
+
+
+def _warned(choice: Choice) -> Choice:
+    warnings = [] if choice.plan is None else warnings_of(choice.plan)
+    return replace(choice, reason="; ".join([choice.reason, *warnings]))
 
 
 def _from_store(wanted: Wanted, store: str | None) -> Choice:

@@ -35,11 +35,19 @@ settings.load_profile("spectune")  # another by --hypothesis-profile
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _machine_code_kept_for_the_next_run() -> None:
-    """Settle where kernels are kept before a test gives its commands a cache folder that is theirs alone."""
+def _own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give every worker a cache folder: jobs of two that lock the same device would refuse each other.
+
+    Machine code alone is kept for the next run, where the user's own is; also that of processes which tests start.
+    """
     from spectune.planner.kernels.compiled import kernels_folder  # behind OMP_NUM_THREADS: it loads NumPy
 
-    kernels_folder()
+    folder, kernels = tmp_path_factory.mktemp("cache"), kernels_folder()
+    kernels.mkdir(parents=True, exist_ok=True)
+    (folder / "kernels").symlink_to(kernels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECTUNE_CACHE", str(folder))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

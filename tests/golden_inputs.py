@@ -35,12 +35,15 @@ from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.role import READ
 from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.wire import from_json
+from spectune.tuning.documents import PlanFiles, inputs_from_files
 from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.request import PlanRequest
 
 from .synthetic import DEVICE, TARGET, Best, Language, Nodes, SkilledDrafter, every_node, model, record, texts
 
 STORED = Path(__file__).parent / "data" / "v0320424"
+REAL_PAIR = Path(__file__).parent / "data" / "real_pair"  # what `spectune show -o` writes of a store, and a pairwise
 FAMILY = Path(__file__).parents[1] / "demo" / "models"
 BATCHES, CONTEXTS = (1, 3, 8), (8, 30, 120)
 TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 17, 20)
@@ -330,6 +333,18 @@ def recorded() -> PlanInputs:
         (device,) = store.devices()
         target = next(each for each in store.models() if each.name == "target")
         return inputs_from_store(PlanRequest(target=target, device=device, dtype="float32"), store)
+
+
+@cache
+def real_pair() -> PlanInputs:
+    """Return what `spectune profile` measured and recorded of Qwen2.5-Coder 1.5B with its 0.5B on two cores."""
+    with TemporaryDirectory() as folder:
+        for file in REAL_PAIR.iterdir():
+            (Path(folder) / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+        agreed = (Path(folder) / "pairwise.json").read_text()
+        surfaces = (*Path(folder).glob("verify-*"), *Path(folder).glob("draft-*"), *Path(folder).glob("read-*"))
+        files = PlanFiles(surfaces=tuple(sorted(surfaces)), traces=(Path(folder) / "trace.json",))
+        return replace(inputs_from_files(files), pairwise=from_json(PairwiseAcceptance, agreed))
 
 
 @cache

@@ -21,7 +21,7 @@ from spectune.planner.search.search import Solve, solve
 from spectune.planner.search.solved import SolvedCell
 from spectune.planner.search.studies import AT_RANDOM, studies_in_memory
 
-from .golden_inputs import FAMILY, TABLE, lossy_runs, made, recorded, recorded_elsewhere
+from .golden_inputs import FAMILY, TABLE, lossy_runs, made, real_pair, recorded, recorded_elsewhere
 
 PLACES = ((1, 8), (3, 8), (1, 30), (8, 30), (3, 120), (8, 120))  # batch and context
 RANDOM = HALVES * AT_RANDOM  # trials; what Optuna's sampler proposes behind these turns on last digits of its sums
@@ -64,6 +64,11 @@ ASKED = {
         options=SearchOptions(
             trials=2, seed=4, bound=LatencyBound(metric="itl", most_ms=2.5), max_memory_bytes=37_500_000
         ),
+    ),
+    "real-pair": Asked(
+        inputs=real_pair,
+        cells=cells_at([(1, 60), (4, 60), (1, 300), (4, 300)]),
+        options=SearchOptions(trials=2, seed=6),
     ),
     "recorded-elsewhere": Asked(
         inputs=recorded_elsewhere, cells=cells_at([(1, 40), (3, 40)]), options=SearchOptions(trials=RANDOM, seed=9)

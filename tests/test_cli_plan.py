@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -211,6 +212,9 @@ def test_a_bound_that_nothing_keeps_exits_1_and_says_what_can_be_reached(
     (cell,) = made.cells
     assert cell.latency_ms is not None and not cell.keeps_bound
     assert f"{metric}<={float(most):g}ms cannot be reached in 1 of 1 cells" in result.stderr
+    assert "retire" not in result.stderr
+    stored = typed(tmp_path, *asked, "--store", str(tmp_path / "mine.db"))
+    assert stored.stderr.endswith("until it is retired, plan 1 counts: spectune retire 1\n")
     assert f"batch 1, context 40: {duration(cell.latency_ms)} at best" in result.stderr
     kept = typed(tmp_path, "plan", *given(files), *CELL, "--slo", f"{metric}<={1.02 * cell.latency_ms:.6f}ms")
     assert kept.exit_code == 0, kept.output
@@ -354,6 +358,27 @@ def test_what_was_profiled_last_is_planned_where_nothing_is_named(tmp_path: Path
     assert "workload 'chat', profiled last; --workload takes another: default" in result.stderr
     named = answered(tmp_path, *wanted, "--dtype", "fp32", "--workload", "default")
     assert (named["dtype"], named["workload"]) == ("float32", "default")
+
+
+def test_a_number_format_that_was_not_profiled_stands_in_the_command_that_profiles_it(tmp_path: Path) -> None:
+    profiled_here(tmp_path, "chat", "float16")
+    result = typed(tmp_path, "plan", "--target", TARGET.name, "--device", "cpu", "--dtype", "q8_0", *CELL)
+    assert result.exit_code == 1
+    assert re.search(
+        r"no verify surface of large in q8_0 .*run: spectune profile --target .* --dtype q8_0", result.stderr
+    )
+
+
+@pytest.mark.parametrize(("name", "like"), [("H100 ", "NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, "), ("Pocket", "A100")])
+def test_an_unknown_device_is_told_with_those_known_and_those_that_can_be_estimated(
+    name: str, like: str, tmp_path: Path
+) -> None:
+    profiled_here(tmp_path, "chat", "float16")
+    result = typed(tmp_path, "plan", "--target", TARGET.name, "--device", name)
+    assert result.exit_code == 1 and f"knows {detect('cpu').name}; give one of them" in result.stderr
+    assert "spectune plan --estimate, which knows " in result.stderr and like in result.stderr
+    known = typed(tmp_path, "plan", "--target", TARGET.name, "--device", f" {detect('cpu').name} ", *CELL)
+    assert known.exit_code == 0, known.output
 
 
 def test_a_plan_begins_with_its_verdict_and_its_number_is_told(tmp_path: Path) -> None:

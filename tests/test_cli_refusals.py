@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 import spectune
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.planner.plans.document import plan_to_json
 
+from .plans import plan_of
 from .tiny_family import save_model
 
 COMMANDS = {
@@ -207,12 +209,37 @@ def test_an_empty_store_has_nothing_to_show(kind: str, tmp_path: Path) -> None:
     assert_refused(typed(tmp_path, "show", kind), kind, "run: spectune")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", "--target", "any"),
+        ("plan", "--target", "any", "--estimate", "H200"),
+        ("plan", "--target", "any", "--engine", "llama.cpp"),
+        ("validate", "--target", "{target}", "--prompts", "{prompts}"),
+        ("edge", "plan", "--target", "{target}", "--drafter", "small", "--rtt-ms", "1"),
+        ("show",),
+        ("show", "plan", "{plan}"),
+        ("export", "--engine", "vllm", "--plan", "{plan}"),
+    ],
+)
+def test_a_mistyped_store_is_named_and_not_made(
+    command: tuple[str, ...], target: str, prompts: str, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.json").write_text(plan_to_json(plan_of([(1, 100)])))
+    words = [word.format(target=target, prompts=prompts, plan=tmp_path / "plan.json") for word in command]
+    asked = (*words, "--store", str(tmp_path / "mistyped.db"))
+    assert_refused(typed(tmp_path, *asked), f"there is no store at sqlite:///{tmp_path}/mistyped.db, so", "run: ")
+    assert not list(tmp_path.glob("*.db"))
+
+
 def test_a_plan_without_a_profile_says_what_to_run(target: str, tmp_path: Path) -> None:
     assert_refused(typed(tmp_path, "plan", "--target", target), "run: spectune profile --target")
 
 
 def test_a_validation_without_a_plan_says_what_to_run(target: str, prompts: str, tmp_path: Path) -> None:
     given = ("--target", target, "--prompts", prompts)
+    with open_store(str(tmp_path / "store.db")):
+        pass
     assert_refused(typed(tmp_path, "validate", *given), "no plan for", "run: spectune plan")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
@@ -53,6 +53,7 @@ LIGHT_JOBS = (
     *("plan", "export", "edge", "engines.plan", "engines.counted", "estimates.inputs", "foreign.importing"),
     *("engines.tune", "engines.tuned_server", "engines.look", "engines.honest", "engines.served_race"),
 )
+UNTYPED = re.compile(r"\b(Any|object|dict|Mapping|Callable)\b")
 SERVES_TEXT = "service/text"  # of a loaded target
 
 UPWARD = [
@@ -308,3 +309,57 @@ def test_folders_of_one_floor_do_not_import_each_other() -> None:
 def test_a_relative_import_counts_from_the_file_s_own_folder() -> None:
     assert violations("from ...planner import tree", Path("profiler/records/planted.py"))
     assert not violations("from ..clock import read", Path("profiler/records/planted.py"))
+
+
+def kernels_of(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    """Yield the functions that are compiled."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(
+            ast.unparse(mark).partition("(")[0] == "compiled" for mark in node.decorator_list
+        ):
+            yield node
+
+
+def untyped_kernels(tree: ast.AST) -> list[str]:
+    """Name kernels with an argument that no type holds to what the compiled code reads."""
+    found = []
+    for kernel in kernels_of(tree):
+        own = [each.annotation for each in (*kernel.args.posonlyargs, *kernel.args.args, *kernel.args.kwonlyargs)]
+        told = [ast.unparse(each) if each is not None else "Any" for each in (*own, kernel.returns)]
+        is_open = kernel.args.vararg or kernel.args.kwarg or any(UNTYPED.search(each) for each in told)
+        found += [kernel.name] if is_open else []
+    return found
+
+
+def spread_calls(tree: ast.AST, kernels: Collection[str]) -> list[str]:
+    """Return calls of kernels whose arguments are spread out of a sequence or a dict."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [
+        ast.unparse(call)
+        for call in calls
+        if ast.unparse(call.func).rpartition(".")[2] in kernels
+        and (any(isinstance(each, ast.Starred) for each in call.args) or any(not each.arg for each in call.keywords))
+    ]
+
+
+def test_what_the_planner_hands_to_compiled_code_is_typed_one_by_one() -> None:
+    trees = {path: ast.parse((ROOT / path).read_text()) for path in sources("planner")}
+    kernels = {kernel.name for tree in trees.values() for kernel in kernels_of(tree)}
+    assert len(kernels) > 50
+    assert not {str(path): found for path, tree in trees.items() if (found := untyped_kernels(tree))}
+    assert not {str(path): found for path, tree in trees.items() if (found := spread_calls(tree, kernels))}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["row", "row: Any", "*rows: Ints", "row: Ints, **more: int", "row: dict[str, int]", "*, row: tuple[Any]"],
+)
+def test_a_planted_kernel_that_takes_anything_is_found(arguments: str) -> None:
+    assert untyped_kernels(ast.parse(f"@compiled(inline='always')\ndef planted({arguments}) -> int: ..."))
+    assert not untyped_kernels(ast.parse("@compiled\ndef planted(row: Ints, width: int) -> None: ..."))
+
+
+@pytest.mark.parametrize("call", ["planted(*rows)", "kernels.planted(row, **more)", "planted(row, *rows, width)"])
+def test_a_planted_call_that_spreads_its_arguments_is_found(call: str) -> None:
+    assert spread_calls(ast.parse(call), {"planted"}) == [call]
+    assert not spread_calls(ast.parse("planted(row, width=max(*rows))"), {"planted"})

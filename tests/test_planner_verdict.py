@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.reasons.verdict import verdict_lines
+from spectune.planner.reasons.verdict import verdict_lines, warnings_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.naming import name_of
 
@@ -67,6 +68,22 @@ def test_each_context_has_its_line() -> None:
     lines = verdict_lines(plan_with(drafted(1), drafted(4), plain(1, 900), plain(4, 900)))
     assert [line.partition(",")[0] for line in lines] == ["context 100", "context 900"]
     assert lines[1] == "context 900, batch 1 to 4: plain decoding, no drafter pays"
+
+
+@pytest.mark.parametrize(("context", "is_far"), [(900, True), (120, False), (50, False)])
+def test_a_context_far_beyond_those_that_were_timed_is_a_warning(context: int, is_far: bool) -> None:
+    (told,) = warnings_of(plan_with(replace(drafted(1, context), priced_at=100))) or [""]
+    assert ("context 900 is priced as 100, the longest that was timed" in told) is is_far
+    assert bool(told) is is_far
+
+
+def test_a_bound_that_nothing_keeps_is_a_warning() -> None:
+    kept = replace(plan_with(drafted(1)), bound=LatencyBound(metric="itl", most_ms=1.0))
+    assert warnings_of(kept) == []
+    missed = replace(kept, cells=(replace(drafted(1), keeps_bound=False, latency_ms=5.0),))
+    (told,) = warnings_of(missed)
+    assert told.startswith("itl<=1ms cannot be reached in 1 of 1 cells (batch 1, context 100: 5")
+    assert verdict_lines(missed)[-1] == told
 
 
 def test_timings_that_are_far_off_are_a_warning() -> None:

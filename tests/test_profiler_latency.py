@@ -10,7 +10,7 @@ import pytest
 from spectune.errors import MeasurementError
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
-from spectune.profiler.latency import Interrupted, measure
+from spectune.profiler.latency import MOST_DISTURBED, Interrupted, measure
 from spectune.profiler.records.role import CAPTURED
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.session import Progress, Session
@@ -97,6 +97,18 @@ def test_a_noisy_machine_is_timed_for_the_budget_within_a_tenth(budget_s: float)
     machine = FakeMachine(disturbance=lambda _: noise.uniform(0.9, 1.1))
     profile(FakeRunner(machine), budget_s=budget_s)
     assert 0.9 * budget_s < machine.now_s() < 1.1 * budget_s
+
+
+@pytest.mark.parametrize("times", [12.0, 4.0])
+def test_timings_of_a_machine_that_is_disturbed_tenfold_are_refused_and_not_kept(times: float) -> None:
+    sink = MemoryJournal()
+    runner = FakeRunner(FakeMachine(disturbance=lambda call: times if call // 40 % 5 else 1.0))
+    if times > MOST_DISTURBED:
+        with pytest.raises(MeasurementError, match=r"took 12 times as long as its fast ones.*with --fresh"):
+            profile(runner, sink=sink)
+    else:
+        profile(runner, sink=sink)
+    assert bool(sink.surfaces) is (times < MOST_DISTURBED)
 
 
 def test_a_quiet_machine_is_left_alone_once_all_is_known() -> None:

@@ -10,10 +10,17 @@ from pathlib import Path
 import pytest
 
 from spectune.errors import DeviceError
+from spectune.planner.kernels.compiled import kernels_folder
 from spectune.profiler.lock import POLL_S, device_lock
 from spectune.profiler.records.device import Device
+from spectune.profiler.remembered import cache_folder
 
 CPU = Device(kind="cpu", name="a processor", index=0, memory_bytes=2**30, cores=2, threads=2)
+
+
+def test_jobs_of_two_test_workers_do_not_meet_at_a_lock(tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert cache_folder().is_relative_to(tmp_path_factory.getbasetemp())
+    assert kernels_folder().samefile(cache_folder() / "kernels")  # machine code they share
 
 
 def test_a_held_device_is_had_as_soon_as_it_is_free(tmp_path: Path) -> None:

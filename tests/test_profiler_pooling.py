@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from spectune.profiler.drift import fit_drift, group_medians
-from spectune.profiler.records.measurement import Measurement
+from spectune.profiler.records.measurement import Measurement, Purpose
 from spectune.profiler.records.pooling import LONG_MS, Shapes, pooled, pooled_cells
 from spectune.profiler.records.surface import LatencySurface
+from spectune.profiler.records.visit import Visit
+from spectune.profiler.tally import Tally
 
 GRID = [(b, c, n) for b, c, n in product((1, 4), (64, 400), (1, 2, 4, 8, 16, 17, 32)) if c == 64 or n in (1, 8, 32)]
 
@@ -108,6 +110,61 @@ def test_moods_are_told_by_cells_that_were_timed_once_where_costs_are_pooled() -
         own.append(_left(ms, cells, costs, fit_drift(ms, cells).slowness))
         together.append(_left(ms, cells, costs, fit_drift(ms, cells, pool=partial(_pool, shapes)).slowness))
     assert np.mean(together) < 0.85 * np.mean(own)
+
+
+ODD = 1.4  # times the form's cost, of held-out shapes
+CALLS = 4  # of each
+MOODS = np.exp(0.35 * np.sin(np.arange(400) / 9))
+
+
+def judged(held_out: list[tuple[int, int, int]], scale: float = 1.0) -> Tally:
+    """Return a session of few sentinels and many shapes unlike the form, through a synthetic drift."""
+    tally, rng = Tally(), np.random.default_rng(5)
+    shapes: list[tuple[tuple[int, int, int], Purpose]] = [(shape, "sentinel") for shape in GRID[::7]]
+    shapes += [(shape, "held-out") for shape in held_out]
+    for round_ in range(CALLS):
+        for place in rng.permutation(len(shapes)):
+            (batch, context, tokens), purpose = shapes[place]
+            ordinal = sum(cell.timed for cell in tally.cells)
+            own = 1.0 if purpose == "sentinel" else scale * ODD ** (place % 2)
+            ms = float(own * true_ms(batch, context, tokens) * MOODS[ordinal] * np.exp(rng.normal(0.0, 0.01)))
+            told = {"surface": 0, "batch": batch, "context_tokens": context, "tokens": tokens, "purpose": purpose}
+            tally.note(Visit(**told, ordinal=ordinal, round=round_, spent_s=0.0, ms=ms))  # type: ignore[arg-type]
+    tally.settle()
+    return tally
+
+
+def test_drift_is_told_by_repeats_of_held_out_shapes_though_they_are_unlike_the_form() -> None:
+    tally = judged([shape for shape in GRID if shape not in GRID[::7]])
+    wrong = tally.drift.slowness / MOODS[: len(tally.drift.slowness)]
+    assert np.median(np.abs(wrong / np.median(wrong) - 1.0)) < 0.06
+    odd = [cell for cell in tally.cells if cell.purpose == "held-out"]
+    ratios = np.array([cell.ms / true_ms(*cell.shape) / ODD ** (cell.number % 2) for cell in odd])
+    assert np.median(np.abs(ratios / np.median(ratios) - 1.0)) < 0.04
+
+
+def test_costs_of_held_out_shapes_change_nothing_of_the_surface() -> None:
+    elsewhere = [shape for shape in GRID if shape not in GRID[::7]]
+    once, thrice = (
+        [cell.ms for cell in judged(elsewhere, scale).cells if cell.purpose == "sentinel"] for scale in (1.0, 3.0)
+    )
+    assert once == pytest.approx(thrice, rel=1e-6)
+
+
+def test_a_held_out_shape_timed_once_tells_no_mood() -> None:
+    rng = np.random.default_rng(1)
+    cells = rng.permutation(np.repeat(np.arange(len(GRID)), 3))
+    ms = np.array([true_ms(*shape) for shape in GRID])[cells] * MOODS[: len(cells)]
+    place = len(cells) // 2
+    ms, cells = np.insert(ms, place, 500.0), np.insert(cells, place, len(GRID))
+    pool = partial(_pool_of_first, GRID)
+    found = fit_drift(ms, cells, pool=pool, apart=cells == len(GRID))
+    alone = fit_drift(np.delete(ms, place), np.delete(cells, place), pool=pool)
+    assert np.delete(found.slowness, place).tolist() == pytest.approx(alone.slowness.tolist(), rel=0.03)
+
+
+def _pool_of_first(shapes: list[tuple[int, int, int]], logs: np.ndarray) -> np.ndarray:
+    return np.concatenate([_pool(shapes, logs[: len(shapes)]), logs[len(shapes) :]])
 
 
 def _pool(shapes: list[tuple[int, int, int]], logs: np.ndarray) -> np.ndarray:

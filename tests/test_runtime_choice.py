@@ -104,6 +104,14 @@ def test_of_a_borrowed_device_the_newest_plan_counts(store: Store) -> None:
     assert plan is not None and plan.provenance.created.startswith("2026-02")
 
 
+def test_a_plan_that_nobody_should_follow_unseen_is_followed_with_a_word(store: Store) -> None:
+    made = plan_of(HERE)
+    (cell,) = made.cells
+    keep(store, replace(made, cells=(replace(cell, context=900, priced_at=10),)))
+    for plan in ("auto", "1"):
+        assert "; context 900 is priced as 10, the longest that was timed" in chosen(store, plan).reason
+
+
 def test_a_nearer_device_with_plans_for_other_requests_only_is_passed_over(store: Store) -> None:
     near, far = replace(HERE, libraries=()), replace(HERE, libraries=(), threads=1)
     keep(store, plan_of(near), workload="other")

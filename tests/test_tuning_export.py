@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from dataclasses import replace
@@ -28,6 +29,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.exported import Exported
 from spectune.runtime.engines.grids import FIRST_LOOKUPS, LOOKUPS
 from spectune.tuning.engines.counters import read_counters
+from spectune.tuning.engines.sps import sps_table
 from spectune.tuning.export import ExportRequest, export, inputs_of_plan
 
 from .engine_policies import POLICIES, cell_with
@@ -237,6 +239,23 @@ def test_sglang_gets_the_target_s_costs_as_its_own_table(tmp_path: Path) -> None
         ]
         assert told[cell.batch * cell.tokens] == pytest.approx(statistics.median(alike))
     assert any("--speculative-dspark-sps-table-path" in note for note in found.notes)
+
+
+def test_a_call_that_was_disturbed_is_left_to_its_neighbours_in_that_table() -> None:
+    verify = surface("large", "verify", lambda batch, context, tokens: 90.0 + tokens, batches=(1,), contexts=(64,))
+    place = len(verify.measurements) // 2
+    cells = list(verify.measurements)
+    cells[place] = replace(cells[place], repeats_ms=(662.0,), drift=(), disturbed=())
+    told = json.loads(sps_table(replace(verify, measurements=tuple(cells))))
+    steps = dict(zip(told["sample_batch_tokens"], told["sample_steps_per_sec"], strict=True))
+    assert steps[cells[place].tokens] == pytest.approx(1000.0 / (90.0 + cells[place + 1].tokens), rel=0.02)
+    assert min(steps.values()) > 1000.0 / 200.0
+
+
+def test_a_plan_that_nobody_should_follow_unseen_says_so_where_it_is_exported() -> None:
+    plan = plan_with(replace(cell_with(1, 900, ChainPolicy(length=3), "small", 200.0), priced_at=100))
+    notes = export(plan, ExportRequest(engine="vllm"), None).notes
+    assert [note for note in notes if note.startswith("context 900 is priced as 100")]
 
 
 def test_no_other_engine_and_no_plan_without_measurements_gets_that_table() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from spectune.errors import MeasurementError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.tuning.plan import Effort, solve_plan
@@ -40,6 +42,13 @@ def test_a_measured_batch_that_the_texts_do_not_fill_is_left_out_and_named() -> 
 
 def test_a_batch_that_nobody_asked_for_is_not_named() -> None:
     assert TOO_FEW not in planned(alone((1, 8), (30,)), batches=(1,)).provenance.notes
+
+
+def test_a_batch_beyond_those_that_were_timed_is_named_with_device_and_what_to_run() -> None:
+    found = alone((1, 4), (30,))
+    told = re.escape("batch 64 was not timed of large on Abacus (cpu, 2 cores, 2 threads), only 1,4; run: spectune ")
+    with pytest.raises(MeasurementError, match=f"{told}profile --target nowhere --batch 4,64$"):
+        planned(found, batches=(64, 4))
 
 
 def test_a_batch_whose_forwards_were_timed_alone_is_left_out_and_named() -> None:

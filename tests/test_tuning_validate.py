@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from spectune.cli import main
 from spectune.db import Store, open_store
 from spectune.errors import DeviceError, ModelError, NoPlanError, NoRoomError, PlanError, RequestError
 from spectune.planner.plans.document import plan_to_json
@@ -99,6 +101,20 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
     assert row.machine_speed is not None and row.machine_speed > 0
     assert row.predicted_tokens_per_round == cell.prediction.tokens_per_round
+
+
+def test_a_plan_that_nobody_should_follow_unseen_is_validated_with_a_word(bench: Bench, tmp_path: Path) -> None:
+    far = replace(bench.plan.cells[0], context=900, priced_at=40)
+    (tmp_path / "plan.json").write_text(plan_to_json(replace(bench.plan, cells=(*bench.plan.cells, far))))
+    (tmp_path / "prompts.txt").write_text("def f(x): return\n\ndef g(y):")
+    asked = {"target": "target", "plan": "plan.json", "prompts": "prompts.txt"}
+    words = [word for name, file in asked.items() for word in (f"--{name}", str(tmp_path / file))]
+    few = ("--batch", "1", "--max-new-tokens", "4", "--rounds", "1", "--device", "cpu")
+    places = {"SPECTUNE_STORE": str(tmp_path / "none.db")}
+    result = CliRunner(env=places).invoke(main, ["validate", *words, *few])
+    assert result.exit_code == 0, result.output
+    assert "context 900 is priced as 40, the longest that was timed" in result.stderr
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_a_row_counts_the_tokens_that_rounds_of_the_plan_kept(bench: Bench) -> None:

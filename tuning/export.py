@@ -13,6 +13,7 @@ from ..planner.inputs import PlanInputs
 from ..planner.plans.plan import Plan
 from ..planner.plans.schedule import Place
 from ..planner.pricing.cells import cells_at
+from ..planner.reasons.verdict import warnings_of
 from ..planner.search.restricted import Price, Staged, prices
 from ..profiler.snapshot import snapshot_at
 from ..runtime.engines.drafter import engine_drafters
@@ -152,7 +153,8 @@ def _exported(plan: Plan, request: ExportRequest, drafters: Mapping[str, EngineD
     found = export_plan(
         plan, ENGINES[request.engine], drafters, target=target, version=_version(plan, request), rates=rates
     )
-    return replace(found, notes=(*found.notes, *_cached(found, [target, *(each.path for each in drafters.values())])))
+    cached = _cached(found, [target, *(each.path for each in drafters.values())])
+    return replace(found, notes=(*warnings_of(plan), *found.notes, *cached))
 
 
 def _cached(found: Exported, places: Sequence[str]) -> Iterator[str]:

@@ -164,9 +164,13 @@ def named_trace(request: PlanRequest) -> str:
 
 def missing(what: str, request: PlanRequest, store: Store) -> StoreError:
     """Return the error that something is not in the store, and how it gets there."""
-    asked = {"workload": request.workload, "temperature": f"{request.temperature:g}", "regime": request.regime}
-    usual = {"workload": "default", "temperature": "0", "regime": ""}
-    options = "".join(f" --{name} {shlex.quote(value)}" for name, value in asked.items() if value != usual[name])
+    asked = {
+        "dtype": (request.dtype, request.device.native_dtype),
+        "workload": (request.workload, "default"),
+        "temperature": (f"{request.temperature:g}", "0"),
+        "regime": (request.regime, ""),
+    }
+    options = "".join(f" --{name} {shlex.quote(own)}" for name, (own, usual) in asked.items() if own != usual)
     return StoreError(
         f"the store holds no {what} for {request.target.name} on {request.device.label}{_nearest(request, store)}; "
         f"run: spectune profile --target {place_or_id(request.target.location)} [--drafter NAME=PATH]{options}"

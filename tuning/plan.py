@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..db.plans import WHAT_IF
 from ..db.sources import sources_of_inputs
 from ..db.store import Store
-from ..errors import RequestError, StoreError
+from ..errors import MeasurementError, RequestError, StoreError
 from ..planner.inputs import PlanInputs
 from ..planner.memory.peak import memory_bytes
 from ..planner.plans.document import plan_to_json
@@ -25,6 +25,7 @@ from ..planner.search.lossy_search import with_lossy_runs
 from ..planner.search.search import solve
 from ..planner.strategies.plain import PlainPolicy
 from ..profiler.records.device import GIB
+from ..profiler.snapshot import place_or_id
 from .estimates.host_time import is_known
 from .inputs import inputs_from_store
 from .positions import STRETCH, require_within_positions
@@ -157,9 +158,21 @@ def _cells(inputs: PlanInputs, request: PlanRequest) -> tuple[Cell, ...]:
     batches = request.batches or _planned(inputs)
     contexts = request.contexts or _filled(_usual(inputs, batches))
     if contexts:
-        return cells_that_run(verify, batches, contexts)
+        cells = cells_that_run(verify, batches, contexts)
+        _require_timed(inputs, [cell.batch for cell in cells])
+        return cells
     own = (cells_that_run(verify, [batch], _filled(verify.full_contexts([batch]))) for batch in batches)
     return tuple(sorted(chain.from_iterable(own), key=lambda cell: (cell.context, cell.batch)))
+
+
+def _require_timed(inputs: PlanInputs, batches: Sequence[int]) -> None:
+    lacking = next((batch for batch in batches if batch not in inputs.verify.batches), None)
+    if lacking is not None:
+        known, asked = (",".join(map(str, sorted({*each}))) for each in (inputs.verify.batches, batches))
+        raise MeasurementError(
+            f"batch {lacking} was not timed of {inputs.target.name} on {inputs.device.label}, only {known}; run: "
+            f"spectune profile --target {place_or_id(inputs.target.location)} --batch {asked}"
+        )
 
 
 def _usual(inputs: PlanInputs, batches: Sequence[int]) -> tuple[int, ...]:

@@ -92,14 +92,14 @@ def validate_stored(
     store: Store,
     *,
     progress: Progress,
-    told: Callable[[Iterable[Path], str], None] = lambda models, dtype: None,
+    told: Callable[[Plan, Iterable[Path], str], None] = lambda plan, models, dtype: None,
     guard: Guard = unguarded,
 ) -> Validation:
     """Measure a plan, and store the outcome beside it if it is a stored plan of this device.
 
     One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails or
     is stopped, those before it are stored. `guard` is entered with the document of what is stored; `told` is called
-    with the models that run and their number format.
+    with the plan, the models that run and their number format.
 
     Raises:
         NoPlanError: the store holds no plan for this setup.
@@ -124,7 +124,7 @@ def validate_stored(
     models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
     judging = {name: places[name] for name, _ in asked}
     dtype = request.dtype or plan.dtype
-    told((models.target, *models.drafters.values()), dtype)
+    told(plan, (models.target, *models.drafters.values()), dtype)
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
     family = load_family(models, dtype=dtype, device=torch_device(device), classifiers=judging, regime=regime)
     requests = shown_to(family.target, requests)

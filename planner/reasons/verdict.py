@@ -6,18 +6,38 @@ from ...profiler.records.role import origin_of
 from ..plans.crossing import Crossing, crossings
 from ..plans.plan import Plan, PlanCell
 from ..strategies.naming import name_of
+from .explain import out_of_reach
 
+MOST_BEYOND = 2.0  # times the longest timed context; beyond its price says nothing
 MOST_OFF = 0.25  # relative error of a cell's timings beyond which its prediction says nothing
 
 
 def verdict_lines(plan: Plan) -> list[str]:
-    """Return a line per context, of its smallest batch that speculates, and a warning where timings cannot be right."""
+    """Return a line per context, of its smallest batch that speculates, and what warns of the plan."""
     is_one = len({cell.context for cell in plan.cells}) == 1
     lines = [("" if is_one else f"context {each.context}, ") + _line(plan, each) for each in crossings(plan)]
-    return [*lines, *_doubt(plan)]
+    return [*lines, *warnings_of(plan)]
 
 
-def _doubt(plan: Plan) -> list[str]:
+def warnings_of(plan: Plan) -> list[str]:
+    """Return why nobody should follow a plan unseen: timings, contexts or a latency bound; empty for a sound one."""
+    missed = out_of_reach(plan)
+    return [*_off(plan), *_beyond(plan), *([missed] if missed else [])]
+
+
+def _beyond(plan: Plan) -> list[str]:
+    priced = [(cell.context, cell.priced_at) for cell in plan.cells if cell.priced_at is not None]
+    far = sorted({context for context, nearest in priced if context > MOST_BEYOND * nearest})
+    if not far:
+        return []
+    told, longest = ",".join(map(str, far)), max(nearest for _, nearest in priced)
+    return [
+        f"context {told} is priced as {longest}, the longest that was timed, and may be far off: profile "
+        f"with --context {told}"
+    ]
+
+
+def _off(plan: Plan) -> list[str]:
     off = max(cell.prediction.errors.surfaces for cell in plan.cells)
     if off <= MOST_OFF or any(origin_of(source.regime) != "measured" for source in plan.provenance.surfaces):
         return []

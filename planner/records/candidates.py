@@ -82,7 +82,8 @@ def best_tree(layers: Sequence[CandidateLayer], drafts: int) -> DraftBatch:
     if scores.shape[1] >= MANY or drafts < 1:
         return tree_of(layers, best_candidates(scores, drafts))
     trees = np.empty((3, len(scores), min(drafts, scores.shape[1]) + 1), dtype=np.int64)
-    hang_best(scores, *_candidates_of(layers), trees)
+    tokens, parents, starts = _candidates_of(layers)
+    hang_best(scores, tokens, parents, starts, trees)
     return _drafted(layers, trees, np.array([trees.shape[2]] * len(scores)))
 
 
@@ -118,7 +119,8 @@ def _recorded(below: Children, scores: Scores, parents: Ints, start: int) -> Can
 def _tree(layers: Sequence[CandidateLayer], chosen: Ints, sizes: Ints) -> DraftBatch:
     """Return the trees of the first `sizes` (batch,) nodes, root included, of `chosen` (batch, drafts), ascending."""
     trees = np.empty((3, len(chosen), chosen.shape[1] + 1), dtype=np.int64)
-    hang(*_candidates_of(layers), chosen, sizes, trees)
+    tokens, parents, starts = _candidates_of(layers)
+    hang(tokens, parents, starts, chosen, sizes, trees)
     return _drafted(layers, trees, sizes)
 
 

@@ -184,7 +184,8 @@ def tables_of(policy: CachebackPolicy) -> BothTables:
 def unpacked_table(frozen: FrozenTable) -> Table:
     """Return a read-only table to look followers up in."""
     made = table_of(frozen.leader_tokens, frozen.follower_tokens, frozen.leaders, frozen.followers)
-    fill(made, *frozen.entries())
+    leaders, counts, followers = frozen.entries()
+    fill(made, leaders, counts, followers)
     return made
 
 

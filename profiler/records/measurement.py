@@ -13,6 +13,7 @@ NORMAL_FROM_MAD = 1.4826  # a normal distribution's standard deviation over its 
 MEDIAN_OVER_MEAN = math.sqrt(math.pi / 2)  # standard error of a normal sample's median over that of its mean
 
 Purpose = Literal["design", "held-out", "sentinel"]
+HELD_OUT: Purpose = "held-out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
