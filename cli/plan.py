@@ -198,9 +198,8 @@ def plan(
     from ..planner.plans.document import plan_to_json
     from ..planner.reasons.explain import out_of_reach
     from ..report.file import require_writable, write_whole
-    from ..tuning.documents import PlanFiles
+    from ..tuning.documents import PlanFiles, read_table
     from ..tuning.plan import Effort
-    from ..tuning.tables import read_table
     from .device import is_here
 
     if engine is not None:

@@ -46,7 +46,7 @@ def cacheback(
     from ..profiler.hub import resolve_model
     from ..runtime.models.loading import load_tokenizer
     from ..training.corpus import read_corpus
-    from ..tuning.tables import write_table
+    from ..tuning.documents import write_table
 
     place = resolve_model(target)
     with progress(settings) as report:

@@ -14,7 +14,7 @@ import torch
 
 from ..errors import RequestError
 from ..planner.kernels.arrays import Ints
-from .kernels.rows import move_rows
+from .kernels.trees import move_rows
 from .transfer import sent
 
 SWAPPED_AT_ONCE = 128  # positions, which take memory besides

@@ -14,8 +14,7 @@ from ..planner.records.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound
-from .kernels.rows import move_rows
-from .kernels.trees import hear
+from .kernels.trees import hear, move_rows
 from .models.bits import BITS, bits
 from .models.forward import ForwardInput
 from .models.layout import Masks, ancestors, widened

@@ -33,7 +33,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
-from spectune.runtime.kernels.texts import agree_with_end
+from spectune.runtime.kernels.trees import agree_with_end
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.text_copies import copy_behind
