@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from edge_thread import serve_in_thread
 
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.edge.forecast import forecast
@@ -38,7 +39,7 @@ from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.messages import Hello, Welcome
-from spectune.runtime.edge.server import EdgeServer, serve_in_thread
+from spectune.runtime.edge.server import EdgeServer
 from spectune.runtime.edge.verifier import EdgeVerifier
 from spectune.runtime.models.loading import load_model
 from spectune.tuning.edge import EdgePlanner

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
+from spectune.runtime.models.drafter_shapes import ExitShape
 from spectune.runtime.models.exit import DOWN, NORM, UP, ExitModel
-from spectune.runtime.models.exit_shape import ExitShape
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model

@@ -1,7 +1,7 @@
 """Do our kernels pay on a CPU, and is the device's native number format its fastest?
 
 Times one forward of the demo's target after 100 tokens, for 1 to 512 new tokens: in float32 and in bfloat16, each by
-a library's products and by ours (`runtime/models/few_rows.py`, `runtime/models/bfloat16.py`). All take turns call by
+a library's products and by ours (`runtime/models/projection.py`, `runtime/models/bfloat16.py`). All take turns call by
 call, and medians count. `holds` is true where, up to the rows they are meant for, our kernels are never slower by
 more than 5 % and pay somewhere, and where over these numbers of tokens the native format takes the least time, by
 geometric mean. Where the processor has no bfloat16 instruction, the library's products are ours in that format, and
@@ -22,10 +22,10 @@ import torch
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect
 from spectune.runtime.models import bfloat16, projection
-from spectune.runtime.models.few_rows import MOST_ROWS
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
 from spectune.runtime.models.loading import load_model
+from spectune.runtime.models.projection import MOST_ROWS
 from spectune.runtime.shapes import ForwardShapes
 
 from result import print_result  # isort: skip

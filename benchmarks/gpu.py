@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from grown import grown, grown_shape
 from transformers import LlamaForCausalLM
 
-from spectune.demo.grown import grown, grown_shape
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import WORKLOAD, family_folder, family_models
 from spectune.planner.inputs import DrafterInputs, PlanInputs

@@ -32,9 +32,9 @@ from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.profiler.ceilings import read_speeds
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
-from spectune.profiler.peak import read_speeds
 from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
 from spectune.runtime.engines.converted import GGUF_DTYPES

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from arithmetic_models import MAKER, prepare
 
 from spectune.planner.lossy.quality import accuracy_loss, ends_with, share_interval
 from spectune.planner.records.fly_rule import FlyRule
@@ -43,19 +44,18 @@ from spectune.profiler.identity import identify
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.feed import Feed
-from spectune.runtime.layout import lay_out
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.models.pivots import pivot_shape
 from spectune.runtime.prompt_ids import encode_prompt
 from spectune.runtime.requests import Request
 from spectune.runtime.requests import Sequence as Decoded
 from spectune.runtime.setup import RoundSetup, always
-from spectune.training.arithmetic_models import MAKER, prepare
-from spectune.training.kept_folder import claim
+from spectune.training.language_model import TrainingSettings
 from spectune.training.pad import train_pad
 from spectune.training.pad_labels import RolloutSettings
 from spectune.training.pad_request import Exercise, PadRequest
-from spectune.training.settings import TrainingSettings
+from spectune.training.run_folder import claim
 from spectune.tuning.family import load_family
 from spectune.tuning.lossy import setup_for
 from spectune.tuning.measuring.decoding import Family, names_of, room_for

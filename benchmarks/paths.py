@@ -29,7 +29,7 @@ from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.runtime.models.config_file import OWN
-from spectune.runtime.models.recycling_shape import KIND as RECYCLING
+from spectune.runtime.models.drafter_shapes import RECYCLING
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import Family

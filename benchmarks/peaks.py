@@ -39,8 +39,8 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tests.allocator import count_bytes
-from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.measuring.decoding import Family, decode_timed
+from spectune.tuning.parts import footprints_of
 
 from identity import LOOKUP, PROMPT_TOKENS, WAYS, drafters_of, random_prompts  # isort: skip
 from result import print_result  # isort: skip

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
+from variety import distinct_share
 
 from spectune.db.store import open_store
 from spectune.demo.contest import CHAIN, PLAIN, PLAN, TREE
@@ -27,7 +28,6 @@ from spectune.demo.corpus import held_out_texts
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import DemoSize, compare, family_folder, family_models, learn
-from spectune.demo.variety import distinct_share
 from spectune.profiler.device import detect
 from spectune.tuning.family import EXACT_DTYPE, load_family
 from spectune.tuning.prompts import requests_of

@@ -30,8 +30,7 @@ from spectune.tuning.measuring.race import DecoderEntrant, race
 from spectune.tuning.plan import solve_and_store
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.recording.recipe import Level
-from spectune.tuning.request import Models, PlanRequest, ProfileRequest
+from spectune.tuning.request import Level, Models, PlanRequest, ProfileRequest
 from spectune.tuning.validate import entrant
 
 BATCHES = (1, 4, 8)

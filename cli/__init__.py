@@ -8,7 +8,7 @@ import click
 
 from .commands import GROUPS
 from .group import LazyGroup
-from .settings import Settings
+from .report import Settings
 
 
 @click.group(cls=LazyGroup, groups=GROUPS, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .report import Table, facts_of, print_json, print_table
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table
 
 if TYPE_CHECKING:
     from ..planner.engines.advice import Advice

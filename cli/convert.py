@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from . import options
-from .report import print_json, tell
-from .settings import Settings
+from .report import Settings, print_json, tell
 
 NAMES = ("llama.cpp", "openvino")  # a test compares them
 

@@ -12,8 +12,7 @@ import click
 
 from . import options, plan_name
 from .existing import NOTHING, opened_there
-from .report import print_json, tell
-from .settings import Settings
+from .report import Settings, print_json, tell
 
 if TYPE_CHECKING:
     from ..db.plans import PlanRow

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .dequantised import tell_dequantised
-from .settings import Settings
+from .model import tell_dequantised
+from .report import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

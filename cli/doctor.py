@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .report import Table, facts_of, print_json, print_table
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table
 
 if TYPE_CHECKING:
-    from .finding import Finding
     from .findings import Examination
     from .inspection import Inspection
     from .kept_devices import KeptDevice
+    from .readings import Finding
 
 Json = dict[str, Any]  # JSON values
 

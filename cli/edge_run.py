@@ -14,8 +14,7 @@ from ..errors import RequestError
 from . import options
 from .command import Command
 from .edge_serve import PORT, TOKEN
-from .report import facts_of, print_json, tell
-from .settings import Settings
+from .report import Settings, facts_of, print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -91,7 +90,7 @@ def run(
     from ..runtime.edge.joining import joined
     from ..runtime.edge.patience import Patience
     from ..runtime.generation import GenerationSettings
-    from ..runtime.models.draft_role import draft_role
+    from ..runtime.models.formats import draft_role
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
     from ..runtime.prompt_ids import request_of

@@ -10,8 +10,7 @@ import click
 from ..errors import RequestError
 from . import options
 from .command import Command
-from .report import facts_of, print_json, tell
-from .settings import Settings
+from .report import Settings, facts_of, print_json, tell
 
 if TYPE_CHECKING:
     from ..runtime.edge.verifier import EdgeVerifier

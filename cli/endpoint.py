@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -54,14 +55,7 @@ from .command import Command
 @click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS.")
 def endpoint(
     target: str,
-    drafters: dict[str, str],
-    plan: str,
-    device: str,
-    dtype: str | None,
-    workload: str | None,
     temperature: float,
-    allow_lossy: bool,
-    store: str | None,
     name: str | None,
     slots: int,
     longest: int | None,
@@ -74,6 +68,7 @@ def endpoint(
     certificate: Path | None,
     key: Path | None,
     is_behind_proxy: bool,
+    **loaded: Any,  # what `load` takes besides
 ) -> None:
     """Serve the target over OpenAI's API.
 
@@ -102,18 +97,7 @@ def endpoint(
         prefix_caching=prefix_caching,
         spare_slots=spare_slots,
     )
-    loading = partial(
-        load,
-        place,
-        device=device,
-        store=store,
-        plan=plan,
-        drafters=drafters,
-        workload=workload,
-        temperature=temperature,
-        dtype=dtype,
-        allow_lossy=allow_lossy,
-    )
+    loading = partial(load, place, temperature=temperature, **loaded)
     serve_text(
         loading,
         Listening(host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy),

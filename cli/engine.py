@@ -13,9 +13,8 @@ from click.core import ParameterSource
 from .existing import not_profiled, opened_there
 from .measured import device_facts, trace_facts
 from .model import model_places
-from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
+from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .rescue import rescued
-from .settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,13 +88,13 @@ def profile_command(
 def plan_command(settings: Settings, engine: str, target: str, asked: Json, output: Path | None) -> None:
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
     from ..planner.plans.document import plan_to_json
+    from ..report.file import require_writable, write_whole
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.profiled_last import workload_profiled_last
     from .cells import plan_table
     from .device import is_here, named_device
     from .export import print_exported
-    from .output import require_writable, write_whole
 
     _require_only(PLAN)
     require_writable(output)

@@ -12,8 +12,7 @@ import click
 from . import options
 from .command import Command
 from .existing import as_it_is, require_there
-from .report import Table, facts_of, print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -156,7 +155,7 @@ def _from_files(surfaces: tuple[Path, ...], traces: tuple[Path, ...]) -> PlanInp
 
 def _write(found: Exported, folder: Path) -> list[Path]:
     from ..errors import RequestError
-    from .output import write_whole
+    from ..report.file import write_whole
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..tuning.fleet.fleet import FleetJob, Outcome, Tell, Word
     from ..tuning.fleet.turns import Turn
-    from .settings import Settings
+    from .report import Settings
 
 ray_address = click.option(
     "--ray",

@@ -11,8 +11,7 @@ import click
 
 from . import options, plan_name
 from .existing import as_it_is, opened_as_it_is, require_there
-from .report import Table, print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, Table, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from ..db.imports import Records

@@ -8,7 +8,7 @@ from ..errors import DeviceError, NotInstalledError
 from ..profiler.bandwidth import known_bandwidth, memory_bandwidth, remember_bandwidth
 from ..profiler.device import detect_all
 from ..profiler.lock import device_lock
-from ..profiler.records.bandwidth import Bandwidth
+from ..profiler.records.ceilings import Bandwidth
 from ..profiler.records.device import Device
 from ..profiler.records.state import DeviceState
 from ..profiler.remembered import cache_folder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices, nearest
-from .finding import Finding
+from .readings import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

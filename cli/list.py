@@ -9,8 +9,7 @@ import click
 
 from . import options
 from .existing import NOTHING, opened_there
-from .report import Table, facts_of, print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from ..db.store import Store

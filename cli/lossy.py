@@ -13,8 +13,7 @@ from . import options
 from .command import Command
 from .model import model_places
 from .prompts import named_prompts, tell_cut
-from .report import Table, facts_of, print_json, print_table, progress, tell
-from .settings import Settings
+from .report import Settings, Table, facts_of, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,10 +136,10 @@ def lossy(
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..profiler.prompts import answers_of
+    from ..report.file import require_writable
     from ..runtime.models.pivots import is_pivots, pivot_shape
     from ..tuning.lossy import LossyRequest, measure_lossy
     from ..tuning.request import Models
-    from .output import require_writable
 
     require_writable(output)
     places = model_places(drafters)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ModelError
+from .report import tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..db.store import Store
     from ..profiler.records.model import ModelIdentity
+    from .report import Settings
 
 
 def model_places(named: Mapping[str, str]) -> dict[str, Path]:
@@ -45,3 +48,15 @@ def named_model(text: str, store: Store) -> ModelIdentity:
             f"there is no model folder at {text}, and {store.url} knows {names}; give a folder or a profiled id"
         )
     return found[0]
+
+
+def tell_dequantised(settings: Settings, models: Iterable[Path | str], dtype: str | None) -> None:
+    """Say of each model in a GGUF file how its weights run, if not as stored; ModelError where it cannot be read."""
+    from ..profiler.gguf_file import is_gguf, read_gguf
+    from ..profiler.records.architecture import QUANTISED
+
+    if dtype in QUANTISED:
+        return
+    for model in dict.fromkeys(Path(each) for each in models):
+        if is_gguf(model) and model.is_file() and (reading := read_gguf(model).reading):
+            tell(settings, f"{model.name}: {reading}")

@@ -13,11 +13,29 @@ import click
 from click.core import ParameterSource
 
 from . import draft_models
-from .number_format import NumberFormat
 
 if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
     from ..planner.plans.objective import LatencyBound
+
+OTHER_NAMES = {
+    **dict.fromkeys(("bf16",), "bfloat16"),
+    **dict.fromkeys(("fp16", "f16", "half"), "float16"),
+    **dict.fromkeys(("fp32", "f32", "float", "single"), "float32"),
+    **dict.fromkeys(("fp64", "f64", "double"), "float64"),
+}
+
+
+class NumberFormat(click.Choice[str]):
+    """A number format; bf16, fp16 and fp32 are read as bfloat16, float16 and float32."""
+
+    name = "number format"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format's own name."""
+        name = value.lower().removeprefix("torch.")
+        return super().convert(OTHER_NAMES.get(name, name), param, ctx)
+
 
 DTYPES = ("bfloat16", "float16", "float32", "float64", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -226,6 +244,9 @@ store = click.option(
     "--store",
     metavar="URL",
     help="A path, an SQLAlchemy URL or https:// of a service; else SPECTUNE_STORE, else your own file.",
+)
+output = click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the JSON document to this file."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 

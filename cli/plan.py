@@ -11,13 +11,11 @@ import click
 from click.core import ParameterSource
 
 from . import engine as engines
-from . import options, output
+from . import options
 from .command import Command
 from .existing import not_profiled, opened_there
-from .report import print_table, progress, tell
+from .report import Settings, print_table, progress, tell, tell_workload
 from .rescue import rescued
-from .settings import Settings
-from .workload import tell_workload
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -152,7 +150,7 @@ class Place:
 @options.store
 @click.option("--explain", is_flag=True, help="Say why, cell by cell; with --json on stderr.")
 @options.as_json
-@output.option
+@options.output
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
 @click.pass_obj
 def plan(
@@ -199,11 +197,10 @@ def plan(
     from ..planner.lossy.run import read_runs
     from ..planner.plans.document import plan_to_json
     from ..planner.reasons.explain import out_of_reach
-    from ..tuning.documents import PlanFiles
+    from ..report.file import require_writable, write_whole
+    from ..tuning.documents import PlanFiles, read_table
     from ..tuning.plan import Effort
-    from ..tuning.tables import read_table
     from .device import is_here
-    from .output import require_writable, write_whole
 
     if engine is not None:
         wanted["workload"] = wanted["workload"] or "default"

@@ -10,12 +10,10 @@ import click
 from . import engine as engines
 from . import options
 from .command import Command
-from .dequantised import tell_dequantised
 from .fleet import ray_address
-from .model import model_places
+from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
-from .report import print_json, progress, tell
-from .settings import Settings
+from .report import Settings, print_json, progress, tell
 
 if TYPE_CHECKING:
     from ..tuning.request import Models, ProfileRequest
@@ -224,8 +222,8 @@ def profile(
 
 def _tell_reach(settings: Settings, request: ProfileRequest) -> None:
     """Say from which context on a draft model's drafts no longer count."""
-    from ..runtime.models.draft_role import draft_role
-    from ..tuning.reach import notes_of_reach
+    from ..runtime.models.formats import draft_role
+    from ..tuning.positions import notes_of_reach
 
     models = {name: path for name, path in request.models.drafters.items() if draft_role(path) == "draft"}
     for note in notes_of_reach(request.models.target, models):
@@ -300,7 +298,7 @@ def _estimate(
     from ..db.store import open_store
     from ..tuning.estimates.estimate import EstimateRequest, estimate
     from ..tuning.positions import STRETCH, within_positions
-    from .estimated import estimate_facts, print_estimate
+    from .measured import estimate_facts, print_estimate
 
     asked = {name: measured[name] for name in ("batches", "contexts") if measured[name]}
     for note in within_positions(models.target, models.target.name, asked.get("contexts", ()), STRETCH):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..profiler.prompts import Prompt
     from ..tuning.request import ProfileRequest
-    from .settings import Settings
+    from .report import Settings
 
 
 MOST = 10_000  # prompts that are measured on; more are a data set, to be drawn from
@@ -54,7 +54,7 @@ def tell_cut(settings: Settings, request: ProfileRequest) -> None:
     if settings.quiet or not target.exists():  # that there is no target is for others to say
         return
     from ..profiler.identity import require_folder
-    from ..runtime.models.draft_role import require_no_drafter
+    from ..runtime.models.formats import require_no_drafter
     from ..tuning.prompts import count_bare, count_cut
 
     if target.is_dir():

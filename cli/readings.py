@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
-from ..profiler.records.bandwidth import Bandwidth
+from ..profiler.records.ceilings import Bandwidth
 from ..profiler.records.device import Device
 from ..profiler.records.state import DeviceState
-from .finding import Finding
 from .inspection import Inspection
+
+Verdict = Literal["ok", "note", "broken"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What was seen and what to do; a note is worth knowing, what is broken keeps spectune from working."""
+
+    name: str
+    seen: str
+    verdict: Verdict = "ok"
+    advice: str = ""
+    in_brief: str = ""  # what is printed for `seen`, unless more is asked for; the same where empty
+    command: str = ""  # of the vendor or the system, that shows the same
+
 
 NOT_TOLD = "not reported"
 GIB = 2**30

@@ -9,11 +9,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .settings import Settings
+if TYPE_CHECKING:
+    from ..tuning.profiled_last import Workloads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much a command prints, received by `click.pass_obj`; quiet and verbose exclude each other."""
+
+    quiet: bool = False  # no progress on stderr
+    verbose: bool = False  # more of it, and tracebacks
+
+    def __post_init__(self) -> None:
+        assert not (self.quiet and self.verbose), "the group refuses --quiet with --verbose"
+
 
 Progress = Callable[[str, float], None]  # (what is being done, share of it done)
 PIPE_WIDTH = 160  # columns of a table that no terminal limits
@@ -116,3 +129,9 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+def tell_workload(settings: Settings, workloads: Workloads, why: str) -> None:
+    """Say which workload was taken, where another one could have been meant."""
+    if workloads.others:
+        tell(settings, f"workload {workloads.last!r}, {why}; --workload takes another: {', '.join(workloads.others)}")

@@ -8,8 +8,7 @@ import click
 
 from . import options, plan_name
 from .existing import NOTHING, opened_there
-from .report import tell
-from .settings import Settings
+from .report import Settings, tell
 
 
 @click.command(name="report")

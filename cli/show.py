@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options, output, plan_name
+from . import options, plan_name
 from .existing import NOTHING, opened_there
-from .report import print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, print_json, print_table, tell
 
 if TYPE_CHECKING:
     from .stored import Stored
@@ -45,7 +44,7 @@ def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> 
 @click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, hidden=True, help="The same as PLAN.")
 @options.store
 @options.as_json
-@output.option
+@options.output
 @click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
 @click.pass_obj
 def show(
@@ -72,8 +71,8 @@ def show(
         spectune show plan plan.json
         spectune show surface 2 --plot surface.html
     """
+    from ..report.file import require_writable, write_whole
     from ..report.picture import require_picture, write_picture
-    from .output import require_writable, write_whole
 
     require_writable(output)
     if plot is not None:

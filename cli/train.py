@@ -6,14 +6,11 @@ import click
 
 from . import options
 from .command import Command
-from .report import progress
-from .settings import Settings
-from .train_block import ctc, medusa, specformer
-from .train_cacheback import cacheback
-from .train_exit import exit_
+from .report import Settings
+from .train_block import ctc, exit_, medusa, specformer
+from .train_cacheback import cacheback, recycling
 from .train_pad import pad
-from .train_recycling import recycling
-from .train_run import BASIC, TrainingRun, show_card, training_run
+from .train_run import BASIC, TrainingRun, intermediate, train_and_show, training_run
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
 
@@ -43,13 +40,7 @@ def train() -> None:
     type=click.IntRange(0),
     help="Tokens form 3 can draft; a quarter of all unless given.",
 )
-@click.option(
-    "--intermediate",
-    default=0,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Width of the MLP; else the target's.",
-)
+@intermediate
 @click.option(
     "--reads",
     default="",
@@ -77,24 +68,16 @@ def eagle(
         spectune train eagle --target path/to/target --data book.txt -o my-head --form 1 --steps 500
     """
     from ..training.eagle import EagleRequest, train_eagle
-    from ..tuning.family import torch_device
 
     request = EagleRequest(
-        target=run.target,
-        data=run.files,
+        **run.asked,
         form="eagle3" if FORMS[form] == "eagle3" else "eagle",
-        settings=run.settings,
-        own=run.own,
         test_steps=test_steps,
         draft_vocabulary=draft_vocabulary,
         intermediate=intermediate,
         reads=reads,
-        device=torch_device(run.here),
-        dtype=run.here.dtype_for(run.dtype),
     )
-    with progress(settings) as report:
-        card = train_eagle(request, run.output, fresh=run.fresh, progress=report)
-    show_card(settings, run, card, "head")
+    train_and_show(settings, run, train_eagle, request, "head")
 
 
 train.add_command(cacheback)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
 from .command import Command
-from .report import Table, print_json, print_table, progress, tell
-from .settings import Settings
+from .report import Settings, Table, print_json, print_table, progress, tell
+from .train_run import data_files
 
 if TYPE_CHECKING:
-    from ..training.pad_files import PadCard
-    from ..training.pad_request import Exercise
+    from ..training.pad_request import Exercise, PadCard
 
 POSITIVE = click.IntRange(1)
 CHANCE = click.FloatRange(0.0, 1.0)
@@ -28,15 +27,7 @@ CHANCE = click.FloatRange(0.0, 1.0)
 )
 @options.target
 @click.option("--drafter", "--draft-model", "drafter", required=True, metavar="MODEL", help="Whose tokens.")
-@click.option(
-    "--data",
-    "files",
-    required=True,
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help='Problems: .jsonl, every line with "prompt" and "answer". Repeatable.',
-)
+@data_files('Problems: .jsonl, every line with "prompt" and "answer". Repeatable.')
 @click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Its folder.")
 @click.option("--rollouts", default=8, show_default=True, type=POSITIVE, help="Texts with each token, and without.")
 @click.option(
@@ -90,20 +81,14 @@ def pad(
     output: Path,
     rollouts: int,
     rollout_temperature: float,
-    least_share: float,
-    floor: float,
-    reads: int,
-    width: int,
     steps: int,
     batch: int,
-    held_out: float,
-    recall: float,
-    max_new_tokens: int,
     device: str,
     dtype: str,
     seed: int,
     fresh: bool,
     as_json: bool,
+    **learned: Any,  # the other fields of a PadRequest, which checks them
 ) -> None:
     """Train a pivot classifier for lossy decoding by PAD.
 
@@ -119,10 +104,10 @@ def pad(
     """
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
+    from ..training.language_model import TrainingSettings
     from ..training.pad import train_pad
     from ..training.pad_labels import RolloutSettings
     from ..training.pad_request import PadRequest
-    from ..training.settings import TrainingSettings
     from ..tuning.family import torch_device
 
     here, place = detect(device), resolve_model(target)
@@ -133,15 +118,9 @@ def pad(
         files=tuple(path.name for path in files),
         rollouts=RolloutSettings(rollouts=rollouts, temperature=rollout_temperature, seed=seed),
         settings=TrainingSettings(steps=steps, batch=batch, sequence_tokens=1, seed=seed),
-        max_new_tokens=max_new_tokens,
-        reads=reads,
-        width=width,
-        least_share=least_share,
-        floor=floor,
-        held_out=held_out,
-        recall=recall,
         device=torch_device(here),
         dtype=here.dtype_for(dtype),
+        **learned,
     )
     with progress(settings) as report:
         card = train_pad(request, output, fresh=fresh, progress=report)

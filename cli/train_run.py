@@ -11,17 +11,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options
-from .report import Table, print_json, print_table, tell
-from .settings import Settings
+from .report import Settings, Table, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
-    from ..profiler.records.device import Device
     from ..training.cards import Card
-    from ..training.own_text import OwnTextSettings
-    from ..training.settings import TrainingSettings
 
 Command = Callable[..., None]
 BASIC = ("target", "data", "output", "steps", "batch", "texts", "new-tokens", "device", "dtype", "fresh")  # options
+
+CONTINUED = "Text whose pieces the target continues; data files hold texts or conversations. Repeatable."
+
+intermediate = click.option(
+    "--intermediate", default=0, metavar="N", type=click.IntRange(0), help="Width of the MLP; else the target's."
+)
+
+
+def data_files(said: str) -> Callable[[Command], Command]:
+    """Return the option --data; `said` is its help."""
+    path = click.Path(path_type=Path)
+    return click.option("--data", "files", required=True, multiple=True, metavar="FILE", type=path, help=said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,25 +51,24 @@ class TrainingRun:
     as_json: bool
 
     @property
-    def settings(self) -> TrainingSettings:
-        """Size and length of the training."""
-        from ..training.settings import TrainingSettings
-
-        return TrainingSettings(steps=self.steps, batch=self.batch, sequence_tokens=self.piece, seed=self.seed)
-
-    @property
-    def own(self) -> OwnTextSettings:
-        """How much the target writes."""
-        from ..training.own_text import OwnTextSettings
-
-        return OwnTextSettings(texts=self.texts, new_tokens=self.new_tokens, seed=self.seed)
-
-    @property
-    def here(self) -> Device:
-        """The device it runs on."""
+    def asked(self) -> dict[str, Any]:
+        """What every request to train a drafter says, by its fields."""
         from ..profiler.device import detect
+        from ..training.language_model import TrainingSettings
+        from ..training.own_text import OwnTextSettings
+        from ..tuning.family import torch_device
 
-        return detect(self.device)
+        here = detect(self.device)
+        return {
+            "target": self.target,
+            "data": self.files,
+            "settings": TrainingSettings(
+                steps=self.steps, batch=self.batch, sequence_tokens=self.piece, seed=self.seed
+            ),
+            "own": OwnTextSettings(texts=self.texts, new_tokens=self.new_tokens, seed=self.seed),
+            "device": torch_device(here),
+            "dtype": here.dtype_for(self.dtype),
+        }
 
 
 def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Command], Command]:
@@ -87,8 +94,12 @@ def training_run(*, piece: int, least_piece: int, said: str) -> Callable[[Comman
     return given
 
 
-def show_card(settings: Settings, run: TrainingRun, card: Card, name: str) -> None:
-    """Print the card of a finished drafter, and the next command, in which it is called `name`."""
+def train_and_show(
+    settings: Settings, run: TrainingRun, train: Callable[..., Card], request: object, name: str
+) -> None:
+    """Train a drafter, and print its card and the next command, in which it is called `name`."""
+    with progress(settings) as report:
+        card = train(request, run.output, fresh=run.fresh, progress=report)
     if run.as_json:
         print_json(asdict(card) | {"folder": str(run.output)})
         return
@@ -105,15 +116,7 @@ def _options(piece: int, least_piece: int, said: str) -> list[Callable[[Command]
     path, positive = click.Path(path_type=Path), click.IntRange(1)
     return [
         options.target,
-        click.option(
-            "--data",
-            "files",
-            required=True,
-            multiple=True,
-            metavar="FILE",
-            type=path,
-            help="Text whose pieces the target continues; data files hold texts or conversations. Repeatable.",
-        ),
+        data_files(CONTINUED),
         click.option("-o", "--output", required=True, metavar="DIR", type=path, help="The drafter's folder."),
         click.option("--steps", default=1000, show_default=True, type=positive, help="Updates of the weights."),
         click.option("--batch", default=16, show_default=True, type=positive, help="Pieces of text per step."),

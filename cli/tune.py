@@ -13,8 +13,7 @@ import click
 from . import draft_models, options
 from .command import Command
 from .prompts import named_prompts
-from .report import TimeLeft, facts_of, print_json, progress, tell
-from .settings import Settings
+from .report import Settings, TimeLeft, facts_of, print_json, progress, tell
 from .tune_output import print_looked, print_tuned, tuned_facts
 
 if TYPE_CHECKING:
@@ -205,10 +204,10 @@ def _tune(
 ) -> None:
     from ..planner.engines.served_choice import LatencyBounds
     from ..profiler.records.wire import to_json
+    from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import named, unsure, warnings_before, warnings_behind
     from ..tuning.engines.tune import TuneRequest, tune
     from ..tuning.engines.tuned_server import TunedServer
-    from .output import require_writable, write_whole
 
     require_writable(file)
     held = _held(settings, job, file)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options
-from .report import Table, TimeLeft, facts_of, print_json, print_table, progress, tell
-from .settings import Settings
+from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table, progress, tell
 
 if TYPE_CHECKING:
     from ..engines.bundle import Bundle

@@ -12,13 +12,11 @@ from ..errors import PlanError
 from . import engine as engines
 from . import options
 from .command import Command
-from .dequantised import tell_dequantised
 from .existing import as_it_is, not_profiled, opened_there
-from .model import model_places
+from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
-from .report import TimeLeft, print_json, print_table, progress, tell
+from .report import Settings, TimeLeft, print_json, print_table, progress, tell
 from .rescue import rescued
-from .settings import Settings
 
 STRAY = "name the model with --target MODEL and a plan with --plan 3"
 

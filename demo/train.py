@@ -15,21 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ..runtime.decoder import Decoder
 from ..runtime.feed import Feed
 from ..runtime.models.loading import load_model
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
-from ..training.distill import distil
-from ..training.kept_folder import claim
-from ..training.language_model import train
-from ..training.settings import TrainingSettings
-from .corpus import held_out_texts, training_texts
-from .family import drafter_configs, target_config
+from ..training.language_model import TrainingSettings, distil, train
+from ..training.run_folder import claim
+from .corpus import VOCABULARY, held_out_texts, train_tokenizer, training_texts
 from .prompts import write_prompts
-from .tokenizer import train_tokenizer
 
 MAKER = "spectune demo --train"
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
@@ -161,3 +157,33 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+
+
+def target_config() -> LlamaConfig:
+    """Return the target's shape: 8 layers x 384, 14.2 M parameters."""
+    return _llama(layers=8, hidden=384, intermediate=1024, heads=6, key_value_heads=2)
+
+
+def drafter_configs() -> dict[str, LlamaConfig]:
+    """Return each drafter's shape by name: one and two layers of 256."""
+    return {
+        "small": _llama(layers=1, hidden=256, intermediate=704, heads=4, key_value_heads=2),
+        "medium": _llama(layers=2, hidden=256, intermediate=704, heads=4, key_value_heads=2),
+    }
+
+
+def _llama(*, layers: int, hidden: int, intermediate: int, heads: int, key_value_heads: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=hidden // heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import DeviceError
 from .clock import Clock, clock_in, clock_of
 from .cpu import allowed_cores, last_level_cache_bytes
-from .records.bandwidth import Bandwidth
+from .records.ceilings import Bandwidth
 from .records.device import Device
 from .records.role import CAPTURED
 from .remembered import cache_folder, recalled, remember

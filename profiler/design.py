@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from .domain import Domain, Shape, doublings
-from .options import CALLS_OF_A_NEW_CELL, Option, options_of
+from .options import CALLS_OF_A_NEW_CELL, Option, Slice, options_of
 from .protocols import CellValue
 from .records.pooling import LONG_MS
 from .records.rows import BatchRows
-from .slice import Slice
 from .tally import Cell, Tally
 
 HELD_OUT_CALLS = 9  # timed per held-out cell, spread over the session

@@ -21,9 +21,8 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.efficiency import Combination, Efficiency
-from .records.limits import Limits
+from .records.limits import Limits, Work
 from .records.surface import LatencySurface
-from .records.work import Work
 from .roofline import PREFILL, cell_of, shape_of, surface_of, work_of
 
 Floats = NDArray[np.float64]
@@ -46,10 +45,8 @@ def calibrate(measured: Sequence[Measured], limits: Limits) -> Efficiency:
 
     Surfaces of prompts do not count: their cells are many forwards, which read the weights again. Only several models
     tell whether constant time goes into launching layers or reading weights. All are of one device, regime and dtype.
-
-    Raises:
-        MeasurementError: the surfaces do not belong together, or too few cells ran.
-        DeviceError: the limits have no matrix speed in this format.
+    MeasurementError where the surfaces do not belong together, or too few cells ran; DeviceError where the limits have
+    no matrix speed in this format.
     """
     first = _require_one_kind(measured)
     parts, measured_ms = _cells(measured, limits)
@@ -93,10 +90,8 @@ def estimate_surface(
     """Return the estimate of every shape as a surface of the regime estimated:REGIME, never below its bound.
 
     Regime and dtype of `key` are those of the efficiency. A shape that does not fit into memory is a failure.
-
-    Raises:
-        MeasurementError: the role is no whole forward, or regime or dtype are not the calibrated ones.
-        DeviceError: the limits have no matrix speed in this format.
+    MeasurementError where the role is no whole forward, or regime or dtype are not the calibrated ones; DeviceError
+    where the limits have no matrix speed in this format.
     """
     if (key.regime, key.dtype) != (efficiency.regime, efficiency.dtype):
         raise MeasurementError(

@@ -26,8 +26,7 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 def config_of(file: GgufFile, frequencies: tuple[float, ...] = ()) -> dict[str, Any]:
     """Return what config.json would hold; `frequencies` are what the file's `FREQUENCIES` hold.
 
-    Raises:
-        ModelError: the family is not known, a value is missing, or positions are scaled in another way.
+    ModelError where the family is not known, a value is missing, or positions are scaled in another way.
     """
     if file.family not in FAMILIES:
         raise ModelError(

@@ -21,10 +21,8 @@ ADAPTER = "adapter_config.json"  # of the package PEFT
 def identify(path: Path, name: str | None = None) -> ModelIdentity:
     """Return the identity of a Hugging Face folder or a GGUF file; its weights hash reads all `weight_files`.
 
-    `name` None takes that of its id on the hub, folder or file.
-
-    Raises:
-        ModelError: the folder, config.json or safetensors weights are missing, or a file cannot be read.
+    `name` None takes that of its id on the hub, folder or file. ModelError where the folder, config.json or safetensors
+    weights are missing, or a file cannot be read.
     """
     if is_gguf(path):
         return identify_gguf(path, name)
@@ -58,10 +56,8 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
     """Return the identity of a config.json with random weights, measured only for its latency.
 
     Equal configurations are one model whatever their weights. Its key is never that of real weights: the hash runs over
-    the word "random" and the configuration. `name` None takes the file's, or its folder's for config.json.
-
-    Raises:
-        ModelError: there is no such file.
+    the word "random" and the configuration. `name` None takes the file's, or its folder's for config.json. ModelError
+    where there is no such file.
     """
     path = config.resolve()
     if not path.is_file():
@@ -81,8 +77,7 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
 def require_folder(path: Path) -> list[Path]:
     """Return the files that hold the weights of a model folder.
 
-    Raises:
-        ModelError: it is none: there is no folder, an adapter, or neither config.json nor weights.
+    ModelError where it is none: there is no folder, an adapter, or neither config.json nor weights.
     """
     folder = path.resolve()
     if not folder.is_dir():
@@ -113,10 +108,8 @@ def require_no_adapter(folder: Path) -> None:
 def weight_files(folder: Path) -> list[Path]:
     """Return a model's weight files as transformers chooses them.
 
-    That is model.safetensors, else the shards of its index by name, else every *.safetensors file.
-
-    Raises:
-        ModelError: there are none, or the index cannot be read or names missing files.
+    That is model.safetensors, else the shards of its index by name, else every *.safetensors file. ModelError where
+    there are none, or the index cannot be read or names missing files.
     """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if single.is_file():

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..errors import MeasurementError
-from .calls import PreparedCalls
 from .clock import clock_of
 from .design import AdaptiveDesign, Design
 from .domain import Domain
 from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
 from .records.surface import LatencySurface
-from .session import Progress, Run, Session
+from .session import PreparedCalls, Progress, Run, Session
 from .tally import Tally
 
 MOST_DISTURBED = 8.0  # times a fast call that half of the calls may take; beyond it nothing is kept

@@ -20,10 +20,8 @@ POLL_S = 0.05  # between two looks at a lock that another profile holds
 def device_lock(device: Device, folder: Path, wait_s: float = 0.0) -> Iterator[Path]:
     """Hold a device for one block, at most as long as the process; yield the lock file with the holder's process id.
 
-    A processor is the same one under any software. `wait_s` 0 is one look.
-
-    Raises:
-        DeviceError: another process or block still holds the device, or the folder cannot be written.
+    A processor is the same one under any software. `wait_s` 0 is one look. DeviceError where another process or block
+    still holds the device, or the folder cannot be written.
     """
     path = folder / f"{device.kind}-{device.uuid or device.index}.lock"
     with _opened(path) as file:

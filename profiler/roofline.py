@@ -20,10 +20,9 @@ from .domain import Shape
 from .protocols import SurfaceKey
 from .records.architecture import Architecture
 from .records.device import GIB
-from .records.limits import Limits
+from .records.limits import Limits, Work
 from .records.measurement import Measurement
 from .records.surface import LatencySurface
-from .records.work import Work
 
 PREFILL = "prefill"
 WHOLE_FORWARDS = ("verify", "draft", PREFILL)
@@ -61,18 +60,6 @@ def bound_surface(
         for shape in shapes
     ]
     return surface_of(replace(key, regime=f"bound:{key.regime}"), cells)
-
-
-def cells_below_bound(
-    surface: LatencySurface, architecture: Architecture, limits: Limits
-) -> tuple[tuple[Measurement, float], ...]:
-    """Return the cells that ran faster than their bound in milliseconds allows: none, if the limits are right."""
-    bounds = (
-        (cell, least_ms(work_of(architecture, surface, shape_of(cell)), limits, surface.dtype))
-        for cell in surface.measurements
-        if cell.failure is None
-    )
-    return tuple((cell, bound_ms) for cell, bound_ms in bounds if cell.median_ms < bound_ms)
 
 
 def work_of(architecture: Architecture, key: SurfaceKey | LatencySurface, shape: Shape) -> Work:

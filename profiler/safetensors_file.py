@@ -32,9 +32,7 @@ class StoredTensor:
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a safetensors file by name.
 
-    Raises:
-        ModelError: it is no such file, not a whole one, or may not be read.
-        OSError: it cannot be opened.
+    ModelError where it is no such file, not a whole one, or may not be read; OSError where it cannot be opened.
     """
     try:
         with path.open("rb") as file:

@@ -18,8 +18,7 @@ from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import ROUND
-from .ladder import Found, Wanted, found_in, in_short
-from .nearness import catalogued_as, is_near
+from .ladder import Found, Wanted, catalogued_as, found_in, in_short, is_near
 from .reason import told
 from .setup import PLAIN, RoundSetup, plain_setup, setup_of
 
@@ -31,20 +30,16 @@ class Choice:
     """A plan, or none for plain decoding, and the reason in one line.
 
     Attributes:
-        source: "nearest device" and "estimate" are guesses.
-        match: of the plan's device with this one; None without a plan.
-        plan_id: number in the store; None for a file, and without a plan.
-        dtype: requested number format of the weights; None: the plan's.
         substitutes: by (batch, context), setups of cells that cannot run as planned.
         rivals: by (batch, context), other setups that a cell tries while it runs; see `rivals.py`.
     """
 
     plan: Plan | None
-    source: Source
+    source: Source  # "nearest device" and "estimate" are guesses
     reason: str
-    match: DeviceMatch | None = None
-    plan_id: int | None = None
-    dtype: str | None = None
+    match: DeviceMatch | None = None  # of the plan's device with this one; None without a plan
+    plan_id: int | None = None  # number in the store; None for a file, and without a plan
+    dtype: str | None = None  # requested number format of the weights; None: the plan's
     substitutes: tuple[tuple[Place, RoundSetup], ...] = ()
     rivals: tuple[tuple[Place, tuple[RoundSetup, ...]], ...] = ()
 
@@ -103,9 +98,7 @@ def choose_plan(
 
     `plan`: "auto" searches the store along the ladder of `ladder.py`; "none" is plain decoding; a whole number is a
     plan of the store; a URL is another store; else a plan file. `workload` None is "default", else the newest.
-
-    Raises:
-        RequestError: there is no such plan file, or no plan of that number in the store.
+    RequestError where there is no such plan file, or no plan of that number in the store.
     """
     if plan == "none":
         return plainly("plain decoding was asked for")

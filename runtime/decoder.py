@@ -16,18 +16,18 @@ from ..planner.records.draft import DraftBatch
 from .admission import Admission
 from .ahead.rounds import RoundsAhead
 from .committed import Committed, accepted_of, commit, commit_drawn
+from .committed import Round as Round  # what this module is asked for besides
 from .drafters.lookup import LookupDrafter
 from .drafters.protocol import Drafter, DraftsAhead, Forgets, ReadsTarget
 from .drafting import Drafting
 from .faults import Fault
 from .fed_trees import prepare
-from .layout import Masks, seen_by
 from .models.forward import CausalModel
 from .models.graphed import GraphedModel
+from .models.layout import Masks, seen_by
 from .pad import PivotJudge
 from .prefill import Reading
 from .requests import Request, Sequence, shared_temperature
-from .round import Round as Round  # what this module is asked for besides
 from .setup import RoundSetup, Schedule
 from .stopwatch import BEGUN, DONE, DRAFTED, LAID_OUT, VERIFIED, Stopwatch
 from .verifying import Verifying
@@ -161,8 +161,7 @@ class Decoder:
     def step(self, setup: RoundSetup | None = None) -> Round:
         """Run one round over the whole batch and let finished sequences leave; `setup` None: as scheduled.
 
-        Raises:
-            MemoryError: the target cannot verify even the newest token of every sequence.
+        MemoryError where the target cannot verify even the newest token of every sequence.
         """
         self._watch.mark(BEGUN)
         self._admission.settle()

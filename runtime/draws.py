@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError
-from .layout import Ints
+from ..planner.kernels.arrays import Ints
 from .models.forward import Draws
 from .models.kernels.host_draws import NO_TOKEN
 from .noise import gumbel

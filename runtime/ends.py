@@ -35,10 +35,8 @@ def special_ends(
 ) -> frozenset[int]:
     """Return the special tokens among stop strings, which a text without special tokens does not show.
 
-    A stop string with one of `ends`, at which texts end anyway, needs no token of its own.
-
-    Raises:
-        RequestError: a string has other text beside a special token at which no text ends.
+    A stop string with one of `ends`, at which texts end anyway, needs no token of its own. RequestError where a string
+    has other text beside a special token at which no text ends.
     """
     special = _special(tokenizer, len(tokenizer))
     for string in stop:

@@ -9,15 +9,15 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from ..planner.kernels.arrays import Bools, Ints
 from ..planner.records.draft import ROOT_TOKEN, DraftBatch
 from .committed import accepted_by, accepted_of
 from .draws import draw, draws_of
 from .faults import require_sound
-from .kernels.rows import move_rows
-from .kernels.trees import hear
-from .layout import Bools, Ints, Masks, ancestors, widened
+from .kernels.trees import hear, move_rows
 from .models.bits import BITS, bits
 from .models.forward import ForwardInput
+from .models.layout import Masks, ancestors, widened
 from .requests import Request, Sequence
 from .sampling import tree_paths
 from .transfer import sent

@@ -18,8 +18,8 @@ from .faults import is_out_of_memory, reason_of
 from .generation import Completion, Event, GenerationOptions, GenerationSettings
 from .held import DecoderMaker, HeldDecoder
 from .images import ImagePrompt, PromptLike
-from .layout import PREFILL_TOKENS
 from .models.forward import CausalModel
+from .models.layout import PREFILL_TOKENS
 from .openmp import let_workers_go, let_workers_go_beside_others
 from .pad import PivotJudge
 from .prompt_ids import chat_ids, request_of, request_of_ids, require_short
@@ -84,9 +84,8 @@ class Generator:
     ) -> Completion:
         """Return the target's continuation of one prompt.
 
-        Raises:
-            RequestError: the prompt has no tokens or does not fit into the model, or a setting is out of range.
-            DeviceError: there is no memory for the sequence's keys and values, or to read the prompt.
+        RequestError where the prompt has no tokens or does not fit into the model, or a setting is out of range;
+        DeviceError where there is no memory for the sequence's keys and values, or to read the prompt.
         """
         return _read(self.generate_batch([prompt], settings, **options)[0])
 
@@ -101,10 +100,8 @@ class Generator:
         """Return the continuations of all prompts; one whose prompt finds no memory has "failed".
 
         `settings` are one per prompt, or one for all, with which prompt i has seed + i. `slots` of them decode at once.
-
-        Raises:
-            RequestError: a prompt has no tokens or does not fit into the model, or a setting is out of range.
-            DeviceError: there is no memory for the slots' keys and values, or for a round of plain decoding.
+        RequestError where a prompt has no tokens or does not fit into the model, or a setting is out of range;
+        DeviceError where there is no memory for the slots' keys and values, or for a round of plain decoding.
         """
         if isinstance(prompts, str | ImagePrompt):
             raise RequestError("generate_batch takes several prompts, got one; write [prompt]")
@@ -129,11 +126,8 @@ class Generator:
     ) -> Completion:
         """Return the target's answer to a conversation, by its tokenizer's chat template.
 
-        `messages` are turns such as {"role": "user", "content": "Hi"}, as in OpenAI's API.
-
-        Raises:
-            RequestError: as `generate`; or there is no such template, or it refuses the conversation.
-            DeviceError: as `generate`.
+        `messages` are turns such as {"role": "user", "content": "Hi"}, as in OpenAI's API. RequestError: as `generate`;
+        or there is no such template, or it refuses the conversation; DeviceError: as `generate`.
         """
         (own,) = _one_per_prompt(settings, options, 1)
         return _read(self._completed([self.chat_request(messages, own)], [own], 1)[0])
@@ -239,8 +233,7 @@ class Generator:
     def chat_request(self, messages: Conversation, settings: GenerationSettings) -> Request:
         """Return a conversation in tokens, by the tokenizer's chat template, as `request` does a prompt.
 
-        Raises:
-            RequestError: there is no such template, it refuses the conversation, or a turn is malformed.
+        RequestError where there is no such template, it refuses the conversation, or a turn is malformed.
         """
         if isinstance(messages, str | Mapping):
             raise RequestError('chat takes turns, got one; write [{"role": "user", "content": "..."}]')
@@ -251,8 +244,7 @@ class Generator:
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
         """Return a prompt in tokens, for a session's `enqueue`; thread-safe, also while another thread decodes.
 
-        Raises:
-            RequestError: the prompt has no tokens, or its images do not fit it or the target.
+        RequestError where the prompt has no tokens, or its images do not fit it or the target.
         """
         if isinstance(prompt, PromptLike):
             self.require_short([prompt.text if isinstance(prompt, ImagePrompt) else prompt])

@@ -66,10 +66,8 @@ class DecoderMaker:
         """Return a new decoder, with only the drafters that such texts may need; see `Decoder`.
 
         A drafter that cannot be made or has no memory is missing, and its rounds say why. If the target's own cache
-        then has no memory, drafters are dropped from the plan's last on.
-
-        Raises:
-            DeviceError: there is no memory even without drafters.
+        then has no memory, drafters are dropped from the plan's last on. DeviceError where there is no memory even
+        without drafters.
         """
         setups = self._setups(slots, longest)
         load_kernels(setup.policy for setup in setups)

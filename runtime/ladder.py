@@ -18,13 +18,14 @@ from typing import Literal, cast, get_args
 
 from ..db.plans import WHAT_IF, PlanRow, mark_of
 from ..db.store import Store
-from ..errors import NoPlanError, PlanError, StoreAwayError
+from ..errors import DeviceError, NoPlanError, PlanError, StoreAwayError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan
+from ..profiler.catalogue import Catalogued, catalogued
 from ..profiler.records.device import Device
+from ..profiler.records.limits import Limits
 from ..profiler.records.match import DeviceMatch, match_devices
 from ..profiler.records.model import ModelIdentity
-from .nearness import catalogued_as, is_near, is_near_in_any_dtype
 from .reason import told
 
 Rung = Literal["this device", "same kind of device", "nearest device", "estimate"]
@@ -185,3 +186,46 @@ def _in_words(wanted: Wanted, too_far: Sequence[str]) -> str:
     return (
         f"target {wanted.target.key} on {wanted.device.label}, {workload}, temperature {wanted.temperature:g}{others}"
     )
+
+
+NEAR = 1.25  # most by which bandwidths, or arithmetic, of two near devices differ as a factor; a convention
+HARMLESS = {"memory (GiB)"}  # hardware that may differ without changing a latency
+
+
+def is_near(wanted: Device, have: Device, dtype: str) -> bool:
+    """Return whether forwards on two devices of different kinds take similar shares of a round.
+
+    What a plan chooses depends on how much more a forward of many tokens costs than one of few, so on the ratio of
+    arithmetic to bandwidth. Two grounds are sound enough: the devices differ only in memory size; or the catalogue
+    knows both, whole, of one sort, and bandwidth and arithmetic are each within a factor of `NEAR`.
+    """
+    match = match_devices(wanted, have)
+    if {one.field for one in match.differences if one.aspect == "hardware"} <= HARMLESS:
+        return True
+    here, there = catalogued_as(wanted), catalogued_as(have)
+    if here is None or there is None or wanted.kind != have.kind:
+        return False
+    return _are_close(here.limits, there.limits, dtype)
+
+
+def is_near_in_any_dtype(wanted: Device, have: Device) -> bool:
+    """Return whether any number format's plans are near; if not, the device's other plans need no check."""
+    there = catalogued_as(have)
+    known = () if there is None else there.limits.flops_per_s
+    return any(is_near(wanted, have, dtype) for dtype, _ in known)
+
+
+def catalogued_as(device: Device) -> Catalogued | None:
+    """Return the catalogue's entry for a device; None where it has none, or only a part of the device is used."""
+    try:
+        found = catalogued(device.name)
+    except DeviceError:
+        return None
+    is_whole = device.mig_profile is None and device.cpu_quota is None and device.cores == found.device.cores
+    return found if is_whole and found.device.name == device.name else None
+
+
+def _are_close(one: Limits, other: Limits, dtype: str) -> bool:
+    arithmetic = [dict(limits.flops_per_s).get(dtype, 0.0) for limits in (one, other)]
+    bandwidths = [limits.reads[0].bytes_per_s for limits in (one, other)]
+    return all(0.0 < max(pair) <= NEAR * min(pair) for pair in (arithmetic, bandwidths))

@@ -26,10 +26,8 @@ from .models.loading import DTYPES, load_config, load_model, load_tokenizer
 from .models.pivots import PivotClassifier, load_pivots, require_pivots_of
 from .models.regime import decoding_regime, in_regime, plain_regime
 from .openmp import let_workers_go
-from .reach import reach_told
-from .reason import told
-from .rivals import with_rivals
-from .substitutes import with_substitutes
+from .reason import reach_told, told
+from .substitutes import with_rivals, with_substitutes
 from .watch.ledger import Subject
 from .watch.observations import ObservationWriter, keeper
 from .watch.options import WatchOptions

@@ -28,13 +28,12 @@ class Gates:
 
     Attributes:
         matched, mismatched: drafted tokens that were, or were not, the target's own, up to and with the chain's end.
-        entropies: of every evaluated gate of FLy.
         asked, pivots: tokens that PAD's classifier judged, and their chances of being pivots.
     """
 
     matched: int = 0
     mismatched: int = 0
-    entropies: tuple[float, ...] = ()
+    entropies: tuple[float, ...] = ()  # of every evaluated gate of FLy
     pivots: tuple[float, ...] = ()
     asked: tuple[int, ...] = ()
 

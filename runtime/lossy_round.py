@@ -8,8 +8,7 @@ from collections.abc import Sequence as Many
 from torch import Tensor
 
 from ..planner.lossy.run import LossyWay
-from .cache import KeyValueCache
-from .feature_cache import FeatureCache
+from .cache import FeatureCache, KeyValueCache
 from .lossy import Gates, accept_loosely
 from .pad import PivotJudge, Verified, accept_by_pivots, states_of
 from .walk import Acceptance

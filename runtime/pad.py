@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..planner.records.fly_rule import accepted_length
 from ..planner.records.pad_rule import PadRule
-from .feature_cache import FeatureCache
+from .cache import FeatureCache
 from .lossy import Gates, gates_along
 from .models.pivots import BESIDE, features_of
 from .transfer import fetched, sent
@@ -36,17 +36,11 @@ class PivotJudge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Results of a verify forward for one sequence's chain of n nodes.
+    """Results of a verify forward for one sequence's chain of n nodes."""
 
-    Attributes:
-        states: (n, hidden), of the target at each node, after as many layers as the judge reads.
-        logits: (n, vocabulary), behind each node, raw.
-        scores: (n, vocabulary), processed; -inf where a token is never drawn.
-    """
-
-    states: Tensor
-    logits: Tensor
-    scores: Tensor
+    states: Tensor  # (n, hidden), of the target at each node, after as many layers as the judge reads
+    logits: Tensor  # (n, vocabulary), behind each node, raw
+    scores: Tensor  # (n, vocabulary), processed; -inf where a token is never drawn
 
 
 def states_of(cache: FeatureCache, reads: int, slot: int, context: int, nodes: int) -> Tensor:

@@ -9,9 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from .cache import KeyValueCache
-from .layout import PREFILL_TOKENS, chain_sight, lay_out
+from .generation import Completion, FinishReason
 from .models.forward import CausalModel
-from .requests import Sequence
+from .models.layout import PREFILL_TOKENS, chain_sight, lay_out
+from .requests import Request, Sequence
+from .transcript import Transcript
 
 
 @dataclass(slots=True)
@@ -60,3 +62,38 @@ def _read_piece(target: CausalModel, cache: KeyValueCache, piece: Many[int], sta
         device=target.device,
     )
     return target.forward(step, cache)
+
+
+@dataclass(slots=True)
+class Job:
+    """One request that has not ended."""
+
+    handle: int
+    request: Request  # its images are shown once it has a sequence
+    transcript: Transcript
+    is_read: bool  # after every round, and not only at the end
+    reading: Reading | None = None  # of a prompt that is read while others are decoded
+    sequence: Sequence | None = None  # None while it waits
+    rounds: int = 0
+    told: int = 0  # characters of the transcript that are in events
+
+    @property
+    def tokens(self) -> Many[int]:
+        """The prompt and the emitted tokens."""
+        return self.request.prompt if self.sequence is None else self.sequence.tokens
+
+    def completed(self, reason: FinishReason, error: str) -> Completion:
+        """Return the completion, with the reason "stop" where the rest of its text completes a stop string."""
+        self.transcript.finish(self.tokens)
+        end = self.transcript.end
+        emitted = tuple(self.tokens[len(self.request.prompt) : end])
+        places = () if self.sequence is None else self.sequence.lossy
+        return Completion(
+            text=self.transcript.text,
+            tokens=emitted,
+            rounds=self.rounds,
+            finish_reason=reason if end is None else "stop",
+            lossy=tuple(place for place in places if place < len(emitted)),
+            cached_tokens=0 if self.sequence is None else self.sequence.cached,
+            error=error,
+        )

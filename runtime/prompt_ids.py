@@ -180,8 +180,7 @@ def request_of_ids(
 ) -> Request:
     """Return a request to continue from ids; `ends` None: only the tokenizer's own end.
 
-    Raises:
-        RequestError: there are no ids, or see `special_ends`.
+    RequestError: there are no ids; or see `special_ends`.
     """
     if not ids:
         raise RequestError("the prompt is empty; write some text")
@@ -205,8 +204,7 @@ def request_of(
 ) -> Request:
     """Return a prompt in tokens; `seen` is None where the target sees no images, `ends` as in `request_of_ids`.
 
-    Raises:
-        RequestError: the prompt is malformed or empty, its images do not fit, or see `special_ends`.
+    RequestError where the prompt is malformed or empty, its images do not fit, or see `special_ends`.
     """
     if not isinstance(prompt, PromptLike):
         raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")

@@ -14,3 +14,11 @@ def reason_of(error: BaseException) -> str:
 def told(error: BaseException) -> str:
     """Return an error as one line; without the type for our own errors."""
     return " ".join(str(error).split()) if isinstance(error, SpectuneError) else reason_of(error)
+
+
+def reach_told(name: str, reach: int, longest: int) -> str:
+    """Say from which context on a model's drafts no longer count."""
+    return (
+        f"{name} has {reach:,} positions and the target {longest:,}: from a context of {reach:,} tokens on its drafts "
+        "no longer count"
+    )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .layout import Bools, Ints
+from ..planner.kernels.arrays import Bools, Ints
 from .models.bits import bits
 from .models.kernels.host_masks import mask_rows
 from .models.kernels.nucleus import is_supported, nucleus_of

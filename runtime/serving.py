@@ -15,9 +15,9 @@ from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
 from .generation import Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
-from .job import Job
-from .layout import PREFILL_TOKENS
 from .models.gallery import Gallery
+from .models.layout import PREFILL_TOKENS
+from .prefill import Job
 from .prompt_ids import request_of, require_known, require_room
 from .requests import Request, Sequence
 from .transcript import Transcript
@@ -90,8 +90,7 @@ class Session:
     ) -> int:
         """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields.
 
-        Raises:
-            RequestError: the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
+        RequestError where the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
         """
         settings = replace(settings, **options)
         seen = None if self._gallery is None else self._gallery.tokens
@@ -100,8 +99,7 @@ class Session:
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
         """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text.
 
-        Raises:
-            RequestError: it does not fit, or has a token that the target lacks.
+        RequestError where it does not fit, or has a token that the target lacks.
         """
         require_room(request, self._longest, self._why_longest)
         require_known(request, self._decoder.vocabulary)
@@ -129,11 +127,8 @@ class Session:
 
         Where `piecewise`, and other requests run, target and drafters read a long prompt over several steps. A request
         whose prompt finds no memory waits until another one has left, and fails if none runs. After an exception the
-        next step returns the pending events.
-
-        Raises:
-            MemoryError: the target cannot verify even the newest token of every sequence.
-            RequestError: other sessions hold images whose place the next request needs; it waits.
+        next step returns the pending events. MemoryError where the target cannot verify even the newest token of every
+        sequence; RequestError: other sessions hold images whose place the next request needs; it waits.
         """
         events, self._untold = self._untold, []
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
-
-from .byte_fallback import REPLACEMENT as UNFINISHED  # what bytes look like that are no character yet
-from .byte_fallback import decoded
 
 WINDOW = 64  # tokens decoded again with every new piece, about
 LEADING = 4  # tokens of the prompt that are decoded too: some tokenizers drop a blank that a text begins with
@@ -76,7 +76,7 @@ class _Words:
             self._told = self._text  # with bytes at its end that are no character: the prompt's too
         if self._read - self._start > WINDOW:
             self._move_up(tokens)
-        if not self._text.endswith(UNFINISHED):
+        if not self._text.endswith(REPLACEMENT):
             self._anchor = self._read
         elif len(tokens) - self._read < (self._read - self._start) // WINDOW:
             return ""  # bytes that are no characters for so long: looked at again when there are more of them
@@ -121,7 +121,7 @@ def _agreed(one: str, other: str) -> int:
 
 def _whole(text: str) -> str:
     """Return a text without bytes at its end that are no character yet."""
-    return text.rstrip(UNFINISHED)
+    return text.rstrip(REPLACEMENT)
 
 
 def _first_stop(text: str, stop: Sequence[str]) -> tuple[int, int]:
@@ -135,3 +135,54 @@ def _possible_stop(text: str, stop: Sequence[str]) -> int:
     """Return how many characters at the end of a text may start a stop string, none of which it contains."""
     most = [(string, range(1, min(len(string) - 1, len(text)) + 1)) for string in stop]
     return max((length for string, some in most for length in some if text.endswith(string[:length])), default=0)
+
+
+REPLACEMENT = "\ufffd"
+PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int]) -> str:
+    """Return the text without special tokens; each byte that belongs to no character becomes one U+FFFD.
+
+    Source: SentencePiece, `SentencePieceProcessor::Decode` reads byte pieces like this.
+    """
+    text = tokenizer.decode(
+        _readable(tokens, _byte_tokens(tokenizer)),
+        skip_special_tokens=True,
+        clean_up_tokenization_spaces=False,  # it changes text that was shown already
+    )
+    return str(text)
+
+
+@lru_cache(maxsize=8)
+def _byte_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
+    """Return the byte of each byte token; empty where the tokenizer has no byte fallback."""
+    if not hasattr(tokenizer, "convert_tokens_to_ids"):
+        return {}
+    ids = cast("list[int | None]", tokenizer.convert_tokens_to_ids(PIECES))
+    found = {token: byte for byte, token in enumerate(ids) if token is not None}
+    is_complete = len(found) == len(PIECES) and tokenizer.convert_ids_to_tokens(list(found)) == PIECES
+    return found if is_complete and tokenizer.decode(list(found)[ord("A")]) == "A" else {}
+
+
+def _readable(tokens: Sequence[int], bytes_of: dict[int, int]) -> list[int]:
+    if bytes_of.keys().isdisjoint(tokens):
+        return list(tokens)
+    tokens_of, found = list(bytes_of), list[int]()  # byte 0 is the first
+    for is_bytes, run in groupby(tokens, bytes_of.__contains__):
+        if is_bytes:
+            found += [tokens_of[byte] for byte in _characters(bytes(bytes_of[token] for token in run)).encode()]
+        else:
+            found += run
+    return found
+
+
+def _characters(run: bytes) -> str:
+    found = ""
+    while run:
+        try:
+            return found + run.decode()
+        except UnicodeDecodeError as error:
+            found += run[: error.start].decode() + REPLACEMENT * (error.end - error.start)
+            run = run[error.end :]
+    return found

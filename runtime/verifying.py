@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
+from torch import Tensor
+
+from ..errors import ModelError
 from ..planner.lossy.run import LossyWay
 from ..planner.records.draft import DraftBatch
 from ..planner.strategies.lossy import LossyPolicy
@@ -13,18 +16,17 @@ from .cache import KeyValueCache
 from .committed import Accepted, Committed, accepted, accepted_by, accepted_of, commit
 from .device_draws import DeviceDraws, DrawKind, TreeDraws, draws_ahead, kind_of
 from .drafters.lookup import roots_of
-from .drafters.protocol import Drafter
+from .drafters.protocol import Drafter, LeavesStates
 from .draws import best_tokens, drawn_from, draws_of, scored
 from .faults import Fault, is_out_of_memory, reason_of
 from .fed_trees import FedTrees
-from .layout import Masks
 from .lossy_round import LossyRound, refusal
 from .models.bits import bits_for_kernels
-from .models.forward import CausalModel, ForwardInput, LeftStates
+from .models.forward import CausalModel, ForwardInput, LeftStates, Resuming
 from .models.graphed import GraphedModel
+from .models.layout import Masks
 from .pad import PivotJudge
 from .requests import Sequence, shared_temperature
-from .resumed import logits_of, states_left
 from .setup import RoundSetup
 from .stopwatch import LAID_OUT, VERIFIED, Stopwatch
 
@@ -150,3 +152,27 @@ class Verifying:
         """Move accepted keys together, then commit: where memory fails, nothing is committed yet."""
         self._cache.keep(stands.moves(batch))
         return commit(batch, draft, stands, fed)
+
+
+def states_left(
+    target: CausalModel, drafter: Drafter, sequences: Many[Sequence], draft: DraftBatch, fed: int
+) -> LeftStates:
+    """Return the states from which a verification continues; ModelError unless the drafter is this target's exit."""
+    if not isinstance(target, Resuming):
+        raise ModelError(f"a target that runs as {target.regime} reads by all its layers; run it as eager")
+    left = drafter.left(sequences, draft, fed) if isinstance(drafter, LeavesStates) else None
+    if left is None:
+        raise ModelError("the drafter is no exit of its target; draft with one")
+    if not target.can_resume(left):
+        raise ModelError(
+            f"the {left.layers} layers of the exit are not this target's first; draft with an exit of this target"
+        )
+    return left
+
+
+def logits_of(target: CausalModel, step: ForwardInput, cache: KeyValueCache, left: LeftStates | None) -> Tensor:
+    """Return a target's logits (batch, n, vocabulary) behind the nodes of a tree; by all its layers without `left`."""
+    if left is None:
+        return target.forward(step, cache)
+    assert isinstance(target, Resuming), "states_left has refused every other"
+    return target.resume(step, cache, left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -42,3 +43,9 @@ def _child(tokens: Many[int], parents: Many[int], size: int, parent: int, token:
             return found
         if tokens[child] == token:
             found = child
+
+
+def borne_out(drafted: Sequence[int], text: Sequence[int]) -> int:
+    """Return how many tokens of a draft agree with the text, from the first on."""
+    pairs = zip(drafted, text, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(drafted), len(text)))

@@ -37,10 +37,8 @@ class WarmUp:
         """Run every setup at every batch; return the number of rounds.
 
         The decoder's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
-        number of tokens, each of which is captured by itself.
-
-        Raises:
-            MemoryError: the target cannot verify even the newest token of every sequence.
+        number of tokens, each of which is captured by itself. MemoryError where the target cannot verify even the
+        newest token of every sequence.
         """
         if self._request is None:
             return 0

@@ -9,6 +9,7 @@ from threading import Thread
 
 import numpy as np
 
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.records.draft import Children, DraftBatch
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies import TreePolicy
@@ -26,7 +27,6 @@ from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter, LeavesStates, ReadsTarget
-from spectune.runtime.layout import Ints
 from spectune.runtime.models.forward import CausalModel, LeftStates
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, Schedule, always

@@ -11,13 +11,18 @@ from typing import Literal, get_args
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from spectune.runtime.models.block_shape import block_config
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter import load_drafter
-from spectune.runtime.models.exit_shape import ExitShape, exit_config
+from spectune.runtime.models.drafter_shapes import (
+    ExitShape,
+    RecyclingShape,
+    block_config,
+    exit_config,
+    recycling_config,
+    recycling_tensors,
+)
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
 from spectune.training.cards import save_weights
 
 from .allocator import count_bytes

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.choices import Choices, Work
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.kernels import row_products
 from spectune.runtime.models.kernels.row_products import Tile
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.products import FusedProducts
 from spectune.runtime.models.static_input import StaticInput

@@ -15,11 +15,10 @@ from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.runtime.models.pivots import PivotNet, PivotShape
 from spectune.runtime.requests import Request
+from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import own_texts
-from spectune.training.pad_files import save_pivots
 from spectune.training.pad_labels import RolloutSettings
-from spectune.training.pad_request import Exercise, PadRequest
-from spectune.training.settings import TrainingSettings
+from spectune.training.pad_request import Exercise, PadRequest, save_pivots
 
 from .tiny_family import save_model
 from .tiny_models import perturbed

@@ -14,7 +14,7 @@ from spectune.demo.story import family_folder
 from spectune.errors import PlanError
 from spectune.planner.records.frozen_table import frozen_table
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.tuning.tables import read_table, write_table
+from spectune.tuning.documents import read_table, write_table
 
 TARGET = family_folder() / "target"
 TEXTS = ("def main():\n    return 0\n", "def other():\n    return 1\n")

@@ -22,7 +22,7 @@ from spectune.db.url import resolve_url, shown
 from spectune.profiler.bandwidth import known_bandwidth, remember_bandwidth
 from spectune.profiler.device import detect
 from spectune.profiler.lock import device_lock
-from spectune.profiler.records.bandwidth import Bandwidth
+from spectune.profiler.records.ceilings import Bandwidth
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.state import OtherProcess
 

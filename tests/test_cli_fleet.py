@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.fleet import _print_outcome, print_turns, profile_fleet, ray_address
 from spectune.cli.group import LazyGroup
-from spectune.cli.settings import Settings
+from spectune.cli.report import Settings
 from spectune.demo.story import family_folder
 from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.cli.group import LazyGroup
-from spectune.cli.settings import Settings
+from spectune.cli.report import Settings
 from spectune.errors import PlanError
 
 SPECTUNE = [sys.executable, "-m", "spectune"]

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shapes_models
 from click.testing import CliRunner, Result
+from shapes import PROMPT
 
 from spectune.cli import main
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.models.gallery import IMAGES
-from spectune.training import shapes_models
-from spectune.training.settings import TrainingSettings
-from spectune.training.shapes import PROMPT
+from spectune.training.language_model import TrainingSettings
 
 from .coarse_design import BUDGET_S, timed_coarsely
 from .tiny_family import save_model

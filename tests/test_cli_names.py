@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main, options
 from spectune.cli.command import Command
 from spectune.cli.commands import COMMANDS, GROUPS
-from spectune.cli.other_names import ANSWERS
+from spectune.cli.group import ANSWERS
 from spectune.planner.plans.objective import LatencyBound, parse_bound
 
 MANY = 12  # options: from so many on the help shows basic ones first

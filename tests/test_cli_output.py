@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.output import require_writable, write_whole
 from spectune.errors import RequestError
+from spectune.report.file import require_writable, write_whole
 
 
 def test_a_written_file_holds_the_text_and_nothing_lies_beside_it(tmp_path: Path) -> None:

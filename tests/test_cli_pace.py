@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.cli.pace import Pace
+from spectune.cli.run import Pace
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.records.match import DeviceMatch, match_devices
 from spectune.runtime.choice import Choice, plainly
+from spectune.runtime.committed import Round
 from spectune.runtime.generation import Completion, GenerationSettings
-from spectune.runtime.round import Round
 from spectune.runtime.setup import RoundSetup
 
 from .plans import plan_of

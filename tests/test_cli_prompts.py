@@ -9,7 +9,7 @@ import click
 import pytest
 
 from spectune.cli.prompts import named_prompts, tell_cut
-from spectune.cli.settings import Settings
+from spectune.cli.report import Settings
 from spectune.profiler.prompts import Message, Prompt
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.prompts import positions_of

@@ -24,11 +24,11 @@ from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.engines.drafter import drafter_form
 from spectune.runtime.loader import load
-from spectune.runtime.models.draft_role import draft_role
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
+from spectune.runtime.models.drafter_shapes import RecyclingShape, is_recycling, recycling_shape
+from spectune.runtime.models.formats import draft_role
 from spectune.runtime.models.loading import load_model
 from spectune.runtime.models.recycling import RecyclingHead
-from spectune.runtime.models.recycling_shape import RecyclingShape, is_recycling, recycling_shape
 from spectune.training.recycling import RecyclingRequest
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
 from spectune.tuning.inputs import inputs_from_store

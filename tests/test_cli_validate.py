@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.cli.cells import slower_than_plain, validation_facts, validation_table, why_apart
-from spectune.cli.settings import Settings
+from spectune.cli.report import Settings
 from spectune.cli.validate import _tell_apart, _tell_slower
 from spectune.planner.plans.validation import Validation, ValidationRow
 

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from spectune.demo.family import drafter_configs, target_config
-from spectune.demo.tokenizer import END_OF_TEXT, VOCABULARY, train_tokenizer
+from spectune.demo.corpus import END_OF_TEXT, VOCABULARY, train_tokenizer
+from spectune.demo.train import drafter_configs, target_config
 
 
 @cache

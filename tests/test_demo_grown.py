@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from grown import grown
+from grown_shape import SHAPES, GrownShape, grown_shape
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from spectune.demo.family import drafter_configs, target_config
-from spectune.demo.grown import grown
-from spectune.demo.grown_shape import SHAPES, GrownShape, grown_shape
+from spectune.demo.train import drafter_configs, target_config
 from spectune.errors import DeviceError, ModelError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import causal_model, load_model
 from spectune.runtime.models.random import count_parameters

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from spectune.demo.variety import distinct_share
+from variety import distinct_share
 
 
 @pytest.mark.parametrize(

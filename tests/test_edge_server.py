@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
+from edge_thread import serve_in_thread
 
 from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
@@ -33,7 +34,7 @@ from spectune.runtime.edge.messages import (
     to_line,
 )
 from spectune.runtime.edge.patience import Patience
-from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer, serve_in_thread
+from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from spectune.planner.kernels.arrays import Ints
+from spectune.runtime.cache import FeatureCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.faults import Fault
-from spectune.runtime.feature_cache import FeatureCache
-from spectune.runtime.layout import Ints, lay_out
-from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.drafter_shapes import Kind
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request

@@ -13,7 +13,7 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Sequence

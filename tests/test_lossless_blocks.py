@@ -21,7 +21,7 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
 from spectune.runtime.drafters.features import GivenFeatures
 from spectune.runtime.models.block import Levels
-from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence

@@ -26,7 +26,7 @@ from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
 from spectune.runtime.models.gallery import Gallery

@@ -14,6 +14,7 @@ from scipy.stats import chi2
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
@@ -26,7 +27,6 @@ from spectune.runtime import draws as draws_module
 from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.noise import gumbel
 from spectune.runtime.prefill import Reading, read_on

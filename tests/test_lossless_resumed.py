@@ -20,13 +20,12 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
-from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.cache import FeatureCache, KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
-from spectune.runtime.feature_cache import FeatureCache
 from spectune.runtime.models.anatomy import LayerWeights
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput, LeftStates

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
@@ -21,7 +22,6 @@ from spectune.runtime import verifying as verifying_module
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.draws import scored
-from spectune.runtime.layout import Ints
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.prefill import Reading, read_on
 from spectune.runtime.requests import Request, Sampling, Sequence

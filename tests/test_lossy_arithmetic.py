@@ -6,13 +6,13 @@ import re
 from itertools import islice
 from pathlib import Path
 
+import arithmetic_models
 import numpy as np
 import pytest
+from arithmetic import Problem, arithmetic_tokenizer, exam, problems, training_tokens
 from transformers import PreTrainedTokenizerFast
 
 from spectune.profiler.prompts import answers_of, read_prompts
-from spectune.training import arithmetic_models
-from spectune.training.arithmetic import Problem, arithmetic_tokenizer, exam, problems, training_tokens
 
 STEP = re.compile(r"(\d+)([+-])(\d+)=(\d+)")
 

@@ -14,7 +14,7 @@ from spectune.planner.lossy.quality import share_interval
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.requests import Request
 from spectune.training.pad_labels import Candidate, RolloutSettings, harvest, pivots_of, utilities
-from spectune.training.pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
+from spectune.training.pad_request import at_threshold, auroc, auroc_interval, threshold_of_recall
 
 from .decoded_runs import random_requests
 from .stack_family import LLAMA, MODELS, TARGET, next_token
@@ -178,7 +178,7 @@ def test_auroc_of_one_class_is_not_known() -> None:
 
 def test_the_interval_of_an_auroc_holds_the_truth_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pivots' chances are normal around 1, the others' around 0: a pivot's is higher with Phi(1 / sqrt 2)."""
-    monkeypatch.setattr("spectune.training.pad_quality.RESAMPLES", 200)
+    monkeypatch.setattr("spectune.training.pad_request.RESAMPLES", 200)
     rng, held = np.random.default_rng(1), 0
     for trial in range(40):
         is_pivot = rng.random(120) < 0.5

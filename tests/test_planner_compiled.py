@@ -70,7 +70,7 @@ import torch
 from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.faults import require_sound
 from spectune.runtime.fed_trees import FedTrees, prepare
-from spectune.runtime.layout import Masks
+from spectune.runtime.models.layout import Masks
 from spectune.runtime.requests import Request, Sequence
 
 cpu = torch.device("cpu")

@@ -40,10 +40,10 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.configuration import architecture_of
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import PREFILL_TOKENS
-from spectune.runtime.models import few_rows
+from spectune.runtime.models import projection
 from spectune.runtime.models.anatomy import DRAFT_DEPTH, FAMILIES
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
@@ -163,8 +163,8 @@ def test_all_that_a_hybrid_s_model_reads_at_once_behind_copied_rounds_is_counted
 
 
 def test_prompts_are_read_and_positions_laid_out_as_the_runtime_does() -> None:
-    assert (PIECE, BEYOND, LEAST_HALVED) == (PREFILL_TOKENS, DRAFT_DEPTH, few_rows.LEAST_ELEMENTS)
-    assert (MOST_ROWS, MOST_WIDENED) == (few_rows.MOST_ROWS, few_rows.WIDENED_ELEMENTS)
+    assert (PIECE, BEYOND, LEAST_HALVED) == (PREFILL_TOKENS, DRAFT_DEPTH, projection.LEAST_ELEMENTS)
+    assert (MOST_ROWS, MOST_WIDENED) == (projection.MOST_ROWS, projection.WIDENED_ELEMENTS)
     assert set(FAMILIES) == LEAN_FAMILIES
 
 

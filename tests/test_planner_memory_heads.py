@@ -36,8 +36,7 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.drafter_parts import drafter_parts
-from spectune.tuning.estimates.architectures import footprints_of
+from spectune.tuning.parts import drafter_parts, footprints_of
 from spectune.tuning.plan import solve_plan
 from spectune.tuning.request import PlanRequest
 

@@ -28,13 +28,13 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.identity import identify, identify_config
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
 from spectune.runtime.models.gallery import IMAGES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
-from spectune.tuning.estimates.architectures import architecture_of, footprints_of
+from spectune.tuning.parts import architecture_of, footprints_of
 
 from .allocator import count_bytes
 from .decoded_runs import run

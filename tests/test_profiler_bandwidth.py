@@ -11,7 +11,7 @@ import pytest
 from spectune.errors import DeviceError, MeasurementError
 from spectune.profiler.bandwidth import known_bandwidth, memory_bandwidth, remember_bandwidth
 from spectune.profiler.device import detect
-from spectune.profiler.records.bandwidth import Bandwidth
+from spectune.profiler.records.ceilings import Bandwidth
 from spectune.profiler.records.device import Device
 from spectune.profiler.remembered import cache_folder
 

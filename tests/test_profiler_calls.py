@@ -11,12 +11,11 @@ from weakref import WeakSet
 import pytest
 
 from spectune.errors import MeasurementError
-from spectune.profiler.calls import PreparedCalls
 from spectune.profiler.clock import Call
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import measure
 from spectune.profiler.records.visit import Visit
-from spectune.profiler.session import Session
+from spectune.profiler.session import PreparedCalls, Session
 from spectune.profiler.tally import Cell
 
 from .fake_machine import DEVICE, FakeMachine, FakeRunner

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from spectune.profiler.cgroup import cpu_allowance, memory_left
-from spectune.profiler.cpu import allowed_cores, available_bytes, last_level_cache_bytes, processor_here, read_cpuinfo
+from spectune.profiler.cpu import (
+    allowed_cores,
+    available_bytes,
+    cpu_allowance,
+    last_level_cache_bytes,
+    memory_left,
+    processor_here,
+    read_cpuinfo,
+)
 
 TWO_SOCKETS = """processor\t: 0
 model name\t: Test CPU

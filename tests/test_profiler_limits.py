@@ -7,10 +7,16 @@ import pytest
 
 from spectune.errors import DeviceError, MeasurementError
 from spectune.profiler.catalogue import catalogued
-from spectune.profiler.ceilings import known_ceilings, limits_here, measure_ceilings, remember_ceilings
+from spectune.profiler.ceilings import (
+    known_ceilings,
+    limits_here,
+    measure_ceilings,
+    peak_flops,
+    read_speeds,
+    remember_ceilings,
+)
 from spectune.profiler.clock import Call
 from spectune.profiler.device import detect
-from spectune.profiler.peak import peak_flops, read_speeds
 from spectune.profiler.records.ceilings import Ceilings, ProductTiming, ReadTiming
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.limits import Limits, ReadSpeed
@@ -150,7 +156,7 @@ def test_measuring_visits_sizes_in_turns_and_keeps_every_repeat():
 
 
 def test_this_machine_reads_and_multiplies_at_a_finite_speed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("spectune.profiler.peak.last_level_cache_bytes", lambda cores: 2**20)  # some have 480 MiB
+    monkeypatch.setattr("spectune.profiler.ceilings.last_level_cache_bytes", lambda cores: 2**20)  # some have 480 MiB
     device = detect("cpu")
     seen = measure_ceilings(device, "float32", SteadyClock())
     assert seen.device == device.fingerprint

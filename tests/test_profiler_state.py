@@ -12,13 +12,21 @@ import pynvml
 import pytest
 
 from spectune.errors import DeviceError
-from spectune.profiler import gpu, gpu_state, nvml
+from spectune.profiler import device, nvml
 from spectune.profiler.device import detect
-from spectune.profiler.gpu_state import reason_names, without_ours
-from spectune.profiler.processes import ProcessTimes, busiest, busy_processes, family_of, process_times
+from spectune.profiler.nvml import reason_names, without_ours
 from spectune.profiler.records.state import CpuTimes, DeviceState, OtherProcess
 from spectune.profiler.records.wire import from_json, to_json
-from spectune.profiler.state import core_seconds, disturbances, read_state
+from spectune.profiler.state import (
+    ProcessTimes,
+    busiest,
+    busy_processes,
+    core_seconds,
+    disturbances,
+    family_of,
+    process_times,
+    read_state,
+)
 
 from .fake_nvml import Gpu, Slice, install
 
@@ -239,7 +247,7 @@ def test_where_our_number_is_listed_memory_is_not_asked() -> None:
     assert [each.pid for each in without_ours(found, own_pid=1, own_bytes=2**30)] == [20]
 
 
-@pytest.mark.parametrize("module", [nvml, gpu, gpu_state])
+@pytest.mark.parametrize("module", [nvml, device])
 def test_every_name_of_nvml_we_use_is_one_that_pynvml_has(module: object) -> None:
     tree = ast.parse(Path(module.__file__).read_text())  # type: ignore[attr-defined]
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]

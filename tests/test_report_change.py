@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.plans.plan import Plan
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.report.site.change import CellChange, changes
+from spectune.report.site.difference import CellChange, changes
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced
 

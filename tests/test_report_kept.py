@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.observation import Observation
+from spectune.report.site.cell import heat_table
 from spectune.report.site.contents import Contents
-from spectune.report.site.heat import heat_table
+from spectune.report.site.drift import standings
 from spectune.report.site.kept import DRIFTED, KeptCell, Verdict, kept_cells
 from spectune.report.site.links import SiteLinks
-from spectune.report.site.standing import standings
 from spectune.service.drift import drift_of
 
 from .site_store import (

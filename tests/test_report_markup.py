@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.report.site.links import FileLinks, SiteLinks, device_page, digest, plan_page
-from spectune.report.site.markup import Html, joined, separated, tag
+from spectune.report.site.markup import Html, joined, tag
 
 from .drawn_pages import parsed
 
@@ -35,9 +35,8 @@ def test_true_is_a_bare_attribute_and_false_is_none() -> None:
     )
 
 
-def test_children_may_be_joined_and_separated() -> None:
+def test_children_may_be_joined() -> None:
     assert joined("<", Html("<b></b>")) == "&lt;<b></b>"
-    assert separated(["<", Html("<b></b>")], " & ") == "&lt; &amp; <b></b>"
 
 
 @given(st.text())

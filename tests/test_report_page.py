@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from spectune.report.page import html_page
+from spectune.report.picture import html_page
 from spectune.report.surface import surface_figure
 
 from .drawn_pages import Page, parsed

@@ -13,8 +13,7 @@ from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.report.figure import Figure, Line, Panel
-from spectune.report.page import html_page
-from spectune.report.picture import write_picture
+from spectune.report.picture import html_page, write_picture
 from spectune.report.plan import plan_figure
 
 from .drawn_pages import parsed

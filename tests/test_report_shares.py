@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace
-from spectune.report.shares import count_hits, share_of
+from spectune.report.trace import count_hits, share_of
 
 from .chain_traces import rooted, trace_of
 from .synthetic import Language, Nodes, SkilledDrafter, every_node, record, texts

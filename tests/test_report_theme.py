@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spectune.report.site.heat import tint_of
+from spectune.report.site.cell import tint_of
 from spectune.report.site.style import STYLE
 from spectune.report.site.theme import DARK, LIGHT, SHADES, TINTS, Scheme, mixed, shade_class
 

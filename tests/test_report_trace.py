@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spectune.report.figure import Figure, Line
-from spectune.report.page import html_page
-from spectune.report.shares import count_hits
-from spectune.report.trace import trace_figure
+from spectune.report.picture import html_page
+from spectune.report.trace import count_hits, trace_figure
 
 from .drawn_pages import parsed
 from .synthetic import Language, SkilledDrafter, every_node, record, texts

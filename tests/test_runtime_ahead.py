@@ -15,9 +15,8 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.ahead import acceptance as acceptance_module
 from spectune.runtime.ahead import rounds as rounds_module
-from spectune.runtime.ahead.captured import CapturedRounds
-from spectune.runtime.ahead.ends import Ends
-from spectune.runtime.ahead.told import Told
+from spectune.runtime.ahead.captured import CapturedRounds, Ends
+from spectune.runtime.ahead.state import Told
 from spectune.runtime.decoder import Decoder, Round
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter

@@ -23,11 +23,9 @@ from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.planner.strategies.texts import TextState
 from spectune.runtime import requests as text_module
 from spectune.runtime.ahead.acceptance import ancestors_of
-from spectune.runtime.ahead.captured import CapturedRounds, Launched
-from spectune.runtime.ahead.ends import Ends
-from spectune.runtime.ahead.state import BatchState
+from spectune.runtime.ahead.captured import CapturedRounds, Ends, Launched
+from spectune.runtime.ahead.state import BatchState, Told
 from spectune.runtime.ahead.texts import TextsOnDevice, copied_as_tensors, drafting_by
-from spectune.runtime.ahead.told import Told
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
@@ -35,8 +33,8 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.growth.draft import batch_of
 from spectune.runtime.growth.layout import tree_bits
-from spectune.runtime.kernels.texts import agree_with_end
-from spectune.runtime.models.blind import BlindModel
+from spectune.runtime.kernels.trees import agree_with_end
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.kernels.text_copies import copy_behind
 from spectune.runtime.models.kernels.text_runs import HeldTexts

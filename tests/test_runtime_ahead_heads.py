@@ -17,11 +17,11 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import HeadDrafter, model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.growth.layout import tree_bits
+from spectune.runtime.models.eagle import parents_of
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import ForwardInput, TreeMask
 from spectune.runtime.models.graphed import GraphedModel, as_loaded
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.parents import parents_of
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.tapped import TappedModel, tapped_for
 from spectune.runtime.requests import Request

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.kernel_parts import stacked
 from spectune.runtime.models.kernels.bfloat16_dots import has_dots
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 
 from .decoded_runs import POLICIES, drafter_for, drafting, random_requests, run

@@ -14,11 +14,10 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter, block_children
 from spectune.runtime.drafters.head import model_drafter
-from spectune.runtime.models.block import Block, Levels
-from spectune.runtime.models.block_shape import Kind
-from spectune.runtime.models.frames import Frames
+from spectune.runtime.models.block import Block, Levels, MedusaHeads
+from spectune.runtime.models.ctc import Frames
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.lean import LeanModel
-from spectune.runtime.models.medusa import MedusaHeads
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always

@@ -23,7 +23,7 @@ from spectune.planner.search.search import solve
 from spectune.profiler.catalogue import catalogued
 from spectune.profiler.records.device import GIB, Device
 from spectune.runtime.choice import Choice, choose_plan
-from spectune.runtime.nearness import is_near
+from spectune.runtime.ladder import is_near
 
 from .faulty_service import FaultyService, served
 from .synthetic import DEVICE, TARGET, Language, SkilledDrafter, every_node, inputs, model, record, texts

@@ -20,7 +20,7 @@ from spectune.runtime.engines.schema import recorded_version
 from spectune.runtime.engines.setting import PADDED, DrafterForm, Setting
 from spectune.runtime.engines.table import ENGINES
 from spectune.runtime.engines.vllm import EAGLE
-from spectune.training.head_files import ARCHITECTURES
+from spectune.training.eagle import ARCHITECTURES
 from spectune.tuning.export import ExportRequest, export
 
 from .engine_policies import cell_with, engine_drafter

@@ -19,18 +19,18 @@ from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.exit import ExitDrafter
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import load_exit, role_of
+from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit, require_exit_of
 from spectune.runtime.models.exit import DOWN, UP
-from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit, require_exit_of
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.shapes import runner_of
-from spectune.training.exit_files import save_exit
+from spectune.training.exit import save_exit
 
 from .decoded_runs import CAPACITY, POLICIES, Run, random_requests, run
 from .tiny_exits import WIDTH, exact_logits, exit_weights, tiny_exit

@@ -18,10 +18,10 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.static import StaticPolicy
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.configuration import windows_of
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always

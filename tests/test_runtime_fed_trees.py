@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from spectune.planner.kernels.arrays import Ints
 from spectune.planner.records.draft import DraftBatch
 from spectune.runtime.committed import accepted, accepted_of
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.fed_trees import FedTrees
-from spectune.runtime.layout import Ints, Masks, ancestors, lay_out, widened
+from spectune.runtime.models.layout import Masks, ancestors, lay_out, widened
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import PLAIN, always

@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectune.runtime.models import few_rows, projection
-from spectune.runtime.models.few_rows import LEAST_ELEMENTS, MOST_ROWS, FewRows, few_rows_of
+from spectune.runtime.models import projection
 from spectune.runtime.models.kernels.few_rows import COLUMNS, PAIRED_ROWS, widened
-from spectune.runtime.models.projection import Projection
+from spectune.runtime.models.projection import LEAST_ELEMENTS, MOST_ROWS, FewRows, Projection, few_rows_of
 
 
 def drawn(*size: int, seed: int) -> Tensor:
@@ -72,7 +71,7 @@ def test_rows_that_do_not_lie_together_are_read_rightly() -> None:
 
 
 def test_many_rows_are_widened_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few_rows, "WIDENED_ELEMENTS", 64)
+    monkeypatch.setattr(projection, "WIDENED_ELEMENTS", 64)
     x, weight = drawn(MOST_ROWS + 3, 30, seed=7), drawn(14, 30, seed=8)
     torch.testing.assert_close(as_kernel(weight)(x), x @ weight.T, rtol=1e-5, atol=1e-5)
 

@@ -10,10 +10,9 @@ from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError
 from spectune.runtime.models.drafter import load_drafter
-from spectune.runtime.models.fitted import FittedModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.runtime.models.vocabulary import require_one_vocabulary
+from spectune.runtime.models.vocabulary import FittedModel, require_one_vocabulary
 
 from .decoded_runs import drafter_for, drafting, random_requests, run
 from .tiny_family import save_model

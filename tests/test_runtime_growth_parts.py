@@ -19,8 +19,8 @@ from spectune.runtime.growth.candidates import best_candidates
 from spectune.runtime.growth.layout import LayerLayout
 from spectune.runtime.growth.secant import last_valid_index
 from spectune.runtime.growth.survival import device_curve
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.layout import lay_out
 
 from .drawn_policies import curves
 

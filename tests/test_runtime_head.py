@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from spectune.errors import ModelError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 
 from .tiny_models import tiny_llama

@@ -21,13 +21,13 @@ from spectune.cli import main
 from spectune.errors import ModelError
 from spectune.profiler.identity import identify
 from spectune.profiler.records.configuration import architecture_of
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.config_file import OWN
 from spectune.runtime.models.drafter import load_drafter, load_head, require_computable, require_drafter_of
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import head_shape
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
-from spectune.tuning.drafter_parts import drafter_parts
+from spectune.tuning.parts import drafter_parts
 
 from .drafter_folders import KINDS, Kind, save_drafter
 from .tiny_heads import save_head

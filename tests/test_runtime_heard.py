@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spectune.errors import ModelError
 from spectune.planner.kernels.arrays import Ints
-from spectune.runtime.ahead.told import Told
+from spectune.runtime.ahead.state import Told
 from spectune.runtime.committed import accepted_of
 from spectune.runtime.faults import require_sound
 

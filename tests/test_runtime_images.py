@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shapes import PLACEHOLDER, shapes_tokenizer
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerBase
 
@@ -20,20 +21,18 @@ from spectune.runtime.choice import plainly
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import Image, ImagePrompt, ImageTokens, read_image
 from spectune.runtime.models.anatomy import anatomy_of
-from spectune.runtime.models.blind import BlindModel
-from spectune.runtime.models.compiled import CompiledModel
-from spectune.runtime.models.drafter import load_drafter
+from spectune.runtime.models.drafter import BlindModel, load_drafter
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.gallery import Gallery
 from spectune.runtime.models.generic import GenericModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
+from spectune.runtime.models.regime import CompiledModel
 from spectune.runtime.models.tapped import TappedModel
 from spectune.runtime.models.vision import Lens, lens_of
 from spectune.runtime.prompt_ids import prompt_ids
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, always
-from spectune.training.shapes import PLACEHOLDER, shapes_tokenizer
 
 from .repeated import graphed
 from .tiny_exits import exit_weights, tiny_exit

@@ -24,14 +24,14 @@ from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.feed import Feed
 from spectune.runtime.models import choices
-from spectune.runtime.models.blind import BlindModel
-from spectune.runtime.models.fitted import FittedModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.kernels import row_products
 from spectune.runtime.models.kernels.jitted import has_triton
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.tapped import tapped_for
+from spectune.runtime.models.vocabulary import FittedModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from spectune.runtime.layout import Bools, Masks, ancestors, chain_sight, lay_out
+from spectune.planner.kernels.arrays import Bools
 from spectune.runtime.models.forward import ForwardInput
+from spectune.runtime.models.layout import Masks, ancestors, chain_sight, lay_out
 
 from .pretended.cuda import pretended_gpu
 from .pretended.device import PLACE

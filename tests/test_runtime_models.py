@@ -25,13 +25,13 @@ from transformers import (
 )
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
-from spectune.runtime.layout import ancestors, lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import ancestors, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.norm import Norm
+from spectune.runtime.models.places import windowed
 from spectune.runtime.models.projection import Projection
-from spectune.runtime.models.window import windowed
 
 from .tiny_models import plain_logits, tiny_gpt2, tiny_neox
 

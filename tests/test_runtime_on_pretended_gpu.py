@@ -39,7 +39,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.drafters.stack import StackDrafter
 from spectune.runtime.feed import Feed
-from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.eagle_shape import Form
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel
 from spectune.runtime.models.graphed import GraphedModel

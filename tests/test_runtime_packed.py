@@ -15,14 +15,13 @@ from spectune.errors import ModelError
 from spectune.profiler.identity import identify
 from spectune.runtime.models import loading
 from spectune.runtime.models.drafter import load_drafter
-from spectune.runtime.models.gguf_blocks import packed_blocks
-from spectune.runtime.models.gguf_weights import packed_weights
+from spectune.runtime.models.formats import packed_bytes
+from spectune.runtime.models.gguf_weights import packed_blocks, packed_weights
 from spectune.runtime.models.kernels.packed_dots import MOST_ROWS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_config, load_model
 from spectune.runtime.models.packed import PackedProduct, has_packed_products
-from spectune.runtime.models.packed_size import packed_bytes
-from spectune.tuning.estimates.architectures import footprints_of
+from spectune.tuning.parts import footprints_of
 
 from .fused_forward import logits_of, step_of
 from .tiny_gguf import write_tiny_gguf

@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import BloomConfig, GPTNeoXConfig, LlamaConfig, LlamaForCausalLM
 
 from spectune.errors import DeviceError, ModelError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.random import count_parameters, load_random
 

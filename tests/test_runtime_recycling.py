@@ -17,8 +17,8 @@ from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.head import model_drafter
 from spectune.runtime.drafters.recycling import RecyclingDrafter, recycled_children
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import role_of
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import UNKNOWN, RecyclingHead, SuccessorCache, Successors
 from spectune.runtime.models.tapped import tapped_for

@@ -12,17 +12,16 @@ from torch import Tensor
 
 from spectune.errors import MeasurementError
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.layout import lay_out
-from spectune.runtime.models.arena import Arena
-from spectune.runtime.models.blind import BlindModel
-from spectune.runtime.models.fitted import FittedModel
+from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import Arena, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.places import View, views_of
 from spectune.runtime.models.projection import Projection
 from spectune.runtime.models.regime import in_regime
 from spectune.runtime.models.static_input import StaticInput
+from spectune.runtime.models.vocabulary import FittedModel
 
 from .allocator import count_bytes
 from .repeated import graphed as repeated

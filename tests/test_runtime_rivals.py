@@ -23,9 +23,8 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.wire import from_json
 from spectune.report.site.kept import kept_cells
 from spectune.runtime.choice import Choice
-from spectune.runtime.rivals import with_rivals
 from spectune.runtime.setup import RoundSetup
-from spectune.runtime.substitutes import alternative_setup
+from spectune.runtime.substitutes import alternative_setup, with_rivals
 from spectune.runtime.watch.guard import DRAFTED_BURST, PLAIN_BURST, SIDE, UNSETTLED, Guard, Switch, Way
 from spectune.runtime.watch.ledger import Subject
 from spectune.runtime.watch.observations import ObservationWriter

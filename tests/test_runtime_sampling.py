@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spectune.errors import RequestError
-from spectune.runtime.layout import ancestors
+from spectune.runtime.models.layout import ancestors
 from spectune.runtime.noise import gumbel
 from spectune.runtime.requests import Request, Sampling, Sequence
 from spectune.runtime.sampling import NEVER, NOTHING, draft_scores, processed, seen_tokens, tree_paths

@@ -18,14 +18,14 @@ from spectune.profiler.protocols import ShapeRunner
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import PREFILL_TOKENS
 from spectune.runtime.models.forward import TREE_ATTENTION, CausalModel, ForwardInput
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import PREFILL_TOKENS
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.runtime.shapes import room_of, runner_of
-from spectune.runtime.shapes.piece import tree_layer, whole_tree
+from spectune.runtime.shapes.forwards import tree_layer, whole_tree
 
 from .kept_visits import KeptVisits
 from .repeated import graphed

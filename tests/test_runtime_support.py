@@ -11,10 +11,10 @@ import transformers
 from torch import Tensor
 
 from spectune.errors import ModelError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.configuration import longest_context_of
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.generic import GenericModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import causal_model
 

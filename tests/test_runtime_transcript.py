@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from spectune.runtime.byte_fallback import REPLACEMENT as UNFINISHED
+from spectune.runtime.transcript import REPLACEMENT as UNFINISHED
 from spectune.runtime.transcript import WINDOW, Transcript
 
 from .fallback_tokenizer import fallback_tokenizer

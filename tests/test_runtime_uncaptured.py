@@ -18,12 +18,12 @@ from torch import Tensor
 
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.drafters.model import ModelDrafter
-from spectune.runtime.layout import chain_sight, lay_out
 from spectune.runtime.models import trial
 from spectune.runtime.models.capturing import _Uncollected, capturing
 from spectune.runtime.models.graphed import UNCAPTURED, CudaRecorder, GraphedModel
 from spectune.runtime.models.kernels import jitted
 from spectune.runtime.models.kernels.jitted import NO_COMPILER, compiles_for, has_triton, runs_triton
+from spectune.runtime.models.layout import chain_sight, lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import RoundSetup, always
 

@@ -11,9 +11,9 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Sequence
-from spectune.runtime.rivals import with_rivals
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.stopwatch import Stopwatch
+from spectune.runtime.substitutes import with_rivals
 from spectune.runtime.watch.contest import FIRST, LEAST_LOSS, LEAST_SAVED, Contest
 from spectune.runtime.watch.decoded import DecodedTexts, is_told_by_texts, rounds_along, stretches_by
 from spectune.runtime.watch.guard import DRAFTED_BURST, Guard, Way

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from spectune.errors import RequestError
-from spectune.runtime.watch.drift import STAKES, Evidence, PromiseTest
-from spectune.runtime.watch.hindsight import direction_of, money_of
+from spectune.runtime.watch.drift import STAKES, Evidence, PromiseTest, direction_of, money_of
 
 STREAMS, BLOCKS, RATE = 400, 600, 0.05
 MOST_ALARMS = int(binom.ppf(0.999, STREAMS, RATE))  # of streams whose rate of alarms is exactly the stated one

@@ -15,19 +15,22 @@ import torch
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
 from spectune.runtime.models.block import BlockHead
-from spectune.runtime.models.block_shape import Kind, block_shape, is_block
-from spectune.runtime.models.draft_role import draft_role
 from spectune.runtime.models.drafter import BLOCKS, load_block, load_drafter, require_drafter_of
+from spectune.runtime.models.drafter_shapes import Kind, block_shape, is_block
+from spectune.runtime.models.formats import draft_role
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.block import BlockRequest, _Job, train_block
-from spectune.training.block_files import BlockCard, save_block
-from spectune.training.block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
-from spectune.training.checkpoint import Checkpoint
-from spectune.training.language_model import train
+from spectune.training.block import BlockCard, BlockRequest, _Job, save_block, train_block
+from spectune.training.block_module import (
+    CtcModule,
+    MedusaModule,
+    SpecFormerModule,
+    ctc_loss,
+    medusa_loss,
+    specformer_loss,
+)
+from spectune.training.language_model import Checkpoint, TrainingSettings, train
 from spectune.training.own_text import BLANK, OwnTextSettings
-from spectune.training.settings import TrainingSettings
-from spectune.training.specformer_module import SpecFormerModule, specformer_loss
 
 from .tiny_blocks import DEPTH, FRAMES, KINDS, block_shape_of, chances_of_prefixes, collapsed, said_along
 from .tiny_family import save_model

@@ -10,9 +10,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from spectune.training.distill import distil
-from spectune.training.language_model import batches
-from spectune.training.settings import TrainingSettings
+from spectune.training.language_model import TrainingSettings, batches, distil
 
 from .tiny_models import plain_logits, tiny_llama
 

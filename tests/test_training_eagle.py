@@ -17,20 +17,18 @@ from torch import Tensor
 
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import load_drafter, load_head
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head, require_head_of
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.checkpoint import Checkpoint
 from spectune.training.corpus import Corpus
-from spectune.training.eagle import EagleRequest, _Job, frequent_ids, head_config, train_eagle
+from spectune.training.eagle import EagleRequest, HeadCard, _Job, frequent_ids, head_config, train_eagle
 from spectune.training.eagle_module import HeadModule, attended, feature_loss, soft_cross_entropy, training_time_loss
-from spectune.training.head_files import HeadCard
-from spectune.training.own_prompts import own_requests
+from spectune.training.language_model import Checkpoint, TrainingSettings
+from spectune.training.own_run import own_requests
 from spectune.training.own_text import BLANK, OwnTextSettings, own_texts, write_own_texts
-from spectune.training.settings import TrainingSettings
 
 from .tiny_family import save_model
 from .tiny_models import tiny_llama

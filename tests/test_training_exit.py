@@ -16,18 +16,16 @@ from torch import Tensor
 
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.drafter import load_drafter, require_drafter_of
+from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import ExitModel
-from spectune.runtime.models.exit_shape import ExitShape, exit_shape, is_exit
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.checkpoint import Checkpoint
-from spectune.training.exit import ExitRequest, _Job, train_exit
-from spectune.training.exit_files import ExitCard
+from spectune.training.exit import ExitCard, ExitRequest, _Job, train_exit
 from spectune.training.exit_module import TAU, ImitationModule, imitation_loss
+from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import BLANK, OwnTextSettings
-from spectune.training.settings import TrainingSettings
 
 from .tiny_family import save_model
 from .tiny_models import tiny_llama, tiny_model

@@ -15,19 +15,17 @@ from torch import Tensor
 from transformers import BloomConfig
 
 from spectune.errors import ModelError
-from spectune.runtime.layout import lay_out
-from spectune.runtime.models.block_shape import Kind
 from spectune.runtime.models.drafter import BLOCKS, load_drafter
+from spectune.runtime.models.drafter_shapes import Kind
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.loading import load_model, load_pretrained
 from spectune.training import block, eagle, exit, frozen, own_run
-from spectune.training.block import BlockRequest
-from spectune.training.block_files import save_block
-from spectune.training.eagle import EagleRequest
+from spectune.training.block import BlockRequest, save_block
+from spectune.training.eagle import EagleRequest, save_head
 from spectune.training.eagle_module import feature_loss
 from spectune.training.exit import ExitRequest
-from spectune.training.head_files import save_head
+from spectune.training.language_model import TrainingSettings
 from spectune.training.own_text import OwnTextSettings
-from spectune.training.settings import TrainingSettings
 
 from .synthetic import TARGET
 from .tiny_blocks import KINDS, said_along

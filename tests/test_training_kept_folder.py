@@ -11,7 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
+import arithmetic_models
 import pytest
+import shapes_models
 import torch
 from click.testing import CliRunner
 from safetensors import SafetensorError
@@ -21,15 +23,13 @@ from torch import nn
 from spectune.cli import main
 from spectune.errors import ModelError, SpectuneError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.training import arithmetic_models, shapes_models
 from spectune.training.block import BlockRequest, train_block
-from spectune.training.checkpoint import Checkpoint
 from spectune.training.eagle import EagleRequest, train_eagle
 from spectune.training.exit import ExitRequest, train_exit
-from spectune.training.kept_folder import claim, require_own
+from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import OwnTextSettings
 from spectune.training.recycling import RecyclingRequest, make_recycling
-from spectune.training.settings import TrainingSettings
+from spectune.training.run_folder import claim, require_own
 
 from .tiny_family import save_model
 

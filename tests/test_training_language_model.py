@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from spectune.errors import TrainingError
-from spectune.training.language_model import batches, train
-from spectune.training.settings import TrainingSettings
+from spectune.training.language_model import TrainingSettings, batches, train
 
 from .tiny_models import tiny_llama
 

@@ -13,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from spectune.errors import RequestError, TrainingError
 from spectune.training.corpus import Corpus, parted, read_corpus
-from spectune.training.own_prompts import CHECKED, TALK_TOKENS, own_prompts, own_requests
-from spectune.training.own_text import BLANK, OwnTextSettings
-from spectune.training.pieces import Pieces
+from spectune.training.own_run import CHECKED, TALK_TOKENS, own_prompts, own_requests
+from spectune.training.own_text import BLANK, OwnTextSettings, Pieces
 
 from .tiny_family import beginning_tokenizer, byte_tokenizer
 from .tiny_models import tiny_llama

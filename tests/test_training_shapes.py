@@ -13,7 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapes_models
 import torch
+from shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
+from shapes_models import IGNORED, captioned, prepare
 
 from spectune.errors import RequestError, TrainingError
 from spectune.planner.lossy.quality import ends_with
@@ -31,16 +34,10 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model, load_pretrained, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup, always
-from spectune.training import shapes_models
-from spectune.training.exit import ExitRequest, _Job, train_exit
-from spectune.training.exit_files import ExitCard
-from spectune.training.own_prompts import own_prompts
-from spectune.training.own_text import BLANK, OwnTextSettings, together
-from spectune.training.pieces import is_said
-from spectune.training.seen_states import SeenStates
-from spectune.training.settings import TrainingSettings
-from spectune.training.shapes import COLOURS, PLACES, SHAPES, Scene, scenes, shapes_tokenizer
-from spectune.training.shapes_models import IGNORED, captioned, prepare
+from spectune.training.exit import ExitCard, ExitRequest, SeenStates, _Job, train_exit
+from spectune.training.language_model import TrainingSettings
+from spectune.training.own_run import own_prompts
+from spectune.training.own_text import BLANK, OwnTextSettings, is_said, together
 
 KEPT = tempfile.TemporaryDirectory()  # of what is trained once; gone with the process
 OWN = OwnTextSettings(texts=6, new_tokens=12)
@@ -110,7 +107,7 @@ def test_no_more_prompts_judge_than_a_target_keeps_the_images_of(tmp_path: Path)
     line = json.dumps({"prompt": "two", "image": [picture] * 2})
     (tmp_path / "two.jsonl").write_text(f"{line}\n" * 10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spectune.training.own_prompts.IMAGES", 3)
+        patch.setattr("spectune.training.own_run.IMAGES", 3)
         assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 1
     assert len(own_prompts(place() / "target", [tmp_path / "two.jsonl"], OWN).judged) == 2
 

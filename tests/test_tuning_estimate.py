@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.estimated import estimate_facts, print_estimate
+from spectune.cli.measured import estimate_facts, print_estimate
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.errors import DeviceError, ModelError, RequestError
@@ -20,7 +20,6 @@ from spectune.profiler.records.device import Device
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
 from spectune.tuning.estimates.estimate import EstimateRequest, estimate
-from spectune.tuning.estimates.evidence import beaten_bounds
 from spectune.tuning.request import Models
 
 DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"
@@ -148,22 +147,6 @@ def test_a_device_of_unknown_arithmetic_has_bounds_and_says_why(store, tmp_path)
     keep(store, "target")
     done = estimate(request("EPYC-9654"), store)
     assert done.efficiency is None and "no sourced bfloat16 speed" in done.reasons[0]
-
-
-def test_every_measured_cell_of_a_store_lies_above_its_bound(store):
-    for name in SURFACES:
-        keep(store, name)
-    estimate(request(), store)
-    assert len(store.surfaces()) == len(SURFACES) + 2
-    assert beaten_bounds(store) == ()
-
-
-def test_a_stored_cell_below_its_bound_is_found(store):
-    keep(store, "target")
-    key = SurfaceKey(**{field.name: getattr(SURFACES["target"], field.name) for field in fields(SurfaceKey)})
-    fast = replace(SURFACES["target"].measurements[0], repeats_ms=(0.01,))
-    store.add_measurements(key, [fast])
-    assert [beaten.cell for beaten in beaten_bounds(store)] == [fast]
 
 
 @pytest.mark.parametrize(("change", "error"), [({"device": "no such"}, DeviceError), ({"models": None}, ModelError)])

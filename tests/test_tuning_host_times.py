@@ -15,7 +15,7 @@ from spectune.profiler.records.overhead import OverheadSample
 from spectune.runtime.ahead.captured import CapturedRounds
 from spectune.runtime.committed import Committed
 from spectune.runtime.drafters.hybrid import HybridDrafter
-from spectune.runtime.models.block_shape import Kind
+from spectune.runtime.models.drafter_shapes import Kind
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import shapes_models
 
 from spectune.db import open_store
 from spectune.errors import RequestError
@@ -13,11 +14,10 @@ from spectune.planner.records.image_ids import IMAGE_IDS
 from spectune.planner.records.recording import texts_of
 from spectune.profiler.identity import identify
 from spectune.profiler.prompts import read_prompts
-from spectune.runtime.models.exit_shape import ExitShape
+from spectune.runtime.models.drafter_shapes import ExitShape
 from spectune.runtime.models.loading import load_model, load_tokenizer
-from spectune.training import shapes_models
-from spectune.training.exit_files import save_exit
-from spectune.training.settings import TrainingSettings
+from spectune.training.exit import save_exit
+from spectune.training.language_model import TrainingSettings
 from spectune.tuning.plan import make_plan
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of, shown_to

@@ -33,7 +33,7 @@ from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.tuning.measuring import in_rounds, overhead
 from spectune.tuning.measuring.alone import Forwards
 from spectune.tuning.measuring.decoding import Family, room_for
-from spectune.tuning.measuring.loss import Loss, Timed, loss_of, stall_share
+from spectune.tuning.measuring.in_rounds import Loss, Timed, loss_of, probes, stall_share
 from spectune.tuning.measuring.overhead import (
     BLIND_TEXT_TURNS,
     BLIND_TURNS,
@@ -44,7 +44,6 @@ from spectune.tuning.measuring.overhead import (
     TURNS,
     measure_overhead,
 )
-from spectune.tuning.measuring.probes import probes
 
 from .repeated import graphed
 from .test_runtime_whole_head import head_of, target_model

@@ -24,9 +24,9 @@ from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 from spectune.profiler.records.surface import LatencySurface
 from spectune.runtime.choice import choose_plan
-from spectune.tuning.estimates.architectures import footprints_of
 from spectune.tuning.estimates.host_time import borrowed_host_time, is_known, no_host_time
 from spectune.tuning.inputs import inputs_from_store, inputs_of
+from spectune.tuning.parts import footprints_of
 from spectune.tuning.plan import Effort, make_plan, solve_and_store, solve_plan
 from spectune.tuning.profile import Profile
 from spectune.tuning.request import Identities, PlanRequest

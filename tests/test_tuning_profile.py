@@ -105,7 +105,7 @@ def test_forwards_are_timed_before_recording_behind_it_and_between_and_after_who
         told.append((until, len(traces)))
         return time_surfaces(*args, until=until, traces=traces, **kwargs)
 
-    monkeypatch.setattr("spectune.tuning.measuring.sittings.time_surfaces", noted)
+    monkeypatch.setattr("spectune.tuning.measuring.timing.time_surfaces", noted)
     run(replace(request_, batches=(1, 2)), tmp_path, lambda what, _: told.append(what))
     passed_over = ("timing forwards", "recording small")
     named = [what for what in told if what not in passed_over and not str(what).startswith("to come: ")]

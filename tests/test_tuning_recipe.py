@@ -12,7 +12,8 @@ from spectune.planner.strategies.opt_tree import opt_tree
 from spectune.planner.strategies.talon import TalonPolicy, talon
 from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
-from spectune.tuning.recording.recipe import Level, Recipe, recipe_of
+from spectune.tuning.recording.recipe import Recipe, recipe_of
+from spectune.tuning.request import Level
 
 from .toy_drafter import ToyDrafter
 from .toy_forest import expanded, grown

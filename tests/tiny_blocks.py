@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.block import BlockHead
-from spectune.runtime.models.block_shape import BlockShape, Kind
 from spectune.runtime.models.ctc import tensor_shapes
 from spectune.runtime.models.drafter import BLOCKS
+from spectune.runtime.models.drafter_shapes import BlockShape, Kind
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.specformer import tensor_shapes as specformer_shapes
 from spectune.runtime.models.target_sizes import sizes_of

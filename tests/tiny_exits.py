@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spectune.runtime.models.drafter_shapes import ExitShape
 from spectune.runtime.models.exit import DOWN, NORM, UP, ExitModel
-from spectune.runtime.models.exit_shape import ExitShape
 from spectune.runtime.models.lean import LeanModel
 
 Weights = dict[str, Tensor]

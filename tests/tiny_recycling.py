@@ -12,9 +12,9 @@ from torch import nn
 from transformers import LlamaForCausalLM
 
 from spectune.profiler.identity import identify
+from spectune.runtime.models.drafter_shapes import RecyclingShape, recycling_config, recycling_tensors
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.recycling import RecyclingHead
-from spectune.runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
 from spectune.training.cards import save_weights
 
 from .tiny_models import tiny_llama

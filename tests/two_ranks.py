@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from spectune.errors import MeasurementError
-from spectune.runtime.layout import lay_out
 from spectune.runtime.models.forward import CausalModel
+from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.parallel import leave, load_parallel, rank
 from spectune.runtime.shapes.forwards import ForwardShapes
 from spectune.runtime.shapes.lockstep import LockstepShapes, follow

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,50 +14,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ModelError, TrainingError
+from ..planner.kernels.arrays import Ints
 from ..profiler.records.model import ModelIdentity
-from ..runtime.models.block_shape import BlockShape, Kind
-from .acceptance import Acceptance
-from .block_files import BlockCard, save_block, save_block_card
-from .block_module import CtcModule, MedusaModule, ctc_loss, medusa_loss
-from .checkpoint import Checkpoint
+from ..runtime.models.drafter_shapes import BlockShape, Kind, block_config
+from .block_module import CtcModule, MedusaModule, SpecFormerModule, ctc_loss, medusa_loss, specformer_loss
+from .cards import Card, save_weights
 from .frozen import FrozenTarget
-from .kept_folder import LESS_TEXT, tells_of_room
-from .language_model import train
-from .own_run import OwnRun, judged, own_run, require_text_target
-from .own_text import BLANK, Ids, OwnTextSettings
-from .pieces import readable
-from .run_folder import RUN, Progress
-from .settings import TrainingSettings
-from .specformer_module import SpecFormerModule, specformer_loss
+from .own_run import LearningRequest, OwnRun, OwnTextRequest, require_text_target, trained
+from .own_text import BLANK, Ids, readable
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 READ_TOGETHER = 8  # texts whose states are computed at once
 AHEAD = 2  # places from an anchor to the first token that is said
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 BlockModule = MedusaModule | CtcModule | SpecFormerModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRequest:
-    """The drafter to train, and its texts."""
+class BlockRequest(LearningRequest):
+    """The drafter to train, and its texts; `sequence_tokens` are neighbouring places that are learned from together."""
 
     kind: Kind
-    target: Path
-    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
     depth: int  # tokens it learns to say
     frames: int = 0  # of kind "ctc"
     intermediate: int = 0  # of kinds "ctc" and "specformer", width of the MLP; 0: the target's
     width: int = 0  # of kind "specformer", of what stands for a committed token; 0: the target's
     published: bool = False  # of kind "specformer": it reads the embedding of the token its states belong to
-    settings: TrainingSettings  # sequence_tokens: neighbouring places of a text that are learned from together
-    own: OwnTextSettings
-    device: str = "cpu"
-    dtype: str = "float32"  # in which the target writes
+    dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise TrainingError("a drafter needs text to learn from; give one file or more")
+        OwnTextRequest.__post_init__(self)
         longest = self.own.prompt_tokens + self.own.new_tokens - self.depth - AHEAD
         if self.depth < 1 or longest < 1:
             raise TrainingError(f"texts of the target must be longer than what is said at once, got {self}")
@@ -70,48 +56,27 @@ class BlockRequest:
 
 @tells_of_room(LESS_TEXT)
 def train_block(request: BlockRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> BlockCard:
-    """Train a block drafter, save it with its card in a folder, and return the card.
-
-    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
-
-    Raises:
-        ModelError: the target cannot be loaded, or its hidden states cannot be read.
-        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
-        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
-    """
-    start = time.monotonic()
+    """Train a block drafter, save it with its card in a folder, and return the card; see `trained`."""
     require_text_target(request.target)
-    run = own_run(request, folder, fresh=fresh, progress=progress)
-    learned = _learned(request, run, folder, progress)
-    accepted = judged(request, run.asked.judged, folder, request.depth, progress)
-    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
-    save_block_card(folder, card)
-    shutil.rmtree(run.partial)
-    return card
+    return trained(
+        request, folder, lambda run: _learned(request, run, folder), request.depth, fresh=fresh, progress=progress
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learned:
-    tokens: int  # of all texts
-    shape: BlockShape
-    parameters: int
-    losses: tuple[float, ...]
-
-
-def _learned(request: BlockRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
+def _learned(request: BlockRequest, run: OwnRun, folder: Path) -> BlockCard:
     """Train and save a drafter; on return its memory is free."""
-    job = _Job(request, run.texts, run.partial, progress)
+    job = _Job(request, run.texts, run.partial, run.progress)
     torch.manual_seed(request.settings.seed)
-    drafter = job.new_drafter(run.target)
-    checkpoint = Checkpoint(run.partial / RUN)
-    for _ in train(drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings, checkpoint):
-        progress("training the drafter", len(checkpoint.losses) / request.settings.steps)
-    save_block(folder, drafter.tensors(), job.shape(run.target))
-    return _Learned(
-        tokens=int((run.texts != BLANK).sum()),
-        shape=job.shape(run.target),
-        parameters=sum(parameter.numel() for parameter in drafter.parameters()),
-        losses=tuple(checkpoint.losses),
+    drafter, shape = job.new_drafter(run.target), job.shape(run.target)
+    losses = run.fit("drafter", drafter, lambda batch: job.loss(drafter, batch), job.anchors, request.settings)
+    save_block(folder, drafter.tensors(), shape)
+    return BlockCard(
+        **run.facts(drafter.parameters(), losses),
+        kind=shape.kind,
+        reads=shape.reads,
+        depth=shape.depth,
+        frames=shape.frames,
+        anchors=request.settings.sequence_tokens + 1,
     )
 
 
@@ -217,28 +182,35 @@ def _take_place(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def _card(
-    request: BlockRequest, identity: ModelIdentity, learned: _Learned, accepted: Acceptance, *, seconds: float
-) -> BlockCard:
-    shape = learned.shape
-    return BlockCard(
-        kind=shape.kind,
-        target=identity.name,
-        target_hash=identity.weights_hash,
-        reads=shape.reads,
-        depth=shape.depth,
-        frames=shape.frames,
-        parameters=learned.parameters,
-        files=tuple(path.name for path in request.data),
-        own_texts=request.own.texts,
-        own_tokens=learned.tokens,
-        steps=request.settings.steps,
-        batch=request.settings.batch,
-        anchors=request.settings.sequence_tokens + 1,
-        seed=request.settings.seed,
-        losses=learned.losses,
-        acceptance=accepted.by_depth,
-        tokens_per_round=accepted.tokens_per_round,
-        rounds=accepted.rounds,
-        seconds=seconds,
-    )
+NAMES = {"medusa": "Medusa heads", "ctc": "A CTC drafter", "specformer": "A SpecFormer"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCard(Card):
+    """How a block drafter was trained, and how good it is; `frames` is 0 where it has none."""
+
+    kind: str
+    depth: int
+    frames: int
+    anchors: int
+
+    @property
+    def page(self) -> str:
+        """The card for people, in Markdown."""
+        frames = f" {self.frames} frames." if self.frames else ""
+        return f"""# {NAMES[self.kind]} for `{self.target}`
+
+Says up to {self.depth} tokens in one forward.{frames} Reads the target's hidden states after
+{", ".join(map(str, self.reads))} layers. {self.parameters:,} parameters of its own; the language-model head is the
+target's. Target's weights: `{self.target_hash[:16]}`.
+
+**Training.** {self.steps:,} steps of {self.batch} x {self.anchors} places in texts, seed {self.seed}, on
+{self.origin}.
+{self.course}
+
+{self.table}"""
+
+
+def save_block(folder: Path, tensors: Mapping[str, Tensor], shape: BlockShape) -> None:
+    """Write model.safetensors, bf16, and config.json."""
+    save_weights(folder, tensors, block_config(shape))

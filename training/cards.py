@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,19 +15,12 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """How a drafter that reads the target's hidden states was trained, and how good it is.
-
-    Attributes:
-        reads: layers passed by each hidden state that it reads.
-        acceptance: chance that token k of a greedy chain is accepted, given that those before it were.
-        tokens_per_round: of chains as long as `acceptance`, along greedy texts from held-out prompts.
-        seconds: of the run that finished it, without earlier stopped runs.
-    """
+class Card(ABC):
+    """How a drafter that reads the target's hidden states was trained, and how good it is."""
 
     target: str
     target_hash: str
-    reads: tuple[int, ...]
+    reads: tuple[int, ...]  # layers passed by each hidden state that it reads
     parameters: int
     files: tuple[str, ...]
     own_texts: int
@@ -35,10 +29,15 @@ class Card:
     batch: int
     seed: int
     losses: tuple[float, ...]
-    acceptance: tuple[float, ...]
-    tokens_per_round: float
+    acceptance: tuple[float, ...]  # chance that token k of a greedy chain is accepted, given that those before it were
+    tokens_per_round: float  # of chains as long as `acceptance`, along greedy texts from held-out prompts
     rounds: int
-    seconds: float
+    seconds: float  # of the run that finished it, without earlier stopped runs
+
+    @property
+    @abstractmethod
+    def page(self) -> str:
+        """The card for people, in Markdown."""
 
     @property
     def origin(self) -> str:
@@ -75,10 +74,10 @@ def acceptance_table(acceptance: Sequence[float], tokens_per_round: float, round
 """
 
 
-def save_card(folder: Path, card: Card, page: str) -> None:
-    """Write card.json, and card.md with the page."""
+def save_card(folder: Path, card: Card) -> None:
+    """Write card.json and card.md."""
     (folder / "card.json").write_text(json.dumps(asdict(card), indent=1) + "\n")
-    (folder / "card.md").write_text(page)
+    (folder / "card.md").write_text(card.page)
 
 
 def save_weights(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:

@@ -21,17 +21,11 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text to cut into pieces, and conversations, which can only be continued at their end.
+    """Text to cut into pieces, and conversations, which can only be continued at their end."""
 
-    Attributes:
-        begins: tokens before every text that the target reads.
-        tokens: all texts, concatenated, each with the tokenizer's end.
-        conversations: in the target's own template, up to where its turn begins.
-    """
-
-    begins: tuple[int, ...] = ()
-    tokens: Ids
-    conversations: tuple[tuple[int, ...], ...] = ()
+    begins: tuple[int, ...] = ()  # tokens before every text that the target reads
+    tokens: Ids  # all texts, concatenated, each with the tokenizer's end
+    conversations: tuple[tuple[int, ...], ...] = ()  # in the target's own template, up to where its turn begins
 
     @property
     def whole(self) -> Ids:
@@ -47,9 +41,8 @@ class Corpus:
 def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
     """Return a file's corpus: entries of a data file are texts or conversations; any other file is one text.
 
-    Raises:
-        TrainingError: the file cannot be read as UTF-8 text.
-        RequestError: an entry of a data file is malformed, or a conversation is refused by the target's template.
+    TrainingError where the file cannot be read as UTF-8 text; RequestError where an entry of a data file is malformed,
+    or a conversation is refused by the target's template.
     """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     prompts = read_prompts(path) if is_data(path) else ()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,42 +13,32 @@ from transformers import LlamaConfig, PreTrainedModel
 
 from ..errors import ModelError, TrainingError
 from ..profiler.records.model import ModelIdentity
+from ..runtime.models.config_file import OWN
 from ..runtime.models.eagle_shape import Form, HeadShape
-from .acceptance import Acceptance
-from .checkpoint import Checkpoint
+from .cards import Card, save_weights
 from .eagle_module import HeadModule, feature_loss, training_time_loss
 from .frozen import FrozenTarget
-from .head_files import HeadCard, save_head, save_head_card
-from .kept_folder import LESS_TEXT, tells_of_room
-from .language_model import train
-from .own_run import OwnRun, judged, own_run, require_text_target
-from .own_text import BLANK, Ids, OwnTextSettings
-from .pieces import Pieces, is_said, readable
-from .run_folder import RUN, Progress
-from .settings import TrainingSettings
+from .own_run import LearningRequest, OwnRun, OwnTextRequest, require_text_target, trained
+from .own_text import BLANK, Ids, Pieces, is_said, readable
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 NOISE = 0.2  # of features in training form "eagle": uniform, this times 512 / columns wide; as published
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EagleRequest:
+class EagleRequest(LearningRequest):
     """The head to train, and its texts."""
 
-    target: Path
-    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
+    NEEDS: ClassVar = "a head needs text to learn from"
+
     form: Form = "eagle3"
-    settings: TrainingSettings
-    own: OwnTextSettings
     test_steps: int = 7  # of the training-time test of form "eagle3"
     draft_vocabulary: int = 0  # of form "eagle3"; 0: a quarter of the target's
     intermediate: int = 0  # width of the layer's MLP; 0: the target's
     reads: tuple[int, ...] = ()  # of form "eagle3": layers behind each state it reads; empty: as published
-    device: str = "cpu"
-    dtype: str = "bfloat16"  # in which the target writes
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise TrainingError("a head needs text to learn from; give one file or more")
+        OwnTextRequest.__post_init__(self)
         if self.form == "eagle3" and not 1 <= self.test_steps < self.settings.sequence_tokens - 1:
             raise TrainingError(
                 f"the training-time test takes 1 step up to 2 fewer than a piece has tokens, got {self.test_steps} of "
@@ -65,36 +54,14 @@ class EagleRequest:
 
 @tells_of_room(LESS_TEXT)
 def train_eagle(request: EagleRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> HeadCard:
-    """Train a head, save it with its card in a folder, and return the card.
-
-    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
-
-    Raises:
-        ModelError: the target cannot be loaded, or its hidden states cannot be read.
-        RequestError: a line of a file is malformed, or the target has too few positions for its texts.
-        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
-    """
-    start = time.monotonic()
+    """Train a head, save it with its card in a folder, and return the card; see `trained`."""
     require_text_target(request.target)
-    run = own_run(request, folder, fresh=fresh, progress=progress)
-    learned = _learned(request, run, folder, progress)
-    accepted = judged(request, run.asked.judged, folder, request.test_steps, progress)
-    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
-    save_head_card(folder, card)
-    shutil.rmtree(run.partial)
-    return card
+    return trained(
+        request, folder, lambda run: _learned(request, run, folder), request.test_steps, fresh=fresh, progress=progress
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learned:
-    tokens: int  # of all texts
-    reads: tuple[int, ...]
-    parameters: int
-    draft_vocabulary: int
-    losses: tuple[float, ...]
-
-
-def _learned(request: EagleRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
+def _learned(request: EagleRequest, run: OwnRun, folder: Path) -> HeadCard:
     """Train and save a head; on return its memory is free."""
     pieces = Pieces(run.texts, run.asked.begins, request.settings.sequence_tokens)
     job = _Job(request, run.texts)
@@ -104,16 +71,15 @@ def _learned(request: EagleRequest, run: OwnRun, folder: Path, progress: Progres
     def loss(picked: Tensor) -> Tensor:
         return job.loss(head, pieces.ids(picked[:, 0]))
 
-    checkpoint, settings = Checkpoint(run.partial / RUN), replace(request.settings, sequence_tokens=1)
-    for _ in train(head, loss, pieces.numbered, settings, checkpoint):
-        progress("training the head", len(checkpoint.losses) / request.settings.steps)
+    losses = run.fit("head", head, loss, pieces.numbered, replace(request.settings, sequence_tokens=1))
     save_head(folder, head, job.shape(run.target), job.draft_ids)
-    return _Learned(
-        tokens=int((run.texts != BLANK).sum()),
+    return HeadCard(
+        **run.facts(head.parameters(), losses),
+        form=request.form,
         reads=job.reads,
-        parameters=sum(parameter.numel() for parameter in head.parameters()),
         draft_vocabulary=len(job.draft_ids) if request.form == "eagle3" else int(job.config.vocab_size),
-        losses=tuple(checkpoint.losses),
+        sequence_tokens=request.settings.sequence_tokens,
+        test_steps=request.test_steps if request.form == "eagle3" else 1,
     )
 
 
@@ -189,27 +155,43 @@ def frequent_ids(texts: Ids, vocabulary: int, count: int) -> Tensor:
     return torch.from_numpy(np.sort(best))
 
 
-def _card(
-    request: EagleRequest, identity: ModelIdentity, learned: _Learned, accepted: Acceptance, *, seconds: float
-) -> HeadCard:
-    return HeadCard(
-        form=request.form,
-        target=identity.name,
-        target_hash=identity.weights_hash,
-        reads=learned.reads,
-        parameters=learned.parameters,
-        draft_vocabulary=learned.draft_vocabulary,
-        files=tuple(path.name for path in request.data),
-        own_texts=request.own.texts,
-        own_tokens=learned.tokens,
-        steps=request.settings.steps,
-        batch=request.settings.batch,
-        sequence_tokens=request.settings.sequence_tokens,
-        test_steps=request.test_steps if request.form == "eagle3" else 1,
-        seed=request.settings.seed,
-        losses=learned.losses,
-        acceptance=accepted.by_depth,
-        tokens_per_round=accepted.tokens_per_round,
-        rounds=accepted.rounds,
-        seconds=seconds,
-    )
+ARCHITECTURES = {"eagle": "LlamaForCausalLMEagle", "eagle3": "LlamaForCausalLMEagle3"}
+NAMES = {"eagle": "EAGLE-1/2", "eagle3": "EAGLE-3"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadCard(Card):
+    """How a head was trained, and how good it is."""
+
+    form: str
+    draft_vocabulary: int
+    sequence_tokens: int
+    test_steps: int
+
+    @property
+    def page(self) -> str:
+        """The card for people, in Markdown."""
+        return f"""# A head of form {NAMES[self.form]} for `{self.target}`
+
+Reads the target's hidden states after {", ".join(map(str, self.reads))} layers. {self.parameters:,} parameters of its
+own, {self.draft_vocabulary:,} tokens it can draft. Target's weights: `{self.target_hash[:16]}`.
+
+**Training.** {self.steps:,} steps of {self.batch} x {self.sequence_tokens} tokens, seed {self.seed}, on
+{self.origin}.
+Steps of the training-time test: {self.test_steps}. {self.course}
+
+{self.table}"""
+
+
+def save_head(folder: Path, head: HeadModule, shape: HeadShape, draft_ids: Tensor) -> None:
+    """Write model.safetensors, bf16, and config.json; `draft_ids` are those of form "eagle3", increasing."""
+    tensors = dict(head.state_dict())
+    config = shape.config.to_dict() | {"architectures": [ARCHITECTURES[shape.form]]}
+    if shape.form == "eagle3":
+        ids = draft_ids.cpu()
+        can_draft = torch.zeros(int(shape.config.vocab_size or 0), dtype=torch.bool)
+        can_draft[ids] = True
+        tensors |= {"d2t": ids - torch.arange(len(ids)), "t2d": can_draft}
+        config["draft_vocab_size"] = len(ids)
+    config[OWN] = {"reads": list(shape.reads), "target": shape.target}
+    save_weights(folder, tensors, config)

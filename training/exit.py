@@ -2,91 +2,62 @@
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
-from ..profiler.records.model import ModelIdentity
+from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.images import Image
-from ..runtime.models.exit_shape import ExitShape
+from ..runtime.models.anatomy import text_part
+from ..runtime.models.drafter_shapes import ExitShape, exit_config
+from ..runtime.models.gallery import table_rows
 from ..runtime.models.loading import load_config
-from .acceptance import Acceptance
-from .checkpoint import Checkpoint
-from .exit_files import ExitCard, save_exit, save_exit_card
+from ..runtime.models.vision import Eyes, lens_of
+from .cards import Card, save_weights
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
-from .kept_folder import LESS_TEXT, tells_of_room
-from .language_model import train
-from .own_run import OwnRun, judged, own_run
-from .own_text import BLANK, OwnTextSettings
-from .pieces import Pieces, is_said, readable
-from .run_folder import RUN, Progress
-from .seen_states import SeenStates
-from .settings import TrainingSettings
+from .own_run import LearningRequest, OwnRun, OwnTextRequest, trained
+from .own_text import Pieces, is_said, readable
+from .run_folder import LESS_TEXT, Progress, tells_of_room
 
 CHAIN = 6  # tokens of the greedy chains that are counted: LayerSkip's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitRequest:
-    """The exit to train, and its texts."""
+class ExitRequest(LearningRequest):
+    """The exit to train, and its texts, which may have images."""
 
-    target: Path
-    data: tuple[Path, ...]  # files of text, conversations or prompts with images, which the target goes on with
+    NEEDS: ClassVar = "an exit needs text to learn from"
+
     exit_layer: int  # layers of the target that draft
     width: int = 0  # of the imitation network; 0: the target's hidden size
-    settings: TrainingSettings
-    own: OwnTextSettings
-    device: str = "cpu"
-    dtype: str = "bfloat16"  # in which the target writes
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise TrainingError("an exit needs text to learn from; give one file or more")
+        OwnTextRequest.__post_init__(self)
         if self.exit_layer < 1 or self.width < 0:
             raise TrainingError(f"an exit lies behind 1 layer or more, and 0 is the default width, got {self}")
 
 
 @tells_of_room(LESS_TEXT)
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
-    """Train an exit's imitation network, save it with its card in a folder, and return the card.
+    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`.
 
-    The same request with the same folder resumes a stopped run; `fresh` drops it instead.
-
-    Raises:
-        ModelError: the target cannot be loaded, its hidden states cannot be read, or it ends before the exit.
-        RequestError: a line of a file is malformed, an image cannot be read, or the target sees none or has too few
-            positions for its texts.
-        TrainingError: there is too little text, the folder holds another run or another model, or cannot be written.
+    ModelError: also, the target ends before the exit; RequestError: also, an image cannot be read, or the target sees
+    none.
     """
-    start = time.monotonic()
     _require_exit(request)
-    run = own_run(request, folder, fresh=fresh, progress=progress)
-    learned = _learned(request, run, folder, progress)
-    accepted = judged(request, run.asked.judged, folder, CHAIN, progress)
-    card = _card(request, run.target, learned, accepted, seconds=time.monotonic() - start)
-    save_exit_card(folder, card)
-    shutil.rmtree(run.partial)
-    return card
+    return trained(request, folder, lambda run: _learned(request, run, folder), CHAIN, fresh=fresh, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Learned:
-    tokens: int  # of all texts
-    piece: int  # most tokens of a text that were read at once
-    of_layers: int
-    width: int
-    parameters: int
-    losses: tuple[float, ...]
-
-
-def _learned(request: ExitRequest, run: OwnRun, folder: Path, progress: Progress) -> _Learned:
+def _learned(request: ExitRequest, run: OwnRun, folder: Path) -> ExitCard:
     """Train and save a network; on return its memory is free."""
     images = [each.images for each in run.asked.learned]
     pieces = Pieces(
@@ -100,22 +71,16 @@ def _learned(request: ExitRequest, run: OwnRun, folder: Path, progress: Progress
         numbers = picked[:, 0]
         return job.loss(network, pieces.ids(numbers), [images[row] for row in pieces.rows[numbers.cpu()].tolist()])
 
-    checkpoint = Checkpoint(run.partial / RUN)
-    settings = replace(request.settings, sequence_tokens=1)
-    for _ in train(network, loss, pieces.numbered, settings, checkpoint):
-        progress("training the exit", len(checkpoint.losses) / request.settings.steps)
-    save_exit(
-        folder,
-        network.tensors(),
-        ExitShape(layers=request.exit_layer, width=job.width, target=run.target.weights_hash),
-    )
-    return _Learned(
-        tokens=int((run.texts != BLANK).sum()),
-        piece=pieces.columns,
+    losses = run.fit("exit", network, loss, pieces.numbered, replace(request.settings, sequence_tokens=1))
+    shape = ExitShape(layers=request.exit_layer, width=job.width, target=run.target.weights_hash)
+    save_exit(folder, network.tensors(), shape)
+    return ExitCard(
+        **run.facts(network.tensors().values(), losses),
+        reads=(request.exit_layer,),
+        layers=request.exit_layer,
         of_layers=job.target.layers,
         width=job.width,
-        parameters=sum(tensor.numel() for tensor in network.tensors().values()),
-        losses=tuple(checkpoint.losses),
+        sequence_tokens=pieces.columns,
     )
 
 
@@ -160,32 +125,50 @@ def _require_exit(request: ExitRequest) -> None:
         )
 
 
-def _card(
-    request: ExitRequest,
-    identity: ModelIdentity,
-    learned: _Learned,
-    accepted: Acceptance,
-    *,
-    seconds: float,
-) -> ExitCard:
-    return ExitCard(
-        target=identity.name,
-        target_hash=identity.weights_hash,
-        reads=(request.exit_layer,),
-        layers=request.exit_layer,
-        of_layers=learned.of_layers,
-        width=learned.width,
-        parameters=learned.parameters,
-        files=tuple(path.name for path in request.data),
-        own_texts=request.own.texts,
-        own_tokens=learned.tokens,
-        steps=request.settings.steps,
-        batch=request.settings.batch,
-        sequence_tokens=learned.piece,
-        seed=request.settings.seed,
-        losses=learned.losses,
-        acceptance=accepted.by_depth,
-        tokens_per_round=accepted.tokens_per_round,
-        rounds=accepted.rounds,
-        seconds=seconds,
-    )
+class SeenStates:
+    """Input vectors of texts with images, for a transformers model."""
+
+    def __init__(self, model: PreTrainedModel, folder: Path) -> None:
+        """Share the weights of a model that sees; the folder has its pixel preprocessing."""
+        self._eyes = Eyes(model.model, lens_of(model.config, folder))
+        self._embedding: Tensor = text_part(model).base.embed_tokens.weight
+
+    def vectors(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:
+        """Return (batch, columns, hidden) for ids (batch, columns), each row's with its own images."""
+        counts = [len(row) for row in images]
+        before = torch.tensor(np.cumsum([0, *counts[:-1]])) * self._eyes.tokens.size
+        own = ids + torch.where(ids >= IMAGE_IDS, before.to(ids.device)[:, None], 0)
+        shown = [image for row in images for image in row]
+        table = self._embedding
+        if shown:
+            table = torch.cat((table, self._eyes.rows(shown).flatten(0, 1).to(table)))
+        return F.embedding(table_rows(own.clamp(min=0), len(self._embedding)), table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCard(Card):
+    """How an exit's imitation network was trained, and how good it is; `layers` of the target's `of_layers` draft."""
+
+    layers: int
+    of_layers: int
+    width: int
+    sequence_tokens: int
+
+    @property
+    def page(self) -> str:
+        """The card for people, in Markdown."""
+        return f"""# An exit after {self.layers} of {self.of_layers} layers of `{self.target}`
+
+The target's own first {self.layers} layers draft, behind an imitation network of width {self.width}.
+{self.parameters:,} parameters of its own; all others are the target's. Target's weights: `{self.target_hash[:16]}`.
+
+**Training.** {self.steps:,} steps of {self.batch} x {self.sequence_tokens} tokens, seed {self.seed}, on
+{self.origin}.
+{self.course}
+
+{self.table}"""
+
+
+def save_exit(folder: Path, tensors: Mapping[str, Tensor], shape: ExitShape) -> None:
+    """Write model.safetensors, bf16, and config.json."""
+    save_weights(folder, tensors, exit_config(shape))

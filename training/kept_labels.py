@@ -8,9 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Floats, Floats32, Ints
 from ..planner.lossy.quality import ends_with
 from ..profiler.records.model import ModelIdentity
 from ..runtime.ends import end_tokens
@@ -28,10 +28,6 @@ FORM = 2  # of labels; others are not gone on with
 TOGETHER = 8  # problems whose labels are a file; their rollouts are many
 HARVESTED = 64  # problems decoded at once, whose rounds of one drafted token are short
 
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
@@ -45,9 +41,7 @@ class Labels:
 def asked_of(request: PadRequest) -> list[Request]:
     """Return the target's request for each problem.
 
-    Raises:
-        ModelError: the target's hidden states cannot be read.
-        RequestError: it has too few positions for one.
+    ModelError where the target's hidden states cannot be read; RequestError where it has too few positions for one.
     """
     longest, tokenizer = positions_of(request.target), load_tokenizer(str(request.target))
     stop = end_tokens(request.target, tokenizer)
@@ -77,9 +71,8 @@ def sources_of(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity],
 def kept_labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
     """Return the labelled candidates, each made only once and stored in the folder `partial`.
 
-    Raises:
-        ModelError: a model cannot be loaded, or the target's hidden states cannot be read.
-        TrainingError: there is no candidate, or a round had a fault.
+    ModelError where a model cannot be loaded, or the target's hidden states cannot be read; TrainingError where there
+    is no candidate, or a round had a fault.
     """
     labeller = _Labeller(request, asked)
     parts: list[Labels] = []

@@ -3,19 +3,140 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ..errors import TrainingError
 from ..profiler.device import detect
-from .checkpoint import Checkpoint
-from .muon import Muon
-from .settings import TrainingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """Size, length and learning rates of a run; the schedule is warm-up, flat, linear decay."""
+
+    steps: int
+    batch: int  # sequences a step
+    sequence_tokens: int
+    matrix_lr: float = 2e-3  # Muon, for every hidden matrix
+    other_lr: float = 2e-3  # AdamW, for embeddings and norms
+    warmup_steps: int = 50
+    decay_share: float = 0.4  # of the steps, at the end
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.sequence_tokens) < 1:
+            raise TrainingError(f"{self}: steps, batch and sequence_tokens must be at least 1")
+        if not 0.0 < self.decay_share <= 1.0:
+            raise TrainingError(f"decay_share must be in (0, 1], got {self.decay_share}")
+
+    def lr_factor(self, step: int) -> float:
+        """Return the learning-rate multiplier in [0, 1] for a step counted from 0."""
+        warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
+        left = (self.steps - step) / max(self.decay_share * self.steps, 1.0)
+        return min(warm, left, 1.0)
+
+
+class Checkpoint:
+    """One file with weights, optimizers and torch's random state on the host, replaced as a whole."""
+
+    EVERY = 20  # steps between two files
+
+    def __init__(self, path: Path, every: int = EVERY) -> None:
+        """Write the run to a file, once every so many steps."""
+        self.losses: list[float] = []  # of every step so far, what was restored included
+        self._path, self._every = path, every
+
+    def restore(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+        """Load the file; return how many steps it had done, 0 without a file."""
+        if not self._path.exists():
+            return 0
+        kept: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
+        model.load_state_dict(kept["model"])
+        for optimizer, state in zip(optimizers, kept["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        torch.set_rng_state(kept["generator"])
+        self.losses = list(kept["losses"])
+        return len(self.losses)
+
+    def keep(self, loss: float, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Add a step's loss, and write the run if it is time; OSError if that fails."""
+        self.losses.append(loss)
+        if len(self.losses) % self._every:
+            return
+        partial = self._path.with_suffix(".partial")
+        kept = {
+            "losses": self.losses,
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "generator": torch.get_rng_state(),
+        }
+        with partial.open("wb") as file:  # a full disk is then an OSError; of a path torch makes a RuntimeError
+            torch.save(kept, file)
+        partial.replace(self._path)
+
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the published quintic
+ITERATIONS = 5
+LEAST_NORM = 1e-7
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum with orthogonalised matrices, Nesterov's form, decoupled weight decay; the state is as torch's own."""
+
+    def __init__(
+        self,
+        matrices: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        weight_decay: float,
+        dtype: torch.dtype,
+        momentum: float = 0.95,
+    ) -> None:
+        """Optimize two-dimensional parameters; `dtype` is that of the products."""
+        super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self._dtype = dtype
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every matrix that has a gradient."""
+        for group in self.param_groups:
+            for matrix in group["params"]:
+                if matrix.grad is not None:
+                    self._update(matrix, matrix.grad, group["lr"], group["weight_decay"], group["momentum"])
+
+    def _update(self, matrix: Tensor, gradient: Tensor, lr: float, weight_decay: float, momentum: float) -> None:
+        state = self.state[matrix]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(gradient)
+        mean: Tensor = state["momentum_buffer"]
+        mean.lerp_(gradient, 1.0 - momentum)
+        update = orthogonalised(gradient.lerp(mean, momentum), self._dtype)
+        matrix.mul_(1.0 - lr * weight_decay)
+        matrix.add_(update.to(matrix.dtype), alpha=-0.2 * lr * math.sqrt(max(matrix.shape)))
+
+
+def orthogonalised(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a matrix of the same singular vectors with singular values of about 1, by Newton and Schulz.
+
+    X <- a X + (b A + c A^2) X with A = X X^T, starting from X / |X|.
+    """
+    x = matrix.to(dtype)
+    x = x.T if matrix.shape[0] > matrix.shape[1] else x
+    x = x / x.norm().clamp(min=LEAST_NORM)
+    a, b, c = COEFFICIENTS
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if matrix.shape[0] > matrix.shape[1] else x
+
 
 Tokens = NDArray[np.integer[Any]]  # ids, of any size
 Loss = Callable[[Tensor], Tensor]  # (batch, sequence_tokens + 1) token ids -> scalar loss
@@ -27,10 +148,8 @@ def train(
     """Train `model` in place, yielding the loss of each step; a loss takes (batch, sequence_tokens + 1) ids.
 
     Muon updates hidden matrices, AdamW embeddings and norms; weights are fp32, products bf16 where the device
-    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded.
-
-    Raises:
-        TrainingError: a loss is not finite.
+    multiplies that at full speed. Steps in the checkpoint are neither repeated nor yielded. TrainingError where a loss
+    is not finite.
 
     Source: Muon, Jordan et al. 2024; the update-size match to AdamW, Liu et al. 2025, arXiv:2502.16982.
     """
@@ -93,3 +212,25 @@ def _optimizers(model: nn.Module, settings: TrainingSettings, products: torch.dt
         Muon(matrices, lr=settings.matrix_lr, weight_decay=0.1, dtype=products),
         torch.optim.AdamW(others, lr=settings.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
+
+
+def distil(
+    drafters: Mapping[str, PreTrainedModel],
+    target: PreTrainedModel,
+    tokens: NDArray[np.uint16],
+    settings: TrainingSettings,
+) -> Iterator[float]:
+    """Train drafters with the target's vocabulary in place, with one target forward a step; yield each summed loss."""
+    family = torch.nn.ModuleDict(dict(drafters))
+    return train(family, lambda batch: _divergence(drafters, target, batch[:, :-1]), tokens, settings)
+
+
+def _divergence(drafters: Mapping[str, PreTrainedModel], target: PreTrainedModel, batch: Tensor) -> Tensor:
+    """Return the sum over drafters of the mean KL(target || drafter), in nats per token."""
+    with torch.no_grad():
+        labels = target(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
+    losses = []
+    for drafter in drafters.values():
+        guess = drafter(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
+        losses.append(torch.nn.functional.kl_div(guess, labels, log_target=True, reduction="batchmean"))
+    return torch.stack(losses).sum()

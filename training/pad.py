@@ -14,29 +14,30 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Bools, Floats, Floats32
 from ..profiler.identity import identify
 from ..profiler.records.model import ModelIdentity
 from ..runtime.models.drafter import require_drafter_of
 from ..runtime.models.pivots import BESIDE, PivotClassifier, PivotNet, PivotShape
-from .checkpoint import Checkpoint
-from .kept_folder import require_own, tells_of_room
 from .kept_labels import Labels, asked_of, kept_labels, reads_of, sources_of
-from .language_model import train
-from .pad_files import PadCard, save_pad_card, save_pivots
+from .language_model import Checkpoint, train
 from .pad_labels import pivots_of
-from .pad_quality import at_threshold, auroc, auroc_interval, threshold_of_recall
-from .pad_request import PadRequest
-from .run_folder import RUN, Progress, run_folder
+from .pad_request import (
+    PadCard,
+    PadRequest,
+    at_threshold,
+    auroc,
+    auroc_interval,
+    save_pad_card,
+    save_pivots,
+    threshold_of_recall,
+)
+from .run_folder import RUN, Progress, require_own, run_folder, tells_of_room
 
 PUBLISHED = (0.3, 0.5, 0.7)  # thresholds of the paper
-
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @tells_of_room("lower --max-new-tokens or --batch, or choose another --device; the labels so far are kept")

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TrainingError
+from ..planner.kernels.arrays import Floats, Floats32
 from ..planner.records.pad_rule import PadRule
 from ..planner.strategies.base import made
 from ..planner.strategies.chain import ChainPolicy
@@ -43,8 +44,6 @@ NOBODY = ModelIdentity(
     name="harvest", weights_hash="0" * 64, parameters=1, config_hash="", tokenizer_hash="", location=""
 )
 
-Floats32 = NDArray[np.float32]
-Floats = NDArray[np.float64]
 IsRight = Callable[[int, Sequence[int]], bool]  # (problem, tokens of a whole text behind its prompt) -> right
 
 
@@ -92,9 +91,7 @@ def harvest(
     """Return the candidates of some problems in order of appearance, and their features (candidates, hidden + 2).
 
     Hidden states are read after `reads` layers. Candidates below the floor, or that end a text, are left out.
-
-    Raises:
-        ModelError: the target does not give its hidden states.
+    ModelError where the target does not give its hidden states.
     """
     notes = _Notes(reads)
     policy = made("lossy-pad", draft=ChainPolicy(length=1), rule=PadRule(threshold=0.0, floor=floor), classifier=NOBODY)

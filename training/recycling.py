@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import TrainingError
 from ..profiler.identity import identify
-from ..runtime.models.recycling_shape import RecyclingShape, recycling_config, recycling_tensors
+from ..runtime.models.drafter_shapes import RecyclingShape, recycling_config, recycling_tensors
 from .cards import acceptance_table, save_weights
-from .kept_folder import require_own, tells_of_room
-from .own_run import judged, prompts_for
-from .own_text import OwnTextSettings
-from .run_folder import Progress
+from .own_run import OwnTextRequest, judged, prompts_for
+from .run_folder import Progress, require_own, tells_of_room
 
 LENGTH = 6  # of the chains whose acceptance is counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecyclingRequest:
+class RecyclingRequest(OwnTextRequest):
     """The target of a Token Recycling drafter, and the files to measure acceptance on."""
 
-    target: Path
-    data: tuple[Path, ...]  # files of text or conversations, which the target goes on with
+    NEEDS: ClassVar = "drafts are counted behind pieces of text"
+
     successors: int = 8
-    own: OwnTextSettings = field(default_factory=OwnTextSettings)
-    device: str = "cpu"
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise TrainingError("drafts are counted behind pieces of text; give one file or more")
+        OwnTextRequest.__post_init__(self)
         if self.successors < 1:
             raise TrainingError(f"successors must be at least 1, got {self.successors}")
 

@@ -10,14 +10,18 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from functools import wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
+
+from safetensors import SafetensorError
 
 from ..errors import TrainingError
 from ..profiler.records.model import ModelIdentity
+from ..runtime.faults import is_out_of_memory, reason_of
+from ..runtime.models.config_file import own_kind
 from ..runtime.requests import Request
-from .kept_folder import PARTIAL, require_own
 
 PLACES = ("data", "files", "drafter", "device")  # fields of a request: where what the sources tell lies, and it runs
 RUN = "run.pt"  # how far the training has come
@@ -36,10 +40,8 @@ class Asked(Protocol):
 def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool) -> Path:
     """Return the folder of the unfinished run, whose data depends on `sources`.
 
-    The same request resumes its training; `fresh` drops that, and any data from other sources.
-
-    Raises:
-        TrainingError: the folder holds another unfinished run, or a model that was not trained here.
+    The same request resumes its training; `fresh` drops that, and any data from other sources. TrainingError where the
+    folder holds another unfinished run, or a model that was not trained here.
     """
     require_own(folder, Path(identity.location))
     partial = folder / PARTIAL
@@ -109,3 +111,67 @@ def _noted(note: Path) -> dict[str, Any]:
 def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = json.loads(json.dumps(told, default=str))
     return plain
+
+
+PARTIAL = ".partial"  # folder inside the drafter's own that holds an unfinished run
+MAKER = ".maker"  # file that says who writes models into a folder
+LESS_TEXT = "lower --batch, --piece or --new-tokens, or choose another --device; what was written so far is kept"
+
+Wanted = TypeVar("Wanted")
+Told = TypeVar("Told")
+More = ParamSpec("More")
+Job = Callable[Concatenate[Wanted, Path, More], Told]  # of what is asked and the drafter's folder
+
+
+def require_own(folder: Path, *models: Path) -> None:
+    """Raise TrainingError where saving a drafter would overwrite one of `models`, or any not trained here."""
+    if folder.resolve() in [model.resolve() for model in models]:
+        raise TrainingError(f"{folder} holds a model that the drafter is trained with; name another folder with -o")
+    is_taken = (folder / "config.json").exists() or any(folder.glob("*.safetensors"))
+    if is_taken and not _is_own(folder):
+        raise TrainingError(f"{folder} holds a model that was not trained here; name another folder with -o")
+
+
+def claim(folder: Path, maker: str) -> None:
+    """Make or reuse a folder in which only this maker writes, dot files apart; TrainingError for other files."""
+    note = folder / MAKER
+    is_own = note.is_file() and note.read_text().strip() == maker
+    if not is_own and folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise TrainingError(
+            f"{folder} holds files that {maker} might write over, and no note that it wrote them; name a new folder "
+            f"with -o, or write {maker!r} into {note} if they are its own"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(maker + "\n")
+
+
+def tells_of_room(remedy: str) -> Callable[[Job[Wanted, More, Told]], Job[Wanted, More, Told]]:
+    """Return a decorator: TrainingError where a job lacks memory (`remedy` says what to do) or disk space."""
+
+    def telling(job: Job[Wanted, More, Told]) -> Job[Wanted, More, Told]:
+        @wraps(job)
+        def told(request: Wanted, folder: Path, /, *more: More.args, **named: More.kwargs) -> Told:
+            try:
+                return job(request, folder, *more, **named)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise TrainingError(f"memory has no room for this training ({reason_of(error)}); {remedy}") from error
+            except (OSError, SafetensorError) as error:
+                raise TrainingError(
+                    f"cannot train into {folder} ({error}); free space there or name another folder with -o"
+                ) from error
+
+        return told
+
+    return telling
+
+
+def _is_own(folder: Path) -> bool:
+    if (folder / PARTIAL).is_dir() or own_kind(folder) is not None:
+        return True
+    try:
+        card = json.loads((folder / "card.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(card, dict) and "target_hash" in card

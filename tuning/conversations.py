@@ -9,8 +9,8 @@ from ..profiler.device import detect
 from ..profiler.lock import device_lock
 from ..profiler.prompt import Message, Prompt, conversation
 from ..profiler.remembered import cache_folder
-from ..runtime.byte_fallback import decoded
 from ..runtime.models.loading import load_model, load_tokenizer
+from ..runtime.transcript import decoded
 from .family import torch_device
 from .prompts import plain_request
 from .recording.continuations import continuations

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import RequestError, SpectuneError
+from ..errors import PlanError, RequestError, SpectuneError
 from ..planner.inputs import DrafterInputs, PlanInputs, with_weights
+from ..planner.records.frozen_table import FrozenTable
 from ..planner.records.recording import texts_of
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
@@ -16,12 +17,12 @@ from ..profiler.records.document import SurfaceDocument, TraceDocument
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import DRAFT_ROLES, READ, RESUME, SELF
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import from_json
-from .estimates.architectures import footprints_of
+from ..profiler.records.wire import from_json, to_json
 from .estimates.host_time import UNKNOWN, no_host_time
 from .host_notes import note_of_drafters, note_of_rounds
 from .inputs import readings_of
-from .reach import note_of_reach
+from .parts import footprints_of
+from .positions import note_of_reach
 
 Document = TypeVar("Document", SurfaceDocument, TraceDocument)
 Surfaces = Mapping[Path, SurfaceDocument]
@@ -45,9 +46,8 @@ class PlanFiles:
 def inputs_from_files(files: PlanFiles) -> PlanInputs:
     """Return the plan inputs that the files hold; the target and its device are in them.
 
-    Raises:
-        RequestError: a file cannot be read or is no such document; or one is missing, double or unused.
-        PlanError: the files do not belong together.
+    RequestError where a file cannot be read or is no such document; or one is missing, double or unused; PlanError
+    where the files do not belong together.
     """
     surfaces = {path: _document(SurfaceDocument, path) for path in files.surfaces}
     traces = [_document(TraceDocument, path).trace for path in files.traces]
@@ -180,3 +180,21 @@ def _notes(surfaces: Surfaces, verify: SurfaceDocument) -> tuple[str, ...]:
         if document.surface.origin != "measured"
     ]
     return (*notes, *(() if verify.overhead else (UNKNOWN,)))
+
+
+def write_table(path: Path, table: FrozenTable) -> None:
+    """Write a table as JSON; raise PlanError where the file cannot be written."""
+    try:
+        path.write_text(to_json(table) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PlanError(f"cannot write the table {path} ({error}); name another file") from error
+
+
+def read_table(path: Path) -> FrozenTable:
+    """Return the table of a file; raise PlanError where it cannot be read or holds none."""
+    try:
+        return from_json(FrozenTable, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read the table {path} ({error}); make one: spectune train cacheback") from error
+    except SpectuneError as error:
+        raise PlanError(f"{path} holds no table of n-grams: {error}; make one: spectune train cacheback") from error

@@ -112,9 +112,7 @@ def edge_planner(
 ) -> EdgePlanner:
     """Return the planner of edge drafting on a target's newest profile; see `EdgePlanner`.
 
-    Raises:
-        StoreError: the target was not profiled here.
-        PlanError: the profile's records do not fit together.
+    StoreError where the target was not profiled here; PlanError where the profile's records do not fit together.
     """
     wanted = PlanRequest(
         target=identify(request.target),

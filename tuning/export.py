@@ -55,10 +55,8 @@ def export(plan: Plan, request: ExportRequest, inputs: PlanInputs | None, why_no
     """Return a plan as an engine's configuration.
 
     With inputs, solve for the best that the engine can express. Without, or where they lack the plan's cells, choose
-    among what the plan lists; a note then says so, with `why_not`.
-
-    Raises:
-        RequestError: the engine's version was not recorded, a drafter is not the plan's, or the inputs are of others.
+    among what the plan lists; a note then says so, with `why_not`. RequestError where the engine's version was not
+    recorded, a drafter is not the plan's, or the inputs are of others.
     """
     engine, drafters = ENGINES[request.engine], _drafters(plan, request)
     rates = _without(plan, why_not)
@@ -101,9 +99,8 @@ def export_from_store(plan: Plan, request: ExportRequest, store: Store) -> Expor
 def newest_plan_for(engine: str, store: Store) -> int:
     """Return the number of the newest plan for an engine or our own decoder; a what-if only without others.
 
-    Raises:
-        NoPlanError: the store holds no plan.
-        RequestError: it holds only retired plans and those for other engines.
+    NoPlanError where the store holds no plan; RequestError where it holds only retired plans and those for other
+    engines.
     """
     rows = store.plans()
     if not rows:

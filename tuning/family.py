@@ -11,10 +11,9 @@ from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..runtime.models.draft_role import draft_role
 from ..runtime.models.drafter import load_drafter, require_drafter_of
+from ..runtime.models.formats import draft_role, own_packed
 from ..runtime.models.loading import load_model, require_format
-from ..runtime.models.packed_size import own_packed
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
 from ..runtime.models.rehearsal import require_loadable
@@ -28,9 +27,8 @@ EXACT_DTYPE = "float32"  # what is judged token by token is decoded in it, so th
 def identify_all(models: Models) -> Identities:
     """Return the identities of the models.
 
-    Raises:
-        RequestError: two drafters have the same weights.
-        ModelError: the vocabularies differ, a head was trained for another target, or a model cannot be loaded.
+    RequestError where two drafters have the same weights; ModelError where the vocabularies differ, a head was trained
+    for another target, or a model cannot be loaded.
     """
     target = identify(models.target)
     drafters = {name: identify(path, name) for name, path in models.drafters.items()}
@@ -64,9 +62,7 @@ def load_family(
 ) -> Family:
     """Load the models for a regime, and pivot classifiers by name.
 
-    Raises:
-        MeasurementError: a model cannot run in the regime.
-        DeviceError: CUDA graphs were requested off a GPU.
+    MeasurementError where a model cannot run in the regime; DeviceError: CUDA graphs were requested off a GPU.
     """
     target = load_model(str(models.target), dtype=dtype, device=device)
     family = Family(

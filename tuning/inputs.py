@@ -17,10 +17,10 @@ from ..profiler.records.overhead import RoundOverhead, joined
 from ..profiler.records.role import CAPTURED, DRAFT_ROLES, EAGER, READ, RESUME, SELF, run_alike, run_beside, running_of
 from ..profiler.records.surface import LatencySurface
 from ..profiler.snapshot import place_or_id
-from .estimates.architectures import footprints_of
 from .host_notes import note_of_drafters, note_of_rounds
 from .paces import paces_of
-from .reach import note_of_reach
+from .parts import footprints_of
+from .positions import note_of_reach
 from .request import PlanRequest
 from .timed import Timed, timed_on
 
@@ -67,10 +67,8 @@ def inputs_from_store(request: PlanRequest, store: Store) -> PlanInputs:
     """Return the newest measurements and traces of a setup, all of one regime.
 
     The regime is the request's, else that of the target's last profile. Left out with a note: drafters recorded along
-    other texts, not timed in this regime, or whose name a newer drafter took.
-
-    Raises:
-        StoreError: something is missing; of drafters, all that could compete.
+    other texts, not timed in this regime, or whose name a newer drafter took. StoreError: something is missing; of
+    drafters, all that could compete.
     """
     timed = timed_on(request.device.fingerprint, store)
     verify, times = _target(request, timed)
@@ -199,8 +197,7 @@ def _drafters(
 ) -> tuple[list[DrafterInputs], list[str]]:
     """Return the drafters timed in the target's regime, and a note on each of the others.
 
-    Raises:
-        StoreError: a model is not known, or no drafter is left and one was not timed at all.
+    StoreError where a model is not known, or no drafter is left and one was not timed at all.
     """
     found, notes, untimed = [], [], []
     for trace in traces:

@@ -22,11 +22,10 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
 from ..profiler.session import Session
-from ..runtime.models.draft_role import draft_role, require_no_drafter
 from ..runtime.models.drafter import load_drafter, require_computable
+from ..runtime.models.formats import draft_role, own_packed, require_no_drafter
 from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model
-from ..runtime.models.packed_size import own_packed
 from ..runtime.models.parallel import leave, load_parallel, rank
 from ..runtime.models.random import count_parameters, load_random
 from ..runtime.models.regime import in_regime
@@ -102,9 +101,8 @@ def profile_latency(
 ) -> LatencyProfile:
     """Time every role of every model, store the surfaces, and return them.
 
-    Raises:
-        SpectuneError: a model, role or device is not fit; nothing was measured then.
-        Interrupted: Ctrl-C; what was timed is in the store, and the same request resumes there.
+    SpectuneError where a model, role or device is not fit; nothing was measured then; Interrupted: Ctrl-C; what was
+    timed is in the store, and the same request resumes there.
     """
     start = time.monotonic()
     device = detect(request.device)

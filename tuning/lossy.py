@@ -22,9 +22,9 @@ from ..profiler.identity import identify
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE
 from ..runtime.faults import memory_for
-from ..runtime.layout import chain_sight, lay_out
 from ..runtime.loader import require_recorded
 from ..runtime.models.forward import CausalModel
+from ..runtime.models.layout import chain_sight, lay_out
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import ModelError, RequestError
+from ..planner.inputs import DrafterInputs
 from ..profiler.configuration import read_architecture
 from ..profiler.gguf_file import is_gguf
 from ..profiler.records.model import ModelIdentity
+from ..runtime.reason import reach_told
 
 STRETCH = 4  # estimates may be for a model stretched so far: the factor that YaRN is published with
 NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # of one field
@@ -48,3 +50,22 @@ def _told(file: Path) -> int:
     text = config.get("text_config", config) if isinstance(config, dict) else {}
     told = (text.get(name) for name in NAMES) if isinstance(text, dict) else ()
     return next((value for value in told if isinstance(value, int)), 0)
+
+
+DRAFT = "draft"  # the role of drafters that are language models
+
+
+def notes_of_reach(target: Path, drafters: Mapping[str, Path]) -> tuple[str, ...]:
+    """Return a note for every draft model with fewer positions than its target; none where positions are not known.
+
+    Behind its last position it reads every token at that one place, and its drafts are seldom right.
+    """
+    longest = longest_context(target)
+    found = {name: longest_context(path) for name, path in drafters.items()}
+    return tuple(reach_told(name, reach, longest) for name, reach in found.items() if 0 < reach < longest)
+
+
+def note_of_reach(target: ModelIdentity, drafters: Sequence[DrafterInputs]) -> tuple[str, ...]:
+    """Return the same of the drafters of a plan, where they lay when they were profiled."""
+    models = {each.name: Path(each.model.location) for each in drafters if each.surface.role == DRAFT}
+    return notes_of_reach(Path(target.location), models)

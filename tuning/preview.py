@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..profiler.device import detect
 from ..profiler.domain import Domain, Shape
 from ..profiler.records.role import RESUME
-from ..runtime.models.draft_role import draft_role
+from ..runtime.models.formats import draft_role
 from ..runtime.models.loading import load_tokenizer
 from .conversations import with_longest_answers
 from .family import identify_all, require_formats, require_regime, settled_regime

@@ -39,8 +39,7 @@ from .measuring.decoding import Family
 from .measuring.holding import held
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
-from .measuring.sittings import FIRST, SECOND, Sittings
-from .measuring.timing import by_name, domains_of, resumes_by_name, runners_of
+from .measuring.timing import FIRST, SECOND, Sittings, by_name, domains_of, resumes_by_name, runners_of
 from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at

@@ -13,8 +13,8 @@ from ..profiler.gguf_file import is_gguf
 from ..profiler.records.architecture import QUANTISED, Architecture
 from ..profiler.records.device import Device
 from ..runtime.models.configuration import longest_context_of, why_shorter
+from ..runtime.models.formats import packed_bytes
 from ..runtime.models.loading import load_config
-from ..runtime.models.packed_size import packed_bytes
 from .request import ProfileRequest
 
 CACHES = 0.5  # share of the memory beside the weights that keys and values of texts may take

@@ -30,9 +30,7 @@ def require_room(positions: int, requests: Sequence[Request], why: str = "") -> 
 def count_cut(request: ProfileRequest) -> tuple[int, PromptRoom]:
     """Return how many prompts are cut to the room for one, and that room; prompts with images are refused, not cut.
 
-    Raises:
-        ModelError: the target has no tokenizer.
-        RequestError: a prompt has no tokens.
+    ModelError where the target has no tokenizer; RequestError where a prompt has no tokens.
     """
     tokenizer, room = load_tokenizer(str(request.models.target)), prompt_room(request)
     texts = [prompt for prompt in request.prompts if not prompt.images]
@@ -57,10 +55,8 @@ def require_contexts(contexts: Sequence[int], longest: int, why: str = "") -> No
 def requests_of(request: ProfileRequest, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
     """Return one request per prompt, long ones cut at the start; request i draws with seed + i.
 
-    Of a prompt with later turns it is the first. Prompts with images are as `shown_to` takes them.
-
-    Raises:
-        RequestError: a prompt has no tokens; or its image cannot be read or is too long, or the target reads none.
+    Of a prompt with later turns it is the first. Prompts with images are as `shown_to` takes them. RequestError where a
+    prompt has no tokens; or its image cannot be read or is too long, or the target reads none.
     """
     stop = end_tokens(request.models.target, tokenizer)
     tokens = _image_tokens(request) if any(prompt.images for prompt in request.prompts) else None

@@ -17,7 +17,8 @@ from ..planner.search.options import SearchOptions
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
-from .recording.recipe import Level
+
+Level = Literal["chains", "quick", "standard", "full"]  # which trees are recorded
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

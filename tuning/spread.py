@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 
 from ..errors import PlanError
 from ..planner.pricing.cells import Cell
-from ..profiler.cgroup import cpu_allowance
-from ..profiler.cpu import allowed_cores
+from ..profiler.cpu import allowed_cores, cpu_allowance
 from .steps import Progress
 
 Group = tuple[Cell, ...]
@@ -57,9 +56,7 @@ class Spread:
     def __call__(self, work: Work[Outcome], groups: Iterable[Group]) -> Iterator[Outcome]:
         """Yield the result for each group, in their order; there are never more processes than groups.
 
-        Raises:
-            SpectuneError: the work raised it.
-            PlanError: a process was killed.
+        SpectuneError where the work raised it; PlanError where a process was killed.
         """
         every = list(groups)
         jobs = min(self.jobs, len(every))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError, SpectuneError
-from ...profiler.records.arrays import Floats32, Ints32, frozen_copy
+from ...profiler.records.acceptance import Floats32, Ints32, frozen_copy
 from ...profiler.records.wire import from_json, to_json
 from ..kernels.slots import NOBODY
 from ..lockstep import Replay

@@ -11,9 +11,9 @@ from ...profiler.records.architecture import Architecture, bytes_of
 from .beside import Beside
 
 LEAN_FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"}  # as runtime/models/anatomy.py
-LEAST_HALVED = 2**16  # elements of a weight that is kept in halves: as runtime/models/few_rows.py
-MOST_ROWS = 64  # of a product with halves as they are; for more they are widened: as runtime/models/few_rows.py
-MOST_WIDENED = 2**20  # elements at once: as runtime/models/few_rows.py
+LEAST_HALVED = 2**16  # elements of a weight that is kept in halves: as runtime/models/projection.py
+MOST_ROWS = 64  # of a product with halves as they are; for more they are widened: as runtime/models/projection.py
+MOST_WIDENED = 2**20  # elements at once: as runtime/models/projection.py
 BEYOND = 64  # positions behind the longest context that position tables hold for drafts
 
 
@@ -123,5 +123,5 @@ def most_widened(matrices: Iterable[tuple[int, int]]) -> int:
 
 
 def is_halved(rows: int, columns: int) -> bool:
-    """Whether a matrix (out, in) that bfloat16 holds is kept as its upper halves; see runtime/models/few_rows.py."""
+    """Whether a matrix (out, in) that bfloat16 holds is kept as its upper halves; see runtime/models/projection.py."""
     return rows * columns >= LEAST_HALVED and rows % 2 == 0

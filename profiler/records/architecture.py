@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import ModelError
+from .limits import Work
 from .stored import AS_MULTIPLIED, StoredWeights
-from .work import Work
 
 QUANTISED = ("q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0", "q6_k", "q8_0")  # GGUF files; activations are bfloat16
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "int8": 1}

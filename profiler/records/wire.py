@@ -28,9 +28,8 @@ def from_json(kind: Any, text: str | bytes) -> Any: ...
 def from_json(kind: Any, text: str | bytes) -> Any:  # Any: a union of records has no type of its own
     """Return the validated record of `to_json`'s text for a class or a union; numbers come back bit for bit.
 
-    Raises:
-        StoreError: not JSON, a missing or unknown field, or a value of another type.
-        SpectuneError: a value the record itself refuses.
+    StoreError: not JSON, a missing or unknown field, or a value of another type; SpectuneError where a value the record
+    itself refuses.
     """
     from pydantic import ValidationError
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from ...db.plans import PlanRow
+from ...errors import SpectuneError
 from ...planner.plans.observation import moment_of
+from ...planner.plans.plan import Plan
 from ...planner.strategies.naming import name_of
 from ..axis import Axis, axis_of_times
 from ..figure import Line, Mark, Panel, Rule
 from .chart import charts
-from .contents import MOST_OBSERVATIONS, Contents
+from .contents import MOST_OBSERVATIONS, Contents, Setup
 from .grid import number, table, under, words
-from .kept import DRIFTED, KeptCell
+from .kept import DRIFTED, KeptCell, kept_cells
 from .links import DRIFT, Links, anchor, plan_page
 from .markup import Html, joined, tag
 from .page import Page, head, link, note
 from .span import scale_of, span
-from .standing import Standing, standings
 from .words import NONE, apart, count, interval, moment, sampling, speed, times, verdict
 
 STEPS = (0.25, 0.5, 1.0, 2.0, 6.0, 12.0, 24.0, 72.0, 168.0, 720.0, 2160.0)  # hours between ticks; then whole years
@@ -166,3 +169,42 @@ def _hours(most: float, first: datetime) -> Axis:
     step = next((each for each in STEPS if span / each <= 8.0), years)
     ticks = tuple(step * place for place in range(int(span / step) + 1))
     return Axis(title=f"hours since {first:%Y-%m-%d %H:%M} UTC", low=-0.04 * span, high=1.04 * span, ticks=ticks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One setup, its plan that counts, if any, and whether it keeps its promises; `fault`: why it cannot be read."""
+
+    setup: Setup
+    row: PlanRow | None
+    plan: Plan | None
+    fault: str
+    cells: tuple[KeptCell, ...]
+
+    @property
+    def drifted(self) -> tuple[KeptCell, ...]:
+        """Cells that left the interval they promised, by the test that decoders use."""
+        return tuple(cell for cell in self.cells if cell.verdict in DRIFTED)
+
+    @property
+    def measured(self) -> tuple[KeptCell, ...]:
+        """Cells of which anything was measured."""
+        return tuple(cell for cell in self.cells if cell.verdict != "unseen")
+
+
+def standings(contents: Contents, most: int) -> list[Standing]:
+    """Return the standing of at most so many setups, that of the newest plan first; a store may have thousands."""
+    return [_standing(contents, setup) for setup in list(contents.setups)[:most]]
+
+
+def _standing(contents: Contents, setup: Setup) -> Standing:
+    row = contents.counting(setup)
+    if row is None:
+        return Standing(setup=setup, row=None, plan=None, fault="", cells=())
+    try:
+        plan = contents.plan(row.id)
+        validations, observations = contents.validations(row.id), contents.observations(row.id)
+        cells = kept_cells(plan, validations.readable, observations.readable)
+    except SpectuneError as error:
+        return Standing(setup=setup, row=row, plan=None, fault=str(error), cells=())
+    return Standing(setup=setup, row=row, plan=plan, fault="", cells=tuple(cells))

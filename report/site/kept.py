@@ -12,7 +12,7 @@ from ...planner.plans.observation import CellObservation, Observation
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.promised import is_promised, own_observations
 from ...planner.plans.validation import Validation, ValidationRow
-from ...runtime.watch.hindsight import direction_of
+from ...runtime.watch.drift import direction_of
 from ...runtime.watch.options import WatchOptions
 
 Verdict = Literal["kept", "below", "above", "slower", "faster", "unseen"]
@@ -55,24 +55,19 @@ class KeptCell:
     """One cell of a plan, what became of its promise, and what that means.
 
     Attributes:
-        seen: by decoders where and as the plan promises, in order of time.
-        blocks: speeds of all their blocks in order of time, tokens/s.
-        measured_speed: median of these, else of validations, tokens/s; None without either.
         measured_speedup: of blocks over plain blocks under the same conditions, else of validations, or None.
         tokens_per_round: of one sequence, in all rounds that decoders ran as planned, else of validations, or None.
-        validated: when it was measured beside plain decoding, oldest first.
-        verdict: "slower" and "faster" are drift by the decoders' test; "below" and "above" may be chance.
     """
 
     cell: PlanCell
-    seen: tuple[Seen, ...]
-    blocks: tuple[float, ...]
-    measured_speed: float | None
+    seen: tuple[Seen, ...]  # by decoders where and as the plan promises, in order of time
+    blocks: tuple[float, ...]  # speeds of all their blocks in order of time, tokens/s
+    measured_speed: float | None  # median of these, else of validations, tokens/s; None without either
     measured_speedup: float | None
     tokens_per_round: float | None
-    validated: tuple[ValidationRow, ...]
+    validated: tuple[ValidationRow, ...]  # when it was measured beside plain decoding, oldest first
     faults: int
-    verdict: Verdict
+    verdict: Verdict  # "slower" and "faster" are drift by the decoders' test; "below" and "above" may be chance
 
 
 def kept_cells(plan: Plan, validations: Sequence[Validation], observations: Sequence[Observation]) -> list[KeptCell]:

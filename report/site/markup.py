@@ -35,11 +35,6 @@ def joined(*children: Child) -> Html:
     return Html("".join(_text(child) for child in children))
 
 
-def separated(children: Iterable[Child], between: str) -> Html:
-    """Return children with a text between neighbours."""
-    return Html(escape(between).join(_text(child) for child in children))
-
-
 def _attribute(key: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""

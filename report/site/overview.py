@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ...planner.strategies.naming import name_of
 from .contents import Contents
+from .drift import Standing, standings
 from .grid import number, table, words
 from .links import DRIFT, HOME, PLANS, Links, device_page, plan_page, trace_page
 from .markup import Child, Html, joined, tag
 from .page import Page, head, link, note, part, tiles
-from .standing import Standing, standings
 from .words import NONE, apart, count, moment, plain_device, sampling, status, times, verdict
 
 MOST_SETUPS = 24  # of which plans are read

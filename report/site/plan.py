@@ -12,11 +12,10 @@ from ...planner.plans.promised import own_observations
 from ...planner.strategies.naming import name_of
 from ..figure import Figure
 from ..plan import plan_figure
-from .cell import cell_details, distance
+from .cell import cell_details, distance, heat_table
 from .chart import charts, legend
 from .contents import Contents, Observed, Validated, setup_of
 from .grid import number, table, under, values, words
-from .heat import heat_table
 from .kept import KeptCell, kept_cells
 from .links import PLANS, Links, anchor, device_page, plan_page
 from .markup import Child, Html, joined, tag

@@ -53,11 +53,6 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-def gibibytes(size: int) -> str:
-    """Return bytes as GiB."""
-    return f"{size / 2**30:,.1f} GiB"
-
-
 def plain_device(device: str) -> str:
     """Return the fingerprint of the device that a plan is for, without the mark it is filed under."""
     return device.removeprefix(mark_of(device))

@@ -26,8 +26,8 @@ from ..models.graphed import GraphedModel
 from ..requests import Sequence
 from ..setup import RoundSetup
 from .captured import CapturedRounds, Key, Launched
+from .state import Told
 from .texts import Copies, TextsOnDevice, copied_ahead, drafting_by, load_kernels
-from .told import Told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from ...planner.records.draft import ROOT_TOKEN
 from ...planner.records.image_ids import IMAGE_IDS
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.lookup import LookupPolicy
-from ..kernels.texts import agree_with_end
+from ..kernels.trees import agree_with_end
 from ..models.kernels import text_copies, text_trees
 from ..models.kernels.text_copies import Copying
 from ..models.kernels.text_runs import HeldTexts

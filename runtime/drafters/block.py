@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..growth.draft import DeviceChildren
-from ..layout import Ints
 from ..models.block import Block, BlockHead, Levels
 from ..models.forward import ForwardInput
 from ..requests import Request, Sequence

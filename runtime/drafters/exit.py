@@ -11,9 +11,9 @@ from ...errors import ModelError
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy, drafting
 from ..cache import KeyValueCache
-from ..layout import lay_out
 from ..models.exit import ExitModel
 from ..models.forward import ForwardInput, LeftStates
+from ..models.layout import lay_out
 from ..requests import Sequence
 from .model import ModelDrafter
 

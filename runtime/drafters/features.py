@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from ..models.bits import bits, is_kernels
 from ..models.forward import CausalModel, ForwardInput
 from ..models.whole_head import TargetStates

@@ -8,8 +8,8 @@ from weakref import ref
 import torch
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ..cache import KeyValueCache
-from ..layout import Ints
 from ..models.block import BlockHead
 from ..models.eagle import EagleHead
 from ..models.exit import ExitModel
@@ -75,9 +75,6 @@ def _reading(head: EagleHead, given: GivenFeatures, cache: KeyValueCache) -> Cal
 class _Beside:
     def __init__(self, head: EagleHead, target: TargetStates) -> None:
         self._head, self._target = head, target
-
-    def can_find(self, cache: KeyValueCache) -> bool:
-        return self._head.can_draft(cache, self._target)
 
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> Found | None:
         return self._head.found(nodes, count, cache, self._target)

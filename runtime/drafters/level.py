@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from ...errors import ModelError
+from ...planner.kernels.arrays import Ints
 from ...planner.records.room import READ_TOGETHER
-from ..layout import PREFILL_TOKENS, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import CausalModel
+from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
 from ..requests import Sequence
 from ..sampling import NOTHING, processed, seen_tokens, with_noise
 from ..transfer import fetched, sent

@@ -8,6 +8,7 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 
+from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.records.room import READ_TOGETHER
 from ...planner.strategies import TreePolicy
@@ -19,9 +20,9 @@ from ..growth.draft import DeviceDraft
 from ..growth.grow import grow_on_device
 from ..growth.layout import LayerLayout
 from ..growth.scorer import DevicePass
-from ..layout import PREFILL_TOKENS, Bools, Ints, Masks, chain_sight, lay_out, seen_by
 from ..models.forward import ALL, NO_NODES, CausalModel, Draws, FindsChildren, ForwardInput
 from ..models.graphed import GraphedModel
+from ..models.layout import PREFILL_TOKENS, Masks, chain_sight, lay_out, seen_by
 from ..requests import Sequence
 from ..sampling import draft_scores
 from .host_pass import DraftPass, Found, prepare

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...planner.kernels.arrays import Bools, Ints
 from ...planner.records.draft import DraftBatch
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.chain import ChainPolicy
 from ..cache import KeyValueCache
-from ..layout import Bools, Ints
 from ..models.forward import Draws, FindsChildren, UnlaidBeam, UnlaidNodes
 from .host_pass import require_numbers
 
@@ -55,11 +55,8 @@ def grown_by(
     """Return the trees of a beam; None where they have to grow layer by layer.
 
     `read` and `behind` are the tokens of each text in the cache and in all; `unread` is (batch, any), what has to be
-    read first, and (batch,), the index of each row's last token. The beam is no wider than the vocabulary.
-
-    Raises:
-        RequestError: the cache has no room.
-        ModelError: scores are not numbers.
+    read first, and (batch,), the index of each row's last token. The beam is no wider than the vocabulary. RequestError
+    where the cache has no room; ModelError: scores are not numbers.
     """
     asked = unlaid_beam(beam, *unread, np.array((read, behind)), draws)
     cache.require(asked.seen)

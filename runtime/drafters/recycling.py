@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...planner.kernels.arrays import Ints
 from ...planner.records.draft import Children, DraftBatch, Scores
 from ...planner.strategies import TreePolicy
 from ...planner.strategies.base import grow
 from ..cache import KeyValueCache
-from ..layout import Ints
 from ..models.block import APART
 from ..models.forward import ForwardInput
 from ..models.recycled import greedy_children, load_lookups, require_known
@@ -118,10 +118,7 @@ def recycled_children(
     Behind the successors, or without any, come the lowest other ids, which share the rest of the probability nearly
     evenly. A sampled request's successors carry the noise of the target's own draws; the other tokens together count as
     one that draws without noise. `known` is (batch, width, successors) on the host; `places` (batch, 1 or width), in
-    the text behind each node; `seen` as `seen_tokens` gives it.
-
-    Raises:
-        ModelError: log-probabilities are not numbers.
+    the text behind each node; `seen` as `seen_tokens` gives it. ModelError: log-probabilities are not numbers.
     """
     require_known(not bool(known.log_probs.isnan().any()))
     ids, best, others = known.ids, known.log_probs, left_of(known.log_probs)

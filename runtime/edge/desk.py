@@ -19,10 +19,26 @@ from ...planner.edge.setting import BatchRule
 from ..prefill import Reading
 from ..reason import told
 from ..requests import Sequence
-from .agreement import borne_out
-from .counters import Counters
+from ..walk import borne_out
 from .messages import VERSION, Answer, Close, Draft, FromServer, Hello, Open, Refused, Welcome
 from .verifier import EdgeVerifier
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Totals of a server since it began."""
+
+    sessions: int = 0
+    rounds: int = 0
+    drafts: int = 0  # verified
+    drafted: int = 0  # tokens of them
+    accepted: int = 0  # of these
+    emitted: int = 0  # tokens
+    waited_s: float = 0.0  # drafts, before they were verified
+    verify_s: float = 0.0
+    read_s: float = 0.0  # prompts
+    failed: int = 0  # drafts that could not be verified, for want of memory mostly
+
 
 Reply = Callable[[FromServer], None]
 Clock = Callable[[], float]  # seconds

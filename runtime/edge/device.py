@@ -19,7 +19,7 @@ from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
-from .agreement import borne_out
+from ..walk import borne_out
 from .guessing import Guesser
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of
@@ -32,19 +32,17 @@ class EdgeRun:
 
     Attributes:
         tokens, own: emitted tokens; indices of those by the device's drafter alone, which the target did not verify.
-        answers_ms: from sending a draft to its answer.
         rounds, drafted, accepted: answers with new tokens; tokens sent; tokens of these that were right.
-        asked_again: timeouts, and refusals for now.
     """
 
     tokens: list[int] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
-    answers_ms: list[float] = field(default_factory=list)
+    answers_ms: list[float] = field(default_factory=list)  # from sending a draft to its answer
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
     forwards: int = 0
-    asked_again: int = 0
+    asked_again: int = 0  # timeouts, and refusals for now
 
     def cut(self, count: int) -> None:
         """Drop all but the first `count` tokens: a stop string ends the text there."""

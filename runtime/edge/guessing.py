@@ -15,7 +15,7 @@ from ..models.forward import CausalModel
 from ..requests import Request, Sequence
 from ..sampling import draft_scores
 from ..transfer import fetched_together
-from .agreement import borne_out
+from ..walk import borne_out
 
 
 class Guesser:

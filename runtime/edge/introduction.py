@@ -41,10 +41,7 @@ def introduce(link: Link, hello: Hello, *, timeout_s: float = 60.0) -> Introduce
     """Introduce a device to a server, with the round trip measured here; return how to draft.
 
     `timeout_s` is for all answers: the first device of its kind waits for a search. The link greets by itself.
-
-    Raises:
-        RequestError: the server refuses the device.
-        ServerAwayError: it does not answer.
+    RequestError where the server refuses the device; ServerAwayError where it does not answer.
     """
     until = time.monotonic() + timeout_s
     rtt_ms = statistics.median(_ping_ms(link, number, until) for number in range(PINGS))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...profiler.records.model import ModelIdentity
-from ..models.fitted import FittedModel
 from ..models.forward import CausalModel
+from ..models.vocabulary import FittedModel
 from .device import RemoteTarget
 from .introduction import Introduced, draft_ms_of, introduce
 from .link import TcpLink
@@ -30,11 +30,8 @@ def joined(
     """Connect a drafter to a server; yield the target behind it and the introduction's results.
 
     The drafter's vocabulary may be padded differently from the target's. `tokenizer` is its `vocabulary_hash`, `token`
-    the server's secret, "" for none.
-
-    Raises:
-        RequestError: the server refuses the device.
-        ServerAwayError: it does not answer.
+    the server's secret, "" for none. RequestError where the server refuses the device; ServerAwayError where it does
+    not answer.
     """
     hello = Hello(drafter=identity.key, draft_ms=draft_ms_of(drafter), tokenizer=tokenizer, token=token)
     link = TcpLink(*address, greeting=lambda: hello, connect_s=patience.timeout_s)

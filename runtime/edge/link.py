@@ -44,9 +44,7 @@ class TcpLink:
     def send(self, message: FromDevice) -> None:
         """Send a message; over a broken connection once more over a new one, where it may be lost.
 
-        Raises:
-            RequestError: it is too long.
-            ServerAwayError: no server answers there.
+        RequestError where it is too long; ServerAwayError: no server answers there.
         """
         line = to_line(message)
         for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -56,9 +55,7 @@ class EdgeServer:
     async def serve(self, listening: Callable[[int], None] = lambda _: None) -> None:
         """Serve until `stop` is called; `listening` gets the port once devices may come.
 
-        Raises:
-            OSError: the port is taken.
-            Exception: any error that ended the work.
+        OSError where the port is taken; Exception: any error that ended the work.
         """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         let_workers_go()  # this thread has loaded the target, another one decodes
@@ -207,23 +204,3 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # who awaits its result is told; nobody else
-
-
-def serve_in_thread(server: EdgeServer) -> threading.Thread:
-    """Serve in a thread of its own; return it once devices may come; OSError if the port is taken."""
-    failed: list[BaseException] = []
-    is_known = threading.Event()
-
-    def run() -> None:
-        try:
-            asyncio.run(server.serve(lambda _: is_known.set()))
-        except BaseException as error:
-            failed.append(error)
-            is_known.set()
-
-    thread = threading.Thread(target=run, daemon=True, name="edge server")
-    thread.start()
-    is_known.wait()
-    if failed:
-        raise failed[0]
-    return thread

@@ -11,8 +11,8 @@ from ..drafters.lookup import chains
 from ..draws import draw
 from ..faults import Fault
 from ..fed_trees import prepare
-from ..layout import PREFILL_TOKENS, Masks, seen_by
 from ..models.forward import CausalModel
+from ..models.layout import PREFILL_TOKENS, Masks, seen_by
 from ..prefill import Reading, read_on
 from ..requests import Request, Sequence
 from ..setup import RoundSetup

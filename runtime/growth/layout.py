@@ -1,4 +1,4 @@
-"""Lay the layers of a growing tree out for forwards, on the device: `runtime.layout` for nodes the host cannot see."""
+"""Lay the layers of a growing tree out for forwards, on the device: `models.layout` for nodes the host cannot see."""
 
 from __future__ import annotations
 

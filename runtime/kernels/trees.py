@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.kernels.arrays import Bools, Ints
+from ...planner.kernels.arrays import Bools, Ints, Ints32
 from ...planner.kernels.compiled import compiled
 
 SOUND, EARLY, ASKEW, FOREIGN = range(4)  # what `flaw_of` finds
@@ -217,3 +217,34 @@ def descend(tokens: Ints, visible: Bools, slots: Ints, ranks: Ints, fed: Ints, s
                 sees[row, place, node] = visible[row, slot, node]
             for node in range(width):
                 sees[row, place, before + node] = node == place
+
+
+@compiled
+def move_rows(parts: NDArray[Any], moves: Ints) -> None:
+    """Copy rows over others, one after the other, in each of `parts` (parts, rows, bytes) uint8.
+
+    `moves` is (2, any): rows that are read, and rows that are written.
+    """
+    for part in range(len(parts)):
+        for move in range(moves.shape[1]):
+            read, written = parts[part, moves[0, move]], parts[part, moves[1, move]]
+            for place in range(len(read)):
+                written[place] = read[place]
+
+
+@compiled
+def agree_with_end(tokens: Ints32, runs: Ints32) -> None:
+    """Write into `runs` (n,) how many tokens up to each place agree with the text's end; the last is 0.
+
+    Source: Gusfield 1997, Algorithms on Strings, Trees and Sequences, Sec. 1.4: the Z algorithm, from the end on.
+    """
+    last = len(tokens) - 1
+    runs[last] = 0
+    left, right = last, last  # the agreement that reaches furthest to the front: places left + 1 to right
+    for place in range(last - 1, -1, -1):
+        run = min(runs[last - (right - place)], place - left) if place > left else 0
+        while run <= place and tokens[place - run] == tokens[last - run]:
+            run += 1
+        runs[place] = run
+        if place - run < left:
+            left, right = place - run, place

@@ -3,39 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from ...errors import ModelError
+from ...planner.records.image_ids import IMAGE_IDS
 from ...profiler.records.model import ModelIdentity
-from .blind import BlindModel
-from .block import BlockHead, RoundHead
-from .block_shape import BlockShape, Kind, block_shape, is_block
+from ..cache import KeyValueCache
+from .block import BlockHead, MedusaHeads, RoundHead
+from .block import tensor_shapes as medusa_tensors
 from .ctc import CtcHead
 from .ctc import tensor_shapes as ctc_tensors
-from .draft_role import Role, draft_role
+from .drafter_shapes import TENSORS as MADE_OF
+from .drafter_shapes import (
+    BlockShape,
+    Kind,
+    block_shape,
+    exit_shape,
+    is_block,
+    is_exit,
+    is_recycling,
+    recycling_shape,
+    require_exit_of,
+    require_recycling_of,
+)
 from .eagle import EagleHead
 from .eagle_shape import head_shape, is_head, require_head_of
 from .exit import ExitModel, require_exit_layer
 from .exit import tensor_shapes as exit_tensors
-from .exit_shape import exit_shape, is_exit, require_exit_of
-from .fitted import FittedModel
-from .formats import require_known_format
-from .forward import CausalModel
+from .formats import Role, draft_role, own_packed, require_known_format
+from .forward import CausalModel, ForwardInput
 from .graphed import as_loaded
 from .head_tensors import require_head_fits
 from .loading import load_config, load_model
-from .medusa import MedusaHeads
-from .medusa import tensor_shapes as medusa_tensors
-from .packed_size import own_packed
 from .recycling import RecyclingHead
-from .recycling_shape import TENSORS as MADE_OF
-from .recycling_shape import is_recycling, recycling_shape, require_recycling_of
 from .specformer import SpecFormer
 from .specformer import tensor_shapes as specformer_tensors
 from .stored_tensors import Shape, read_tensors, require_tensors, stored_tensors
 from .tapped import require_lean
 from .target_sizes import TargetSizes, require_reads, sizes_in
-from .vocabulary import require_one_vocabulary
+from .vocabulary import FittedModel, require_one_vocabulary
 
 BlockKind = type[MedusaHeads] | type[CtcHead] | type[SpecFormer]
 BLOCKS: dict[Kind, BlockKind] = {"medusa": MedusaHeads, "ctc": CtcHead, "specformer": SpecFormer}
@@ -50,10 +60,7 @@ def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str 
     """Return the drafter in the fastest form known, from a folder, or a hub id of a language model.
 
     `target` is loaded with this dtype on this device. Between packed formats a GGUF file remains in the one that it
-    has.
-
-    Raises:
-        ModelError: it cannot be loaded, or a head does not fit the target.
+    has. ModelError where it cannot be loaded, or a head does not fit the target.
     """
     require_known_format(Path(location))
     if is_block(Path(location)):
@@ -160,3 +167,25 @@ def require_computable(folder: Path, target: str) -> None:
     else:
         recycling_shape(folder)
         require_tensors(what, stored, {}, others=MADE_OF)
+
+
+class BlindModel:
+    """Any causal language model, with a token it knows in place of every part of an image."""
+
+    gallery = None
+
+    def __init__(self, model: CausalModel, placeholder: int) -> None:
+        self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
+        self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
+        self.vocabulary, self.longest_context = model.vocabulary, model.longest_context
+        self._model, self._placeholder = model, placeholder
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._model.new_cache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits (batch, n, vocabulary), or (batch, 1, vocabulary) with `take`; writes the cache."""
+        told = step.tokens.masked_fill(step.tokens >= IMAGE_IDS, self._placeholder)
+        return self._model.forward(replace(step, tokens=told, packed=None), cache)

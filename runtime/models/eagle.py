@@ -22,16 +22,13 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.records.image_ids import IMAGE_IDS
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
-from .along import features_along
+from ..cache import FeatureCache, KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight, turns_of
 from .eagle_shape import HeadShape
-from .forward import ForwardInput, UnlaidBeam, UnlaidNodes
+from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
 from .head_tensors import draft_ids, require_weights_fit
-from .lean import LeanModel, taken
+from .lean import LeanModel, features_along, taken
 from .norm import Norm
-from .parents import parents_of
 from .places import rows_of
 from .projection import Projection
 from .stored_tensors import as_numbers
@@ -254,3 +251,22 @@ def _norm(tensors: _Tensors, name: str, config: LlamaConfig) -> Norm:
 
 def _head_size(config: LlamaConfig) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def parents_of(step: ForwardInput) -> Tensor:
+    """Return (batch, n): the cache column of the last token before each that it sees; 0 where there is none."""
+    if step.tree is not None:
+        return _parents_in(step.tree, step.columns)
+    if step.bias is None:
+        return (step.columns - 1).clamp(min=0)
+    columns = torch.arange(step.seen, device=step.columns.device)
+    is_before = (step.bias > -torch.inf) & (columns < step.columns.unsqueeze(2))
+    return torch.where(is_before, columns, 0).amax(dim=-1)
+
+
+def _parents_in(tree: TreeMask, columns: Tensor) -> Tensor:
+    starts, lanes = tree.starts.unsqueeze(1), torch.arange(WORD, device=columns.device)
+    is_seen = ((tree.bits.unsqueeze(3) >> lanes) & 1).flatten(2).bool()
+    places = torch.arange(is_seen.shape[2], device=columns.device)
+    is_before = is_seen & (places < (columns - starts).unsqueeze(2))
+    return (starts + torch.where(is_before, places, -1).amax(dim=2)).clamp(min=0)  # -1: the last of the text before it

@@ -82,8 +82,7 @@ def head_shape(folder: Path) -> HeadShape:
 def head_form(folder: Path) -> HeadForm:
     """Return which head a folder holds, without its layer's configuration.
 
-    Raises:
-        ModelError: it is no head, or its config.json needs what is not computed or lacks a size.
+    ModelError where it is no head, or its config.json needs what is not computed or lacks a size.
     """
     names = {name for some in _names(folder) for name in some}
     form, layer = _form_of(names)

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
-from .exit_shape import ExitShape
+from ..cache import FeatureCache, KeyValueCache
+from .drafter_shapes import ExitShape
 from .forward import ForwardInput
 from .lean import LeanModel, taken
 from .norm import Norm

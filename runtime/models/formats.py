@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import ModelError
-from .config_file import OWN, own_kind, written_config
+from ...profiler.gguf_config import EMBEDDING
+from ...profiler.gguf_file import GgufTensor, read_gguf
+from ...profiler.records.architecture import QUANTISED
+from .config_file import OWN, own_kind, written_config, written_in
+from .drafter_shapes import is_block, is_exit, is_recycling
 from .eagle_shape import JOINS, has_layer_of_head, is_head
+from .kernels.packed_dots import EIGHT_BITS, EIGHT_BITS_FINE, FOUR_BITS, Packing, can_pack
 
 SUPPORTED = (
     "supported are language models, heads of the forms EAGLE-1, EAGLE-2 and EAGLE-3 as SafeAILab, SpecForge, AngelSlim "
@@ -80,3 +87,77 @@ def format_of(written: Mapping[str, Any]) -> str | None:
 def _architectures(written: Mapping[str, Any]) -> list[str]:
     named = written.get("architectures")
     return [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+
+
+Role = Literal["draft", "head", "block", "self"]
+CALLED: Mapping[Role, str] = {"head": "a head", "block": "a block drafter", "self": "an exit"}
+
+
+def draft_role(folder: Path) -> Role:
+    """Return a folder's role, see `profiler.records.role`; ModelError for a drafter of a format that is not read."""
+    require_known_format(folder)
+    if is_exit(folder):
+        return "self"
+    if is_block(folder) or is_recycling(folder):
+        return "block"
+    return "head" if is_head(folder) else "draft"
+
+
+def require_no_drafter(place: Path) -> None:
+    """Raise ModelError where that lies at a place which drafts beside a target, and a language model belongs there.
+
+    Args:
+        place: a folder, or a config.json by itself; of a GGUF file nothing is said.
+    """
+    if place.is_dir():
+        found = CALLED.get(draft_role(place))
+    else:
+        found = drafter_described(written_in(place)) if place.suffix == ".json" else None
+    if found is not None:
+        raise ModelError(
+            f"{place} holds {found}, which drafts beside a target and is no language model; give a language "
+            f"model there, and this as --drafter NAME={place}"
+        )
+
+
+HEAD = "output.weight"
+HALF_BYTES = 2  # of a number in bfloat16, and of a scale
+PACKINGS: dict[str, Packing] = {
+    "Q4_0": FOUR_BITS,
+    "Q4_1": FOUR_BITS,
+    "Q4_K": FOUR_BITS,
+    "Q6_K": EIGHT_BITS_FINE,
+}  # others are packed in `EIGHT_BITS`, see `gguf_blocks.py`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedBytes:
+    """Bytes of memory."""
+
+    weights: int  # a tied head counts once, as the table of embeddings
+    tied_head: int  # which is kept again, packed; 0 where the file has a head of its own
+
+
+def packed_bytes(path: Path) -> PackedBytes:
+    """Return the memory of packed weights: matrices in few bits with their scales, all else in bfloat16."""
+    tensors = read_gguf(path).tensors
+    weights = sum(_bytes_of(tensor, is_packed=name != EMBEDDING) for name, tensor in tensors.items())
+    tied = EMBEDDING in tensors and HEAD not in tensors
+    return PackedBytes(weights=weights, tied_head=_bytes_of(tensors[EMBEDDING], is_packed=True) if tied else 0)
+
+
+def own_packed(location: Path, dtype: str) -> str:
+    """Return a drafter's number format beside a target in `dtype`: its file's where both are packed."""
+    if dtype not in QUANTISED or location.suffix != ".gguf":
+        return dtype
+    stored = read_gguf(location).format.lower()
+    return stored if stored in QUANTISED else dtype
+
+
+def _bytes_of(tensor: GgufTensor, *, is_packed: bool) -> int:
+    count = math.prod(tensor.shape)
+    if not is_packed or len(tensor.shape) != 2 or not can_pack(*tensor.shape):
+        return HALF_BYTES * count
+    packing = PACKINGS.get(tensor.format, EIGHT_BITS)
+    lines = 2 if packing.has_least else 1
+    return count * packing.bits // 8 + lines * HALF_BYTES * count // packing.group

@@ -111,9 +111,6 @@ class UnlaidBeam:
 class FindsChildren(Protocol):
     """What may answer a drafter by one call with the likeliest children of new tokens, as heads do."""
 
-    def can_find(self, cache: KeyValueCache) -> bool:
-        """Return whether it does over such a cache; then the code is loaded, so that no round waits for a compiler."""
-
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
         """Forward nodes of the first slots; return their likeliest children, by `draft_scores`.
 

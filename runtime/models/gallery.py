@@ -56,8 +56,7 @@ class Gallery:
     def shown(self, request: Request, holder: object) -> Request:
         """Return a request with the gallery's ids for its images, which `holder` then holds until `release` or its end.
 
-        Raises:
-            RequestError: more images are held than fit.
+        RequestError: more images are held than fit.
         """
         if not request.images:
             return request

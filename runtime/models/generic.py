@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache
 from ..cache import KeyValueCache
 from .configuration import FULL, SLIDING, declared, longest_context_of, windows_of
 from .forward import ForwardInput
-from .window import windowed
+from .places import windowed
 
 
 class GenericModel:

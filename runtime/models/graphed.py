@@ -18,11 +18,11 @@ from ...profiler.records.role import CAPTURED
 from ..cache import KeyValueCache
 from ..faults import MOST_FAULTS, is_out_of_memory
 from ..transfer import Landing, host_memory, wait_for
-from .arena import Arena
 from .capturing import capturing
 from .forward import TREE_ATTENTION, CausalModel, ForwardInput
 from .kernels.best_tokens import best_of
 from .kernels.jitted import launch_errors
+from .layout import Arena
 from .static_input import StaticInput
 
 LOGITS, BEST = range(2)  # what is wanted of a forward
@@ -172,9 +172,7 @@ class GraphedModel:
         """Return the graph of some work of this model and its result, which every replay overwrites.
 
         Where it cannot be captured, a replay runs it uncaptured; where that fails too, no capture is blamed.
-
-        Raises:
-            RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
+        RuntimeError: memory is short (`is_out_of_memory`); the same may be captured once there is more.
         """
         self._recorded += 1
         if self._failed == MOST_FAULTS:

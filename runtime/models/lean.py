@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
@@ -24,6 +24,7 @@ from .gallery import Gallery, table_rows
 from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
+from .layout import PREFILL_TOKENS, chain_sight, lay_out
 from .places import LayerStates, Place, views_of
 from .products import FusedProducts, Products
 from .trial import reads_trees
@@ -119,8 +120,7 @@ class LeanModel:
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
         """Return (batch, n, len(after) * hidden): hidden states after so many layers, unnormed; writes the cache.
 
-        Raises:
-            ModelError: the model has fewer layers.
+        ModelError where the model has fewer layers.
         """
         self.require_layers(after)
         kept = {count: hidden for count, hidden in enumerate(self.stream(step, cache)) if count in after}
@@ -129,8 +129,7 @@ class LeanModel:
     def prefix(self, layers: int) -> LeanModel:
         """Return an early exit, of the first layers, the final norm and the head; it shares all weights.
 
-        Raises:
-            ModelError: the model has fewer layers.
+        ModelError where the model has fewer layers.
         """
         if not 1 <= layers <= len(self._layers):
             raise ModelError(
@@ -247,3 +246,19 @@ def taken(step: ForwardInput, hidden: Tensor) -> Tensor:
         return hidden
     batch, count = step.tokens.shape
     return hidden.index_select(0, step.take + torch.arange(0, batch * count, count, device=hidden.device))
+
+
+def features_along(target: LeanModel, reads: Sequence[int], text: Sequence[int]) -> Tensor:
+    """Return (n, len(reads) * hidden): the target's hidden states at the token before each token of a text.
+
+    The first token has none before it; its line is zeros. `reads` counts the layers each hidden state has passed.
+    """
+    cache = target.new_cache(1, len(text))
+    pieces = [torch.zeros(1, len(reads) * target.hidden, dtype=target.dtype, device=target.device)]
+    for start in range(0, len(text), PREFILL_TOKENS):
+        piece = np.array([text[start : start + PREFILL_TOKENS]], dtype=np.int64)
+        count = piece.shape[1]
+        sees = chain_sight(count)
+        step = lay_out(piece, np.arange(count), [start], sees, dtype=target.dtype, device=target.device)
+        pieces.append(target.features(step, cache, reads)[0])
+    return torch.cat(pieces)[:-1]

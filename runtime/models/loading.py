@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from ...profiler.records.architecture import QUANTISED
 from ..faults import is_out_of_memory
 from .anatomy import FAMILIES, anatomy_of
 from .checkpoint import require_computable, require_loaded
-from .draft_role import require_no_drafter
+from .configuration import FULL, SLIDING, declared
+from .formats import require_no_drafter
 from .forward import CausalModel
 from .gallery import IMAGES
 from .generic import GenericModel
@@ -37,7 +39,6 @@ from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights, packed_weig
 from .kernels.packed_dots import can_pack
 from .lean import LeanModel
 from .packed import has_packed_products
-from .support import require_supported
 from .vision import sees
 
 DTYPES = {
@@ -52,9 +53,8 @@ DTYPES = {
 def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
     """Return the model in the fastest form known for its family, from a folder, a GGUF file, or a hub id.
 
-    Raises:
-        ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable.
-        DeviceError: the device cannot be used, or is too small.
+    ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable; DeviceError
+    where the device cannot be used, or is too small.
     """
     _require_cpu(dtype, device)
     model = load_pretrained(location, dtype=dtype, device=device)
@@ -72,8 +72,7 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
     """Return a transformers model in the fastest form known; it may be used up. Quantised layers stay as they are.
 
-    Raises:
-        ModelError: it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
+    ModelError where it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
     """
     require_supported(model, location)
     is_seeing, is_quantised = sees(model.config), getattr(model, "is_quantized", False)
@@ -232,3 +231,45 @@ def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     said = " ".join(" ".join(lines).split()) if lines[0].rstrip().endswith(":") else lines[0]
     return said.rstrip(".")
+
+
+SEEING = ("llama", "mistral", "qwen2", "qwen3")  # kinds of language models that images may be shown to
+ATTENTIONS = ("eager", "sdpa")  # those of transformers that obey a mask of any form
+
+
+def require_supported(model: PreTrainedModel, location: str) -> None:
+    """Raise ModelError unless every layer attends to cached tokens by mask and position alone."""
+    obstacle = next(_obstacles(model), None)
+    if obstacle is not None:
+        raise ModelError(
+            f"{location} is of type {model.config.model_type}, which {obstacle}: drafts could not be verified exactly; "
+            "use a model whose layers attend to all cached tokens, or to a window of the last ones"
+        )
+
+
+def _obstacles(model: PreTrainedModel) -> Iterator[str]:
+    """Yield the obstacles, each as the end of a sentence."""
+    config = model.config.get_text_config()
+    if sees(model.config) and config.model_type not in SEEING:
+        yield f"shows images to a language model of kind {config.model_type}, which is not one of {', '.join(SEEING)}"
+    others = sorted(set(declared(config, "layer_types") or ()) - {FULL, SLIDING})
+    if others:
+        yield f"has layers of kind {', '.join(others)}"
+    if model._is_stateful:
+        yield "keeps a recurrent state, which cannot be taken back when a draft is rejected"
+    if "local" in (getattr(config, "attention_layers", None) or ()):
+        yield "has local attention that counts cache columns, not places in the text"
+    if declared(config, "use_bidirectional_attention") in (True, "all"):
+        yield "lets tokens see what follows them"
+    if declared(config, "kv_lora_rank"):
+        yield "caches compressed keys and values"
+    if declared(config, "num_kv_shared_layers"):
+        yield "shares keys and values among layers"
+    if declared(config, "alibi") or not _takes_positions(model):
+        yield "cannot be told the places of its tokens"
+    if config._attn_implementation not in ATTENTIONS:
+        yield f"runs attention {config._attn_implementation}, which obeys no mask of a tree"
+
+
+def _takes_positions(model: PreTrainedModel) -> bool:
+    return any("position_ids" in signature(part.forward).parameters for part in (model, model.base_model))

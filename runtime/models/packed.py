@@ -52,10 +52,8 @@ def packed(
 ) -> PackedWeight:  # fmt: skip
     """Return a weight for kernels from numbers (out, in) and scales (out, groups), whole panels and groups of them.
 
-    `zero` is the number that means 0, or `leasts` (out, groups) are subtracted, with zero at 0.
-
-    Raises:
-        ModelError: a scale is too large for float16.
+    `zero` is the number that means 0, or `leasts` (out, groups) are subtracted, with zero at 0. ModelError where a
+    scale is too large for float16.
     """
     panels, length = len(numbers) // LANES, numbers.shape[1]
     if packing.bits == BYTE:

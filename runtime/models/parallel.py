@@ -11,19 +11,15 @@ from transformers.distributed.configuration_utils import DistributedConfig
 from ...errors import DeviceError, ModelError
 from .forward import CausalModel
 from .generic import GenericModel
-from .loading import load_config, read_weights
-from .support import require_supported
+from .loading import load_config, read_weights, require_supported
 
 
 def load_parallel(location: str, *, dtype: str, ranks: int) -> CausalModel:
     """Return this process's share of a model; its forwards must run in all `ranks` processes of torchrun at once.
 
     Each has 1 / ranks of every layer's heads and MLP, on its local rank's GPU, or a CPU. Needs the package
-    `accelerate`.
-
-    Raises:
-        DeviceError: another number of processes runs.
-        ModelError: the model cannot be read or split, or cannot verify drafts exactly.
+    `accelerate`. DeviceError where another number of processes runs; ModelError where the model cannot be read or
+    split, or cannot verify drafts exactly.
     """
     require_processes(ranks)
     require_divisible(load_config(location).get_text_config(), location, ranks)

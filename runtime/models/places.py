@@ -18,7 +18,6 @@ from .anatomy import Anatomy, Sight
 from .bits import bits, is_kernels
 from .forward import WORD, ForwardInput, TreeMask
 from .products import STEP_BY_STEP, Products
-from .window import windowed
 
 
 class LayerStates(Protocol):
@@ -174,3 +173,13 @@ def _turns_at(positions: Tensor, sight: Sight) -> Tensor:
 def _within(step: ForwardInput, places: int) -> Tensor:
     """Return positions in a table of `places`: beyond lie drafts that no text reaches, or texts too long to draft."""
     return step.positions if step.seen <= places else step.positions.clamp(max=places - 1)
+
+
+def windowed(bias: Tensor, window: int) -> Tensor:
+    """Return a mask (..., seen) of 0 and -inf, closed before the last `window` >= 1 tokens that each token sees.
+
+    A token sees one cached token per place of its text, in order, itself last (see `ForwardInput`). So how far back a
+    token lies is how many seen ones follow it.
+    """
+    count = (bias == 0).cumsum(-1, dtype=torch.int32)
+    return bias.masked_fill(count[..., -1:] - count >= window, -torch.inf)

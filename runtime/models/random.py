@@ -16,11 +16,8 @@ from .loading import causal_model, dtype_of, first_line, load_config, quietly, r
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
     """Return a randomly initialised model of a config.json or a folder with one, for measuring latency only.
 
-    The weights are drawn on the device in the dtype, with no copy on the host.
-
-    Raises:
-        ModelError: no such configuration, not a causal language model, or an unknown dtype.
-        DeviceError: the device cannot be used, or is too small.
+    The weights are drawn on the device in the dtype, with no copy on the host. ModelError: no such configuration, not a
+    causal language model, or an unknown dtype; DeviceError where the device cannot be used, or is too small.
     """
     require_stored(str(config), dtype)
     number_format, settings = dtype_of(dtype), load_config(str(config))
@@ -39,8 +36,7 @@ def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0)
 def count_parameters(config: Path) -> int:
     """Return a configuration's number of parameters, tied ones once, without allocating any.
 
-    Raises:
-        ModelError: no such configuration, or not a causal language model.
+    ModelError: no such configuration, or not a causal language model.
     """
     with torch.device("meta"):
         model = _built(load_config(str(config)), config, torch.float32)

@@ -70,9 +70,7 @@ def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: i
     """Return the children of nodes at temperature 0, the likeliest first; None where a device holds the cache.
 
     `tokens` (batch, width) are the nodes'; `lengths` (batch, 1 or width) are those of the texts before their trees.
-
-    Raises:
-        ModelError: log-probabilities are NaN.
+    ModelError: log-probabilities are NaN.
     """
     if not cache.tokens.is_cpu:
         return None

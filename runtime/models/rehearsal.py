@@ -13,11 +13,10 @@ from ...profiler.gguf_file import is_gguf
 from ...profiler.identity import require_no_adapter, weight_files
 from .anatomy import FAMILIES
 from .checkpoint import require_all_read, require_computable, require_loaded, strange_scales
-from .draft_role import require_no_drafter
+from .formats import require_no_drafter
 from .gguf_weights import require_places
-from .loading import first_line, load_config, quietly
+from .loading import first_line, load_config, quietly, require_supported
 from .stored_tensors import Stored, stored_tensors
-from .support import require_supported
 from .vision import sees
 
 

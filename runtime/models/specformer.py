@@ -28,7 +28,7 @@ from ..cache import KeyValueCache
 from .anatomy import Anatomy, LayerWeights, Sight
 from .attention import attend, turned
 from .block import BlockHead, Levels, wanted_rows
-from .block_shape import BlockShape
+from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel
 from .norm import Norm

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ModelError
-from ..cache import KeyValueCache
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache, KeyValueCache
 from .bits import bits, is_kernels
 from .block import RoundHead
 from .eagle import EagleHead
@@ -88,8 +87,7 @@ class TappedModel:
 def tapped_for(target: CausalModel, drafters: Iterable[CausalModel], also: Iterable[int] = ()) -> CausalModel:
     """Return the target as heads among the drafters need it, itself without any; `also` are layers for other readers.
 
-    Raises:
-        ModelError: hidden states are needed of a model other than the lean forward.
+    ModelError: hidden states are needed of a model other than the lean forward.
     """
     after = sorted({count for drafter in drafters for count in reads_of(drafter)} | set(also))
     if not after:

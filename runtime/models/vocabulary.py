@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import ModelError
 from ...profiler.gguf_file import is_gguf
+from ..cache import KeyValueCache
+from .forward import CausalModel, ForwardInput
 from .loading import load_config, load_tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")  # one of which every tokenizer has
@@ -80,3 +86,32 @@ def _has_tokenizer(location: str) -> bool:
 
 def _vocabulary_size(location: str) -> int:
     return int(load_config(location).get_text_config().vocab_size)
+
+
+class FittedModel:
+    """Any causal language model, used with a vocabulary that differs from its table by padding alone."""
+
+    gallery = None
+
+    def __init__(self, model: CausalModel, vocabulary: int) -> None:
+        """Wrap a model; `vocabulary` is its target's."""
+        self.regime, self.dtype, self.device, self.attention = model.regime, model.dtype, model.device, model.attention
+        self.reads_trees: bool = getattr(model, "reads_trees", False)  # where a captured forward tells by them
+        self.vocabulary, self.longest_context = vocabulary, model.longest_context
+        self._model, self._lacks = model, vocabulary - model.vocabulary
+
+    def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
+        """Return an empty cache for that many sequences of at most `capacity` tokens."""
+        return self._model.new_cache(slots, capacity)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, cache: KeyValueCache) -> Tensor:
+        """Return logits like any model's.
+
+        It reads its first token for ids that its table lacks, and never drafts them; ids that the target lacks are cut.
+        """
+        if self._lacks <= 0:
+            return self._model.forward(step, cache)[..., : self.vocabulary]
+        told = step.tokens.masked_fill(step.tokens >= self._model.vocabulary, 0)
+        logits = self._model.forward(replace(step, tokens=told, packed=None), cache)
+        return F.pad(logits, (0, self._lacks), value=-torch.inf)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...planner.kernels.arrays import Floats32, Ints
-from ..feature_cache import FeatureCache
+from ..cache import FeatureCache
 from .anatomy import Anatomy
 from .attention import is_by_dots
 from .bits import bits, bits_for_kernels, is_kernels

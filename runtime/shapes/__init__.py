@@ -1,8 +1,6 @@
 """What the profiler times: forwards of any shape in any role, whole drafting loops, and prefills."""
 
-from .caches import ShapeCaches
-from .forwards import ForwardShapes
-from .resumed import ResumedShapes
+from .forwards import ForwardShapes, ResumedShapes, ShapeCaches
 from .runner import room_of, runner_of
 
 __all__ = ["ForwardShapes", "ResumedShapes", "ShapeCaches", "room_of", "runner_of"]

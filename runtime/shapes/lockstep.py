@@ -41,8 +41,7 @@ class LockstepShapes:
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
         """Return a call that runs one forward of the shape on all ranks.
 
-        Raises:
-            MeasurementError: the shape does not fit; the other ranks do not change then.
+        MeasurementError where the shape does not fit; the other ranks do not change then.
         """
         shape = (batch, context_tokens, tokens)
         call = self._runner.prepare(*shape)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from ...errors import MeasurementError
+from ...planner.strategies.base import made
 from ...profiler.protocols import ShapeRunner
 from ...profiler.records.role import RESUME, require_role
+from ..drafters.model import ModelDrafter
+from ..faults import is_out_of_memory
 from ..models.exit import ExitModel
-from ..models.forward import CausalModel
+from ..models.forward import CausalModel, ForwardInput
+from ..models.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
-from .forwards import ForwardShapes
-from .loop import LoopShapes
-from .piece import tree_layer
-from .prefill import PrefillShapes
-from .resumed import ResumedShapes
+from ..requests import Request, Sequence
+from .forwards import ForwardShapes, ResumedShapes, Room, ShapeCaches, tree_layer
 
 
 def runner_of(
@@ -77,3 +82,98 @@ def _exit(model: CausalModel, layers: int) -> LeanModel:
             "leave the role out"
         )
     return model.prefix(layers)
+
+
+class LoopShapes:
+    """A drafter that draws trees of `depth` layers: the root's forward, then depth - 1 forwards of one width.
+
+    The tree is EAGLE-2's beam, cut to its candidates' best 1 + depth * width; a width of 1 is a chain. It grows where
+    it does in every round: see `ModelDrafter`.
+    """
+
+    def __init__(self, model: CausalModel, *, identity: str, dtype: str, depth: int, slots: int, capacity: int) -> None:
+        """Try to allocate the drafter's cache, and let it read a random text that fills it."""
+        self.identity, self.dtype, self.role = identity, dtype, f"loop:{depth}"
+        self.regime, self.attention = model.regime, model.attention
+        self._model, self._depth = model, depth
+        self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
+        longest = min(capacity, model.longest_context)
+        self._text = tuple(np.random.default_rng(0).integers(0, model.vocabulary, longest).tolist())
+        self._whole: ModelDrafter | None = None
+        try:
+            self._whole = self._reading(slots, capacity)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that drafts one tree after a context and its newest token, which is not read yet.
+
+        MeasurementError where the trees do not fit into the cache or the model's positions; Exception where there is no
+        memory for a cache of that size.
+        """
+        columns = context_tokens + 1 + (self._depth - 1) * tokens
+        self._room.require(batch=batch, columns=columns, place=context_tokens)
+        policy = made("eagle2", verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
+        request = Request(prompt=self._text[: context_tokens + 1], max_new_tokens=1)
+        sequences = [Sequence(request, 0)] * batch  # drafting reads them only
+        drafter = self._whole or self._reading(batch, columns)
+
+        def run() -> None:
+            drafter.rewind([context_tokens] * batch)
+            drafter.draft(sequences, policy)
+
+        return run
+
+    def _reading(self, slots: int, capacity: int) -> ModelDrafter:
+        """Return a drafter whose slots hold as much of the text as fits."""
+        drafter = ModelDrafter(self._model, slots=slots, capacity=capacity)
+        text = self._text[:capacity]
+        drafter.read_prefixes(text, [len(text)] * slots)
+        return drafter
+
+
+class PrefillShapes:
+    """A model that reads `batch` prompts one after the other, each in pieces of at most `PREFILL_TOKENS`.
+
+    All go through slot 0: the cost is the same, and one slot is enough to measure any batch.
+    """
+
+    role = "prefill"
+
+    def __init__(self, model: CausalModel, *, identity: str, dtype: str, capacity: int) -> None:
+        self.identity, self.dtype = identity, dtype
+        self.regime, self.attention = model.regime, model.attention
+        self._model = model
+        self._caches = ShapeCaches(model, slots=1, capacity=capacity)
+        self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
+
+    def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
+        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts.
+
+        MeasurementError where the prompt does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
+        """
+        end = context_tokens + tokens
+        self._room.require(batch=1, columns=end, place=end - 1)
+        cache = self._caches.holding(1, end)
+        starts = range(context_tokens, end, PREFILL_TOKENS)
+        steps = [self._step(start, min(PREFILL_TOKENS, end - start)) for start in starts]
+
+        def run() -> None:
+            for _ in range(batch):
+                for step in steps:
+                    self._model.forward(step, cache)
+
+        return run
+
+    def _step(self, start: int, count: int) -> ForwardInput:
+        return lay_out(
+            np.random.default_rng(start).integers(0, self._model.vocabulary, (1, count)),
+            np.arange(count),
+            [start],
+            chain_sight(count),
+            take=np.array([count - 1]),
+            dtype=self._model.dtype,
+            device=self._model.device,
+        )

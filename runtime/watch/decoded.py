@@ -12,8 +12,8 @@ from ...planner.inputs import LOOKUP
 from ...planner.strategies.plain import PlainPolicy
 from ...planner.strategies.text import TextPolicy
 from ...planner.strategies.texts import TextState
+from ..committed import Round
 from ..requests import Sequence
-from ..round import Round
 from ..setup import RoundSetup
 from ..walk import accept
 

@@ -18,8 +18,6 @@ class WatchOptions:
             planned way.
         rival_share: share of a cell's time that may be lost to all other ways to draft together; 0 tries none.
         block_rounds, block_texts: rounds, and texts that end meanwhile, of a block, whose speed counts once.
-        longest_block: rounds after which a block ends without them, for texts that never end.
-        flush_rounds: rounds after which the writer gets observations.
     """
 
     false_alarms: float = 0.01
@@ -27,8 +25,8 @@ class WatchOptions:
     rival_share: float = 0.01
     block_rounds: int = 64
     block_texts: int = 4
-    longest_block: int = 1024
-    flush_rounds: int = 8192
+    longest_block: int = 1024  # rounds after which a block ends without them, for texts that never end
+    flush_rounds: int = 8192  # rounds after which the writer gets observations
 
     def __post_init__(self) -> None:
         if not 0.0 < self.false_alarms < 1.0:

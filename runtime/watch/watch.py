@@ -15,9 +15,8 @@ from ...planner.strategies.naming import name_of
 from ...profiler.records.wire import to_json
 from ..choice import Choice
 from ..decoder import Round
-from ..planned import PlannedSchedule
 from ..requests import Sequence
-from ..setup import RoundSetup
+from ..setup import PlannedSchedule, RoundSetup
 from ..stopwatch import BEGUN, DONE, Stopwatch
 from .counters import BlockMeans, is_timed
 from .decoded import DecodedTexts, TextRounds

@@ -26,7 +26,7 @@ from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.surface import LatencySurface
 from ...profiler.roofline import bound_surface
-from ...runtime.models.draft_role import draft_role, require_no_drafter
+from ...runtime.models.formats import draft_role, require_no_drafter
 from ..request import Identities, Models
 from .evidence import Evidence, evidence_of
 
@@ -73,11 +73,9 @@ class Estimate:
 def estimate(request: EstimateRequest, store: Store, identities: Identities | None = None) -> Estimate:
     """Compute every surface of a family on a device, store them, and return them.
 
-    The store gives the measurements to go by. Without `identities`, the models' files are hashed.
-
-    Raises:
-        DeviceError: the catalogue does not know the device.
-        ModelError: a model's configuration cannot be read, or the bits of its weights are not known.
+    The store gives the measurements to go by. Without `identities`, the models' files are hashed. DeviceError where the
+    catalogue does not know the device; ModelError where a model's configuration cannot be read, or the bits of its
+    weights are not known.
     """
     for path in request.models.drafters.values():
         if draft_role(path) != "draft":

@@ -16,11 +16,10 @@ from ...profiler.records.architecture import Architecture
 from ...profiler.records.device import Device
 from ...profiler.records.efficiency import Efficiency
 from ...profiler.records.limits import Limits
-from ...profiler.records.measurement import Measurement
 from ...profiler.records.surface import LatencySurface
 from ...profiler.remembered import cache_folder
-from ...profiler.roofline import WHOLE_FORWARDS, cells_below_bound
-from .architectures import architecture_of
+from ...profiler.roofline import WHOLE_FORWARDS
+from ..parts import architecture_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +28,6 @@ class Evidence:
 
     efficiency: Efficiency | None
     reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeatenBound:
-    """A measured cell below its bound: the limits of its device were measured too slow."""
-
-    surface: LatencySurface
-    cell: Measurement
-    bound_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +73,6 @@ def evidence_of(wanted: Catalogued, target: Architecture, dtype: str, regime: st
             )
         return Evidence(efficiency=efficiency, reasons=tuple(reasons))
     return Evidence(efficiency=None, reasons=tuple(reasons))
-
-
-def beaten_bounds(store: Store) -> tuple[BeatenBound, ...]:
-    """Return measured cells below their roofline bound: none, if limits are right. Unknown limits do not count."""
-    beaten = []
-    for group in _groups(store):
-        try:
-            limits = limits_of(group.device, group.dtype)
-        except DeviceError:
-            continue
-        for each in group.measured:
-            found = cells_below_bound(each.surface, each.architecture, limits)
-            beaten += [BeatenBound(surface=each.surface, cell=cell, bound_ms=bound_ms) for cell, bound_ms in found]
-    return tuple(beaten)
 
 
 def limits_of(device: Device, dtype: str) -> Limits:

@@ -15,12 +15,12 @@ from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import BLOCK, HEAD, SELF
 from ...profiler.records.surface import LatencySurface
-from ...runtime.models.draft_role import draft_role
+from ...runtime.models.formats import draft_role
 from ..host_notes import note_of_rounds
 from ..inputs import agreement, missing, named_trace, recorded_model, recorded_together
+from ..parts import architecture_of, footprints_of
 from ..positions import STRETCH, require_within_positions
 from ..request import Identities, Models, PlanRequest
-from .architectures import architecture_of, footprints_of
 from .estimate import Estimate, EstimateRequest, estimate
 from .host_time import UNKNOWN, borrowed_host_time, no_host_time
 

@@ -81,9 +81,8 @@ def requests_of_devices(request: ProfileRequest) -> tuple[ProfileRequest, ...]:
 def profile_all(job: FleetJob, tell: Tell) -> Iterator[Outcome]:
     """Profile each device of this machine, one after the other, and yield the outcomes.
 
-    Raises:
-        SpectuneError: the devices cannot be read or the store cannot be opened; nothing was measured then.
-        Interrupted: Ctrl-C; the measurements of earlier devices are in the store.
+    SpectuneError where the devices cannot be read or the store cannot be opened; nothing was measured then;
+    Interrupted: Ctrl-C; the measurements of earlier devices are in the store.
     """
     requests = requests_of_devices(job.request)
     with open_store(job.store_url) as store:

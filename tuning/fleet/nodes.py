@@ -61,9 +61,8 @@ def by_kind(nodes: Sequence[Node]) -> dict[str, tuple[Node, ...]]:
 def require_reachable(store_url: str | None, nodes: Sequence[Node]) -> str:
     """Return the store's URL in full, and check that every node can mean the same store by it.
 
-    Raises:
-        RequestError: it is a file or the memory of one machine, and the cluster has others.
-        StoreError: it is no URL.
+    RequestError where it is a file or the memory of one machine, and the cluster has others; StoreError where it is no
+    URL.
     """
     place = named_place(store_url)
     if is_service(place):

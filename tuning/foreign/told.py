@@ -53,9 +53,8 @@ class ForeignModel:
     def identity(self, beside: Path) -> ModelIdentity:
         """Return the model's identity, hashing its files where a folder is named, relative to `beside`.
 
-        Raises:
-            ModelError: there is no model in the folder, or a fact is missing or malformed.
-            RequestError: the folder holds other weights than the file says.
+        ModelError where there is no model in the folder, or a fact is missing or malformed; RequestError where the
+        folder holds other weights than the file says.
         """
         if not self.folder:
             facts = {name: getattr(self, name) for name in self.__slots__ if name != "folder"}
@@ -91,8 +90,7 @@ def imported_regime(name: str) -> str:
 def record_of_texts(kind: type[Record], texts: Mapping[str, str], prefix: str) -> Record:
     """Return a record of texts by field name; "8" becomes 8 where the field is a number.
 
-    Raises:
-        RequestError: a text is missing, does not fit its field, or the record refuses it; the column is named.
+    RequestError where a text is missing, does not fit its field, or the record refuses it; the column is named.
     """
     from pydantic import TypeAdapter, ValidationError
 

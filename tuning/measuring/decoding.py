@@ -102,9 +102,7 @@ class Family:
     ) -> Decoder:
         """Return an empty batch over the named drafters, models, stacks of them, or the lookup; or judges.
 
-        Raises:
-            RequestError: a name is not in the family.
-            ModelError: a stack's model is not.
+        RequestError where a name is not in the family; ModelError where a stack's model is not.
         """
         drafters: dict[str, Drafter] = {}
         for name in names:
@@ -166,9 +164,7 @@ def timed_step(decoder: Decoder) -> TimedRound:
 def require_faultless(done: Round) -> None:
     """Raise where something failed in a round: its time is not that of its policy.
 
-    Raises:
-        NoRoomError: memory had no room for all of it.
-        ModelError: a drafter failed.
+    NoRoomError: memory had no room for all of it; ModelError where a drafter failed.
     """
     if not done.faults:
         return

@@ -19,8 +19,7 @@ def held(
 ) -> Iterator[Callable[[], tuple[str, ...]]]:
     """Hold a device for one block, and store it and the models; yield a function that names disturbances.
 
-    Raises:
-        DeviceError: another profile holds it after `wait_s`, or it cannot be read.
+    DeviceError where another profile holds it after `wait_s`, or it cannot be read.
     """
     with device_lock(device, cache_folder(), wait_s=wait_s):
         before = read_state(device)

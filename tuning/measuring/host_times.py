@@ -19,8 +19,8 @@ from ...runtime.requests import Request
 from ..request import ProfileRequest
 from ..steps import Progress
 from .decoding import Family
+from .in_rounds import MOST_PROBED
 from .overhead import measure_overhead
-from .probes import MOST_PROBED
 
 REMEDY = "profile smaller batches, or shorter texts with --max-new-tokens"
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 from torch import Tensor
 
-from ...planner.strategies import TreePolicy
+from ...planner.strategies import REGISTRY, TreePolicy
 from ...planner.strategies.plain import PlainPolicy
-from ...planner.strategies.stack import StackPolicy
+from ...planner.strategies.stack import StackPolicy, stack_name
 from ...planner.strategies.text import TextPolicy
+from ...profiler.records.overhead import OUTERMOST
 from ...runtime.models.forward import CausalModel
+from ...runtime.setup import RoundSetup
 from .alone import Forwards
-from .loss import Form, Loss, Timed, loss_of, stall_share
+from .decoding import LOOKUP
 
 Like = Literal["plain", "text", "drafted"]
 FORWARDS = ("forward", "found", "grown", "forward_leaving", "read", "round")  # what drafters ask of all kinds of models
@@ -107,3 +110,75 @@ class Lost:
         """Return the milliseconds that the forwards of a policy's round lose which take so many alone."""
         lost_ms = self.verified[like(policy)].of(alone.verify_ms)
         return lost_ms + (self.drafted[isinstance(policy, StackPolicy)].of(alone.draft_ms) if alone.draft_ms else 0.0)
+
+
+Timed = tuple[float, float]  # milliseconds of a round's forwards in it, and alone
+Form = Literal["constant", "growing", "line"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """By how much forwards take longer in a round than alone: `base_ms`, and `share` of their time."""
+
+    base_ms: float
+    share: float = 0.0
+
+    def of(self, alone_ms: float) -> float:
+        """Return the milliseconds that a forward loses which takes so many alone."""
+        return self.base_ms + self.share * alone_ms
+
+    def stalling(self, share: float) -> Loss:
+        """Return the same loss of forwards that stalls make longer by so much, on average."""
+        return Loss(base_ms=self.base_ms * (1.0 + share), share=self.share + share * (1.0 + self.share))
+
+
+def loss_of(timed: Sequence[Timed], form: Form) -> Loss:
+    """Return the median loss of rounds of some kinds, by least absolute deviations: stalls do not move it.
+
+    Short forwards tell more, as they scatter by a share. A "constant" form is milliseconds, "growing" adds a share of
+    the forward, both at least 0; "line" is the same of any sign.
+    """
+    from scipy.optimize import linprog
+
+    inside, alone = np.array(timed).T
+    columns = np.stack([1.0 / alone, np.ones(len(alone))], axis=1)[:, : 1 if form == "constant" else 2]
+    shares, apart = inside / alone - 1.0, np.eye(len(alone))
+    solved = linprog(
+        np.concatenate([np.zeros(columns.shape[1]), np.ones(len(alone))]),
+        A_ub=np.block([[-columns, -apart], [columns, -apart]]),
+        b_ub=np.concatenate([-shares, shares]),
+        bounds=[(0.0 if form == "growing" else None, None)] * columns.shape[1] + [(0.0, None)] * len(alone),
+    )
+    assert solved.x is not None, "deviations may be as large as they are"
+    found: list[float] = solved.x.tolist()
+    return Loss(base_ms=found[0], share=found[1] if columns.shape[1] == 2 else 0.0)
+
+
+def stall_share(timed: Sequence[tuple[Timed, Loss]]) -> float:
+    """Return the mean share by which rounds exceed the median loss of their kind, the outermost pulled in.
+
+    Rounds of all kinds count together: stalls are the machine's, and few rounds of one kind tell of luck.
+    """
+    shares = np.array([inside / (alone + lost.of(alone)) - 1.0 for (inside, alone), lost in timed])
+    return float(np.clip(shares, *np.quantile(shares, [OUTERMOST, 1.0 - OUTERMOST])).mean())
+
+
+MOST_PROBED = 32  # tokens of the largest rounds that are timed
+FEWEST_PROBED = 8  # that probes can be limited to
+
+
+def probes(drafter: str | None, most_tokens: int = MOST_PROBED) -> list[RoundSetup]:
+    """Return one or more policies per kind that show its cost per forward and per node; `most_tokens` is at least 8.
+
+    All kinds share the cost of a round, a node and a drafter's presence (`profiler/records/overhead.py`): small and
+    large texts, chains and EAGLE-2 trees tell it. One policy of each other kind tells its own cost per forward.
+    """
+    setups = list[RoundSetup]()
+    for strategy in REGISTRY.values():
+        name = {"none": None, "text": LOOKUP}.get(strategy.source, drafter)
+        if drafter is not None or strategy.source in ("none", "text"):
+            setups += [RoundSetup(policy=policy, drafter=name) for policy in strategy.probes(most_tokens)]
+    if drafter is not None:
+        stack = StackPolicy(drafters=(drafter, LOOKUP), lengths=(4, 4))
+        setups.append(RoundSetup(policy=stack, drafter=stack_name(stack)))
+    return setups

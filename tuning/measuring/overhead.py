@@ -41,8 +41,7 @@ from ...runtime.setup import PLAIN, RoundSetup, always
 from ...runtime.transfer import wait_for
 from .alone import Alone, Forwards
 from .decoding import LOOKUP, Family, require_faultless, room_for
-from .in_rounds import Losses, Lost, Spent, clocked, like
-from .probes import FEWEST_PROBED, MOST_PROBED, probes
+from .in_rounds import FEWEST_PROBED, MOST_PROBED, Losses, Lost, Spent, clocked, like, probes
 
 IN_A_ROW = 3  # rounds of a kind that are timed in each of its turns
 TURNS = 2  # per policy that runs a drafter

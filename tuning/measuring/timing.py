@@ -14,17 +14,18 @@ from ...planner.records.recording import texts_of
 from ...planner.strategies.chain import LENGTHS
 from ...profiler.domain import Domain
 from ...profiler.latency import measure
-from ...profiler.protocols import MeasurementSink, ShapeRunner
+from ...profiler.protocols import Journal, MeasurementSink, ShapeRunner
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
-from ...profiler.records.role import CAPTURED, RESUME
+from ...profiler.records.role import CAPTURED, EAGER, RESUME
 from ...profiler.records.surface import LatencySurface
-from ...runtime.models.draft_role import draft_role
 from ...runtime.models.drafter import role_of
+from ...runtime.models.formats import draft_role
 from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ...runtime.shapes import room_of, runner_of
+from ..parts import FinishedWith, finished_surfaces
 from ..prompts import positions_of
 from ..request import Identities, ProfileRequest
 from ..steps import Progress
@@ -87,9 +88,7 @@ def time_surfaces(
     """Return the surfaces of the target, of each drafter, and of verifying from exits, in the family's order.
 
     With traces, shapes of the best policies are measured best. A sitting that leaves some budget returns none.
-
-    Raises:
-        Interrupted: Ctrl-C; what was timed is in the sink.
+    Interrupted: Ctrl-C; what was timed is in the sink.
     """
     assert request.budget_s is not None, "a profile chooses its budget before it times"
     names, exits = list(family.drafters), resuming(request)
@@ -182,3 +181,64 @@ def resumes_by_name(
     """Return what verifying from an exit's states costs, by the exit's name."""
     found = {surface.model: surface for surface in surfaces if surface.role == RESUME}
     return {name: found[model.key] for name, model in drafters.items() if model.key in found}
+
+
+FIRST, SECOND = 0.25, 0.5  # share of the budget spent before anything is recorded, and when all is
+
+
+class Sittings:
+    """The timing of a profile's forwards in sittings that continue each other; the last finishes it.
+
+    Other regimes than eager are timed at a stretch, at the end: each sitting would compile or capture a shape again.
+    """
+
+    def __init__(
+        self,
+        request: ProfileRequest,
+        identities: Identities,
+        domains: Sequence[Domain],
+        *,
+        device: Device,
+        journal: Journal,
+        progress: Progress,
+    ) -> None:
+        """Take what is to be timed, and its journal; what an earlier run has finished stays as it is."""
+        self._surfaces = finished_surfaces(journal)  # None before the last sitting
+        self._request, self._identities, self._domains = request, identities, domains
+        self._device, self._journal, self._progress = device, journal, progress
+
+    def sit(self, family: Family, until: float, traces: Sequence[AcceptanceTrace] = ()) -> None:
+        """Time forwards until a share below 1 of the budget is spent; traces and errors as in `time_surfaces`."""
+        if self._request.regime == EAGER:
+            self._timed(family, until, traces, ())
+
+    def finish(
+        self, family: Family, traces: Sequence[AcceptanceTrace], readings: Sequence[LatencySurface]
+    ) -> tuple[LatencySurface, ...]:
+        """Spend the rest of the budget, store all surfaces with those of reading prompts, and return them."""
+        self._timed(family, 1.0, traces, readings)
+        assert self._surfaces is not None, "the last sitting finishes them"
+        return self._surfaces
+
+    def _timed(
+        self,
+        family: Family,
+        until: float,
+        traces: Sequence[AcceptanceTrace],
+        readings: Sequence[LatencySurface],
+    ) -> None:
+        if self._surfaces is not None:
+            return
+        own = time_surfaces(
+            self._request,
+            family,
+            self._identities,
+            self._domains,
+            device=self._device,
+            sink=FinishedWith(self._journal, readings),
+            traces=traces,
+            progress=self._progress,
+            until=until,
+        )
+        if until >= 1.0:
+            self._surfaces = (*own, *readings)

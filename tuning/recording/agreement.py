@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import PairwiseAcceptance
 from ...runtime.cache import KeyValueCache
-from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
+from ...runtime.models.layout import chain_sight, lay_out
 from ...runtime.requests import Request
 from ...runtime.sampling import processed, with_noise
 from ..parts import kept_or_made

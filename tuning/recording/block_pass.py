@@ -9,8 +9,8 @@ import torch
 
 from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.block import recorded_block_children
-from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.block import Block, BlockHead
+from ...runtime.models.layout import chain_sight, lay_out
 from ...runtime.requests import Request
 
 PIECE_TOKENS = 64  # of a text, read and answered at once

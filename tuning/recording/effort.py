@@ -14,7 +14,8 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ..parts import kept_or_made
-from .recipe import LEVELS, Level, Recipe, recipe_of
+from ..request import Level
+from .recipe import LEVELS, Recipe, recipe_of
 from .record import record_prompts
 
 NARROW = 0.03  # half of a 90 % interval of tokens per round, relatively: more texts change no choice

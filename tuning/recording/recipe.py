@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from ...errors import MeasurementError
 from ...planner.strategies import TreePolicy
 from ...profiler.records.acceptance import MISS
+from ..request import Level
 from .growth_rule import GrowthRule
 from .growth_rules import Beam, BestFirst, OptTree, Talon
 
 Rule: TypeAlias = GrowthRule
-Level = Literal["chains", "quick", "standard", "full"]
 LEVELS: tuple[Level, ...] = ("standard", "quick", "chains")  # among which time decides, the richest first
 
 CHILDREN, MOST_CHILDREN = 10, 60

@@ -9,7 +9,7 @@ import torch
 
 from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.recycling import recalled, recycled_children
-from ...runtime.layout import PREFILL_TOKENS, chain_sight, lay_out
+from ...runtime.models.layout import PREFILL_TOKENS, chain_sight, lay_out
 from ...runtime.models.recycled import greedy_children
 from ...runtime.models.recycling import RecyclingHead
 from ...runtime.requests import Request, are_greedy

@@ -13,9 +13,9 @@ import torch
 
 from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.host_pass import recorded_children
-from ...runtime.layout import chain_sight, lay_out
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
+from ...runtime.models.layout import chain_sight, lay_out
 from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 from .portion import WHOLE, Portion

@@ -31,12 +31,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from grown_shape import GrownShape, grown_shape
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from ..errors import DeviceError, ModelError
-from ..runtime.models.loading import dtype_of, first_line
-from .grown_shape import GrownShape, grown_shape
+from spectune.errors import DeviceError, ModelError
+from spectune.runtime.models.loading import dtype_of, first_line
 
 __all__ = ["GrownShape", "grown", "grown_shape"]
 

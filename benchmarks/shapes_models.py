@@ -1,4 +1,4 @@
-"""Train a small Llava on coloured shapes: `python -m spectune.training.shapes_models -o FOLDER`.
+"""Train a small Llava on coloured shapes: `python benchmarks/shapes_models.py -o FOLDER`.
 
 It takes minutes on one CPU core; one seed gives the same weights on the same machine. Existing models are skipped.
 """
@@ -17,16 +17,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from shapes import ALPHABET, PROMPT, SIDE, Scene, scenes, shapes_tokenizer
 from torch import Tensor
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from ..errors import TrainingError
-from ..runtime.images import Image
-from ..runtime.models.vision import Lens
-from .kept_folder import claim
-from .language_model import train
-from .settings import TrainingSettings
-from .shapes import ALPHABET, PROMPT, SIDE, Scene, scenes, shapes_tokenizer
+from spectune.errors import TrainingError
+from spectune.runtime.images import Image
+from spectune.runtime.models.vision import Lens
+from spectune.training.language_model import TrainingSettings, train
+from spectune.training.run_folder import claim
 
 MAKER = "spectune.training.shapes_models"
 PATCH = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from ..errors import ModelError
+from spectune.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

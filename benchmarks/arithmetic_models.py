@@ -1,4 +1,4 @@
-"""Train a small target and a smaller drafter on arithmetic: `python -m spectune.training.arithmetic_models -o FOLDER`.
+"""Train a small target and a smaller drafter on arithmetic: `python benchmarks/arithmetic_models.py -o FOLDER`.
 
 It takes minutes on two CPU cores; one seed gives the same weights on the same machine. Existing models are skipped.
 """
@@ -12,13 +12,12 @@ import time
 from pathlib import Path
 
 import torch
+from arithmetic import ALPHABET, arithmetic_tokenizer, exam, training_tokens
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ..errors import TrainingError
-from .arithmetic import ALPHABET, arithmetic_tokenizer, exam, training_tokens
-from .kept_folder import claim
-from .language_model import train
-from .settings import TrainingSettings
+from spectune.errors import TrainingError
+from spectune.training.language_model import TrainingSettings, train
+from spectune.training.run_folder import claim
 
 MAKER = "spectune.training.arithmetic_models"
 PROBLEMS = 30_000  # solved ones to train on
