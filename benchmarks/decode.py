@@ -48,7 +48,7 @@ from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
-from spectune.tuning.measuring.gauge import Gauge, typical_nodes
+from spectune.tuning.measuring.gauge import Gauge, gauged_sizes
 from spectune.tuning.measuring.race import Entrant, race
 from spectune.tuning.validate import entrant
 
@@ -261,7 +261,7 @@ def _gauged(
     cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
-    nodes = {PLAIN: 1, PLAN: typical_nodes(cell)}
+    nodes = {PLAIN: 1, PLAN: max(gauged_sizes(cell))}
     gauges = {name: Gauge(cell, family.target, nodes[name]) for name in setups}
     own = {name: entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()}
     race([*own.values(), *gauges.values()], turns=min(TURNS, len(asked)), seed=seed)

@@ -32,7 +32,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
-from spectune.tuning.measuring.gauge import CALLS, Gauge, typical_nodes
+from spectune.tuning.measuring.gauge import CALLS, Gauge, gauged_sizes, pace_of
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
@@ -325,9 +325,11 @@ def test_a_gauge_visits_as_the_profiler_does(
     assert calls == [1 + visits * untimed + CALLS]
 
 
-@pytest.mark.parametrize(("average_ms", "nodes"), [(0.4, 1), (2.4, 3), (2.6, 4), (9.0, 5)])
-def test_the_forward_that_tells_the_pace_is_as_long_as_the_plans_are_on_average(
-    bench: Bench, average_ms: float, nodes: int
+@pytest.mark.parametrize(
+    ("average_ms", "sizes"), [(0.4, {1: 1.0}), (2.5, {1: 0.5, 5: 0.5}), (4.0, {5: 1.0}), (9.0, {5: 1.0})]
+)
+def test_the_forwards_that_tell_the_pace_take_as_long_as_the_plans_on_average(
+    bench: Bench, average_ms: float, sizes: dict[int, float]
 ) -> None:
     cell = bench.plan.cell(1, 10)
     prediction = replace(cell.prediction, verify_ms=average_ms)
@@ -339,8 +341,20 @@ def test_the_forward_that_tells_the_pace_is_as_long_as_the_plans_are_on_average(
         run_ms=(0.0, 1.0, 1.0, 2.0, 3.0, 4.0),
         prediction=prediction,
     )
-    assert typical_nodes(drafting) == nodes
-    assert typical_nodes(replace(drafting, run_ms=())) == 5, "an older plan knows no forwards by size"
+    assert gauged_sizes(drafting) == pytest.approx(sizes)
+    assert gauged_sizes(replace(drafting, run_ms=())) == {5: 1.0}, "an older plan knows no forwards by size"
+
+
+def test_the_pace_of_two_forwards_is_that_of_their_mean(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
+    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
+    gauges = []
+    for profiled_ms, now_ms in ((30.0, 30.0), (60.0, 90.0)):
+        clock = ScriptedClock(now_ms, now_ms, now_ms, now_ms)
+        gauges.append(Gauge(profiled(bench, profiled_ms), family.target, 1, clock=clock))
+        gauges[-1].advance(1.0)
+    assert [gauge.speed for gauge in gauges] == pytest.approx([1.0, 2 / 3])
+    assert pace_of([(gauges[0], 0.75), (gauges[1], 0.25)]) == pytest.approx((22.5 + 15.0) / (22.5 + 22.5))
 
 
 def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

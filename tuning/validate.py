@@ -33,7 +33,7 @@ from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
-from .measuring.gauge import Gauge, typical_nodes
+from .measuring.gauge import Gauge, gauged_sizes, pace_of
 from .measuring.race import DecoderEntrant, race
 from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
@@ -237,13 +237,14 @@ def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed:
     """Race a cell once; its decoders end with it, before others are made."""
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
-    gauges = [Gauge(cell, family.target, typical_nodes(cell))] if gauges_pace else []
-    race([plain, planned, *gauges], turns=TURNS, seed=seed)
+    sizes = gauged_sizes(cell) if gauges_pace else {}
+    gauges = [(Gauge(cell, family.target, nodes), share) for nodes, share in sizes.items()]
+    race([plain, planned, *(gauge for gauge, _ in gauges)], turns=TURNS, seed=seed)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,
         planned_tokens_per_s=planned.tokens_per_s,
         tokens_per_round=planned.run.tokens_per_round,
-        pace=gauges[0].speed if gauges else None,
+        pace=pace_of(gauges) if gauges else None,
     )
 
 

@@ -5,12 +5,14 @@ the same for all forwards: a lack of arithmetic slows large ones more. So a gaug
 one forward that matters, in visits as the profiler does, for about as long as others decode. The mean counts, as in the
 plan: what stalls the machine slows decoding, too.
 
-Where trees differ from round to round, a plan seldom runs its largest forward: there it is one of the average time.
+Where trees differ from round to round, plain rounds and those of the largest tree are gauged, each by its share. Sizes
+between are seldom timed by a profile: they cost what lies between their neighbours, and a kernel's edge does not.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from ...planner.plans.plan import PlanCell
 from ...profiler.clock import Clock, clock_for, clock_in
@@ -23,12 +25,17 @@ TURN_MS = 60.0  # of visits in a turn: one of 10 ms would meet another mood than
 CALLS = 4  # timed in a turn at least, as one visit or as several
 
 
-def typical_nodes(cell: PlanCell) -> int:
-    """Return tokens in a tree whose verification takes as long as those of the plan's rounds do on average."""
+def gauged_sizes(cell: PlanCell) -> dict[int, float]:
+    """Return tokens in the trees to gauge, and the share of rounds each counts for; the shares' sum is 1.
+
+    These are plain rounds and the largest tree. Their mean time is that of the plan's verifications, as it was priced.
+    """
     most, average_ms = cell.policy.max_verify_tokens, cell.prediction.verify_ms
     if not cell.run_ms:
-        return most
-    return min(range(1, most + 1), key=lambda nodes: abs(cell.run_ms[nodes] - average_ms))
+        return {most: 1.0}
+    least_ms, most_ms = cell.run_ms[1], cell.run_ms[most]
+    share = min(max((average_ms - least_ms) / (most_ms - least_ms), 0.0), 1.0) if most_ms > least_ms else 1.0
+    return {nodes: own for nodes, own in ((1, 1.0 - share), (most, share)) if own > 0.0}
 
 
 class Gauge:
@@ -50,7 +57,7 @@ class Gauge:
             capacity=cell.context + fed,
         )
         self.name = f"gauge of {fed} tokens"
-        self._batch, self._profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
+        self._batch, self.profiled_ms = cell.batch, cell.run_ms[size] if cell.run_ms else cell.plain.verify_ms
         self._call, self._wait = shapes.prepare(cell.batch, cell.context, fed), shapes.wait
         own = clock_for(target.device.type, target.device.index or 0)
         self._clock = clock or clock_in(own, target.regime)
@@ -60,21 +67,27 @@ class Gauge:
         """Visit the forward a few times, behind one untimed call: right behind another's turn it is slower."""
         self._call()
         self._wait()
-        fewest = max(CALLS // SETTLED.timed(self._profiled_ms), 1)
-        visits = max(round(TURN_MS / SETTLED.visit_ms(self._profiled_ms)), fewest)
-        self._ms += [SETTLED.time_ms(self._call, self._clock, self._profiled_ms) for _ in range(visits)]
+        fewest = max(CALLS // SETTLED.timed(self.profiled_ms), 1)
+        visits = max(round(TURN_MS / SETTLED.visit_ms(self.profiled_ms)), fewest)
+        self._ms += [SETTLED.time_ms(self._call, self._clock, self.profiled_ms) for _ in range(visits)]
 
     @property
     def tokens_per_s(self) -> float:
         """The speed of decoding if a round were this forward alone and yielded one token."""
-        return 1e3 * self._batch / self._mean_ms
+        return 1e3 * self._batch / self.mean_ms
 
     @property
     def speed(self) -> float:
         """The machine's pace in this race over its pace when it was profiled: below 1 it is slower now."""
-        return self._profiled_ms / self._mean_ms
+        return self.profiled_ms / self.mean_ms
 
     @property
-    def _mean_ms(self) -> float:
+    def mean_ms(self) -> float:
+        """What a call took in this race."""
         longest = STALL * statistics.median(self._ms)
         return statistics.fmean(min(ms, longest) for ms in self._ms)
+
+
+def pace_of(gauges: Sequence[tuple[Gauge, float]]) -> float:
+    """Return the machine's pace by several forwards, each with its share of rounds."""
+    return sum(one.profiled_ms * share for one, share in gauges) / sum(one.mean_ms * share for one, share in gauges)
