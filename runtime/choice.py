@@ -31,7 +31,7 @@ class Choice:
 
     Attributes:
         substitutes: by (batch, context), setups of cells that cannot run as planned.
-        rivals: by (batch, context), other setups that a cell tries while it runs; see `rivals.py`.
+        rivals: by (batch, context), other setups that a cell tries while it runs; see `substitutes.py`.
     """
 
     plan: Plan | None

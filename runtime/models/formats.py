@@ -127,7 +127,7 @@ PACKINGS: dict[str, Packing] = {
     "Q4_1": FOUR_BITS,
     "Q4_K": FOUR_BITS,
     "Q6_K": EIGHT_BITS_FINE,
-}  # others are packed in `EIGHT_BITS`, see `gguf_blocks.py`
+}  # others are packed in `EIGHT_BITS`, see `gguf_weights.py`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

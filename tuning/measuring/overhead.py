@@ -5,9 +5,9 @@ out of the caches, and the other way round.
 
 On a CPU a forward has ended when its call returns, so a round tells what its forwards took: what is left is a
 difference of two small numbers, not of two large ones that the machine's moods keep apart. All alike rounds of a batch
-tell the loss of the target's forward (`loss.py`): plain rounds, which lose least; text copies, whose sizes change; and
-those behind a drafter. All rounds of one role tell the drafter's loss: only its first forward finds the weights pushed
-out.
+tell the loss of the target's forward (`in_rounds.py`): plain rounds, which lose least; text copies, whose sizes change;
+and those behind a drafter. All rounds of one role tell the drafter's loss: only its first forward finds the weights
+pushed out.
 
 Long forwards read weights that no cache holds, in a round and alone. Their loss would be the noise of a single timing,
 eight times in a chain of eight. So where time is limited and all forwards are long, none is timed alone.
