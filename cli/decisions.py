@@ -16,7 +16,7 @@ from .report import print_json, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..db.plans import PlanRow
+    from ..db.rows import PlanRow
     from ..db.store import Store
 
 reason = click.option("--reason", required=True, metavar="TEXT", help="Why, for those who read it later.")

@@ -15,7 +15,7 @@ from .report import Table, print_json, print_table, tell
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from ..db.imports import Records
+    from ..db.rows import Records
     from ..db.store import Store
     from ..tuning.engines.counters import Counted, CounterFormat
     from ..tuning.foreign.importing import Format

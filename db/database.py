@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import local
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Engine, create_engine, delete
+from sqlalchemy import Engine, Select, create_engine, delete
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from ..errors import StoreAwayError, StoreError
+from .documents import rows_of
 from .failures import one_line, one_line_errors
 from .migrate import migrate, require_current
 from .patience import KeptOnce, patiently
 from .postgres import postgres_engine
 from .sqlite import WRITES, outlast_power_cuts, shrink, sqlite_engine, use_write_ahead_log
+from .store import Store
 from .tables import Base, WriteTable, utc_ago
 from .url import is_sqlite_memory, shown, sqlite_file
 
@@ -33,9 +34,10 @@ KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
 LONG_TURN_S = 600.0  # how long a profile waits for others that write to its SQLite file: it would break off
 
 Result = TypeVar("Result")
+Record = TypeVar("Record")
 
 
-class Database:
+class Database(Store):
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
     def __init__(self, url: URL, *, upgrade: bool = True, writes: bool = True) -> None:
@@ -87,7 +89,6 @@ class Database:
 
     @property
     def url(self) -> str:
-        """Where the store lies, for people: without the password."""
         return shown(self._url)
 
     def outlast_power_cuts(self) -> None:
@@ -101,18 +102,8 @@ class Database:
             shrink(self._reader)
 
     def close(self) -> None:
-        """Give up every connection; a second call does nothing."""
         self._is_closed = True
         self._reader.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -132,6 +123,10 @@ class Database:
                 return work(session)
 
         return once() if self._is_joined else patiently(once, self.patience_s)
+
+    def _rows(self, record: type[Record], query: Select[Any]) -> list[Record]:
+        """Return what a query finds, each row as a record."""
+        return self._read(lambda session: rows_of(session, record, query))
 
     def _write(self, work: Callable[[Session], Result]) -> Result:
         """Return the result of one write transaction, stored exactly once: on a server by a key.

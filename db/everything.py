@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import select
@@ -17,8 +16,8 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from .database import Database
-from .documents import record_of
-from .outcomes import OutcomeTable
+from .documents import key_of, record_of
+from .plans import Action, OutcomeTable
 from .provenance import sources_of
 from .shared import (
     Shared,
@@ -34,7 +33,6 @@ from .shared import (
     SharedTrace,
     indented,
 )
-from .shelf import Action
 from .tables import (
     DeviceTable,
     MeasurementTable,
@@ -87,10 +85,9 @@ def _rows(session: Session, table: type[Row]) -> Iterator[Row]:
 
 
 def _surface(session: Session, row: SurfaceTable, shown_url: str) -> SharedSurface:
-    names = {field.name: getattr(row, field.name) for field in fields(SurfaceKey)}
     cells = select(MeasurementTable).filter_by(surface_id=row.id).order_by(MeasurementTable.id)
     return SharedSurface(
-        surface=SurfaceKey(**names),
+        surface=SurfaceKey(**key_of(row)),
         cells=tuple(
             SharedCell(
                 created=cell.created, profile=cell.profile_id, measurement=record_of(Measurement, cell, shown_url)

@@ -17,8 +17,6 @@ class Identities(Database):
     """Devices by fingerprint and models by key; adding one again replaces it, and damaged ones hide no other."""
 
     def add_device(self, device: Device) -> None:
-        """Keep a device; what its fingerprint leaves out (its index, say) is updated."""
-
         def work(session: Session) -> None:
             known = session.scalar(select(DeviceTable).where(DeviceTable.fingerprint == device.fingerprint))
             row = known or device_row(device)
@@ -28,13 +26,10 @@ class Identities(Database):
         self._write(work)
 
     def devices(self) -> list[Device]:
-        """Return every device that can be read, in the order they were first added."""
         found = select(DeviceTable.document).order_by(DeviceTable.id)
         return self._read(lambda session: readable(Device, session.scalars(found)))
 
     def add_model(self, model: ModelIdentity) -> None:
-        """Keep a model; what its key leaves out (its name and location, say) is updated."""
-
         def work(session: Session) -> None:
             known = session.scalar(select(ModelTable).where(ModelTable.key == model.key))
             row = known or model_row(model)
@@ -44,13 +39,10 @@ class Identities(Database):
         self._write(work)
 
     def models(self) -> list[ModelIdentity]:
-        """Return every model that can be read, in the order they were first added."""
         found = select(ModelTable.document).order_by(ModelTable.id)
         return self._read(lambda session: readable(ModelIdentity, session.scalars(found)))
 
     def find_model(self, key: str) -> ModelIdentity | None:
-        """Return the model with these weights, None where the store does not know it."""
-
         def work(session: Session) -> ModelIdentity | None:
             row = session.scalar(select(ModelTable).where(ModelTable.key == key))
             return None if row is None else record_of(ModelIdentity, row, self.url)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from ..errors import StoreError
 from ..profiler.protocols import SurfaceKey
@@ -18,19 +17,20 @@ from ..profiler.records.role import run_alike
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .database import Database, insert_once
-from .documents import record_of
+from .documents import columns_of, key_of, record_of
 from .newest import keep_newest
+from .rows import SurfaceRow
 from .tables import MeasurementTable, OverheadTable, SurfaceTable
 
 CELL = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
 PROFILED = (MeasurementTable.profile_id, MeasurementTable.surface_id, MeasurementTable.batch)
+Newest = aliased(MeasurementTable)  # of a surface
 
 
 class Measurements(Database):
     """Timings, only ever added."""
 
     def add_measurements(self, surface: SurfaceKey, measurements: Sequence[Measurement]) -> None:
-        """Keep cells of one surface, raw repeats and failures included; all of them or, after an error, none."""
         self._write(lambda session: keep_cells(session, surface, measurements))
 
     def surfaces(
@@ -38,26 +38,9 @@ class Measurements(Database):
         device: str | None = None,
         model: str | None = None,
         dtype: str | None = None,
-        *,
-        role: str | None = None,
-        regime: str | None = None,
-        attention: str | None = None,
+        **further: str | None,
     ) -> list[LatencySurface]:
-        """Return one surface per key, of each batch the cells that the newest profile timed.
-
-        Two profiles may have met the device at different speeds, so their cells never mix. Cells added without a
-        profile count one by one: the newest of equal (batch, context, tokens), failures too, unless a profile of their
-        batch is newer. Cells are sorted by (batch, context, tokens). The attention "" is a kernel that is not known.
-        """
-        wanted = {
-            SurfaceTable.device: device,
-            SurfaceTable.model: model,
-            SurfaceTable.dtype: dtype,
-            SurfaceTable.role: role,
-            SurfaceTable.regime: regime,
-            SurfaceTable.attention: attention,
-        }
-        filters = [column == value for column, value in wanted.items() if value is not None]
+        filters = _of_key(device=device, model=model, dtype=dtype, **further)
 
         def work(session: Session) -> list[LatencySurface]:
             groups = groupby(_newest_cells(session, filters), key=lambda cell: cell[0])
@@ -65,21 +48,30 @@ class Measurements(Database):
 
         return self._read(work)
 
+    def surface_rows(
+        self, limit: int | None = None, after: int | None = None, *, device: str | None = None
+    ) -> list[SurfaceRow]:
+        own = MeasurementTable.surface_id == SurfaceTable.id
+        timings = select(func.count()).select_from(MeasurementTable).where(own).scalar_subquery()
+        last = select(func.max(MeasurementTable.id)).where(own).scalar_subquery()
+        columns = (*columns_of(SurfaceTable, SurfaceRow), timings.label("timings"), Newest.created.label("newest"))
+        found = select(*columns).join(Newest, Newest.id == last)
+        found = found.where(SurfaceTable.id > (after or 0), *_of_key(device=device))
+        return self._rows(SurfaceRow, found.order_by(SurfaceTable.id).limit(limit))
+
+    def timings_of(self, **wanted: str | None) -> int:
+        """Return how many timings make the surfaces whose key has these values, older ones left out; None is any."""
+        found = select(func.count()).select_from(counting_cells(_of_key(**wanted)).subquery())
+        return self._read(lambda session: session.scalar(found) or 0)
+
     def add_overhead(self, overhead: RoundOverhead) -> None:
-        """Keep the host time per round of one target on one device."""
         self._write(lambda session: keep_newest(session, overhead_row(overhead)))
 
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
-        """Return the newest host times of a target on a device, None where they were never measured.
-
-        They are of one regime, or one that runs alike; a batch or kind missing in the last profile comes from the one
-        before. The time of storing decides, since a merge may bring older ones.
-        """
         times = self.host_times(device, target, dtype, regime)
         return joined(times) if times else None
 
     def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
-        """Return the records that `overhead` joins, newest first: those that add something to the newer ones."""
         found = select(OverheadTable).filter_by(device=device, target=target, dtype=dtype)
 
         def work(session: Session) -> list[RoundOverhead]:
@@ -101,15 +93,12 @@ class Measurements(Database):
         return times
 
     def _surface(self, key: SurfaceTable, rows: Iterable[MeasurementTable]) -> LatencySurface:
-        return LatencySurface(
-            device=key.device,
-            model=key.model,
-            role=key.role,
-            regime=key.regime,
-            dtype=key.dtype,
-            attention=key.attention,
-            measurements=tuple(record_of(Measurement, row, self.url) for row in rows),
-        )
+        cells = tuple(record_of(Measurement, row, self.url) for row in rows)
+        return LatencySurface(**key_of(key), measurements=cells)
+
+
+def _of_key(**wanted: str | None) -> list[ColumnElement[bool]]:
+    return [getattr(SurfaceTable, name) == value for name, value in wanted.items() if value is not None]
 
 
 def _contributing(times: Sequence[RoundOverhead]) -> list[RoundOverhead]:
@@ -142,7 +131,7 @@ def overhead_row(overhead: RoundOverhead) -> OverheadTable:
 
 def surface_id_of(session: Session, surface: SurfaceKey | LatencySurface) -> int:
     """Return the number of a surface, which is written where it is new."""
-    key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
+    key = key_of(surface)
     found = select(SurfaceTable.id).filter_by(**key)
     if session.scalar(found) is None:
         insert_once(session, SurfaceTable(**key))

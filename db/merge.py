@@ -17,10 +17,10 @@ from .arrivals import Arrivals
 from .database import Database
 from .held_cells import held_cells, mark_of
 from .identities import device_row, model_row
-from .locks import wait_for_turn
 from .measurements import measurement_row, overhead_row, surface_id_of
 from .newest import SETUPS, RecordTable, setup_columns
-from .outcomes import OutcomeTable
+from .plans import OutcomeTable, setup_of
+from .postgres import wait_for_turn
 from .provenance import hash_now, keep_sources
 from .shared import (
     Shared,
@@ -33,7 +33,6 @@ from .shared import (
     SharedSurface,
     SharedTrace,
 )
-from .shelf import setup_of
 from .sources import record_hash
 from .tables import (
     Base,

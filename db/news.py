@@ -12,8 +12,9 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import readable
 from .database import Database
+from .documents import columns_of, rows_of
 from .migrate import stored_versions
-from .plans import PlanRow
+from .rows import PlanEvent, PlanRow
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
 
 
@@ -32,15 +33,6 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A change of a plan's state."""
-
-    id: int
-    plan_id: int
-    action: str  # "promoted", "retired" or "restored"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """What a store holds beyond what was known, all of it seen at one moment.
 
@@ -50,7 +42,7 @@ class News:
     known: Known
     plans: Sequence[PlanRow]
     is_all_plans: bool
-    events: Sequence[Event]
+    events: Sequence[PlanEvent]
     is_all_events: bool
     devices: Sequence[Device] | None
     models: Sequence[ModelIdentity] | None
@@ -101,15 +93,13 @@ def _now(session: Session) -> Known:
 
 
 def _plans_after(session: Session, plan_id: int) -> list[PlanRow]:
-    columns = [getattr(PlanTable, field.name) for field in fields(PlanRow) if hasattr(PlanTable, field.name)]
-    found = select(*columns).where(PlanTable.id > plan_id).order_by(PlanTable.id)
-    return [PlanRow(**row) for row in session.execute(found).mappings()]
+    found = select(*columns_of(PlanTable, PlanRow)).where(PlanTable.id > plan_id).order_by(PlanTable.id)
+    return rows_of(session, PlanRow, found)
 
 
-def _events_after(session: Session, event_id: int) -> list[Event]:
-    columns = (PlanEventTable.id, PlanEventTable.plan_id, PlanEventTable.action)
-    found = select(*columns).where(PlanEventTable.id > event_id).order_by(PlanEventTable.id)
-    return [Event(**row) for row in session.execute(found).mappings()]
+def _events_after(session: Session, event_id: int) -> list[PlanEvent]:
+    found = select(*columns_of(PlanEventTable, PlanEvent)).where(PlanEventTable.id > event_id)
+    return rows_of(session, PlanEvent, found.order_by(PlanEventTable.id))
 
 
 def _devices(session: Session) -> list[Device]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 
 from .database import Database
-from .plans import PlanRow
-from .shelf import rows_of, with_states
+from .documents import rows_of
+from .plans import with_states
+from .rows import PlanRow
 from .store import Store
 from .tables import PlanTable
 
@@ -41,14 +42,14 @@ def newest_plans(store: Store, most: int, devices: Sequence[str] = ()) -> list[P
     ids = wanted.where(PlanTable.device.in_(devices)) if devices else wanted
     with store._reading() as session:
         found = with_states().where(PlanTable.id.in_(session.scalars(ids).all()))
-        return rows_of(session, found.order_by(PlanTable.id.desc()))
+        return rows_of(session, PlanRow, found.order_by(PlanTable.id.desc()))
 
 
 def _grouped(database: Database) -> list[SetupRow]:
     setup = (PlanTable.device, PlanTable.target, PlanTable.workload, PlanTable.temperature)
     numbers = (func.max(PlanTable.id).label("newest"), func.count(PlanTable.id).label("plans"))
     with database._reading() as session:
-        return [SetupRow(**row) for row in session.execute(select(*setup, *numbers).group_by(*setup)).mappings()]
+        return rows_of(session, SetupRow, select(*setup, *numbers).group_by(*setup))
 
 
 def _counted(rows: Iterable[PlanRow]) -> list[SetupRow]:

@@ -1,11 +1,13 @@
-"""PostgreSQL as a store: a connection whose other side is gone is noticed within seconds, here and at the server."""
+"""PostgreSQL as a store: a connection whose other side is gone is noticed within seconds, and writers take turns."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import URL
+from sqlalchemy.orm import Session
 
 LIBPQ_DRIVERS = ("psycopg", "psycopg2")
 NOTICE: dict[str, int] = {  # libpq's names; what a URL says goes first
@@ -16,6 +18,8 @@ NOTICE: dict[str, int] = {  # libpq's names; what a URL says goes first
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,  # ms until what was sent must have arrived
 }
+ALONE = text("SELECT pg_advisory_xact_lock(:number)")
+TOGETHER = text("SELECT pg_advisory_xact_lock_shared(:number)")
 SESSION: dict[str, int] = {  # the server's names: a client that is gone must not keep its turn
     "tcp_keepalives_idle": 30,  # s
     "tcp_keepalives_interval": 5,  # s
@@ -42,3 +46,11 @@ def _set_up(connection: Any, _record: Any) -> None:  # Any: what the driver hand
     cursor.execute("; ".join(f"SET {name} = {value}" for name, value in SESSION.items()))
     cursor.close()
     connection.commit()
+
+
+def wait_for_turn(session: Session, *names: str, is_shared: bool = False) -> None:
+    """Lock these names until the transaction ends; writers of the same names wait, but sharers not for each other."""
+    if session.connection().dialect.name == "postgresql":
+        digest = hashlib.sha256("\0".join(("spectune", *names)).encode()).digest()
+        number = int.from_bytes(digest[:8], "big", signed=True)
+        session.connection().execute(TOGETHER if is_shared else ALONE, {"number": number})

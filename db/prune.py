@@ -14,12 +14,12 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import readable
 from .database import KEYS_LAST_S, Database
-from .locks import wait_for_turn
 from .measurements import counting_cells, last_profiled_cells
 from .newest import SETUPS, RecordTable
+from .plans import counted, setup_of
+from .postgres import wait_for_turn
 from .profiles import close_profile
 from .provenance import PRUNING
-from .shelf import counted, setup_of
 from .sources import manifest_of
 from .tables import (
     Base,

@@ -10,10 +10,10 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 
 from ..errors import StoreError
-from .etags import tag_of
 from .remote_cache import AnswerCache, Kept
 from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, Patience, RefusedError
 from .remote_service import ABSENT, CONFLICT, Params, Service
+from .wire import tag_of
 
 AWAY_S = 30.0  # how long a service that did not answer is not asked again for what is kept
 

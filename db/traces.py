@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -14,50 +13,31 @@ from ..errors import StoreError
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.wire import to_json
 from .database import Database
-from .documents import record_of
+from .documents import columns_of, record_of
 from .newest import keep_newest
+from .rows import TraceRow
 from .tables import PairwiseTable, TraceTable, is_temperature
 
 Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRow:
-    """What a store says about one trace."""
-
-    id: int
-    target: str  # ModelIdentity.key
-    drafter: str  # ModelIdentity.key
-    workload: str
-    temperature: float
-    created: str  # UTC, ISO 8601
-    content_hash: str  # sha256 of the text, 64 hex digits
 
 
 class Traces(Database):
     """Recordings, only ever added; the newest of each kind is the one returned."""
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
-        """Keep one drafter's recording."""
         self._write(lambda session: keep_newest(session, trace_row(trace)))
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
-        """Return every drafter's newest trace of a setup, the oldest first; temperatures within 1e-9 are the same."""
         newest = select(func.max(TraceTable.id)).filter_by(target=target, workload=workload)
         newest = newest.where(is_temperature(TraceTable.temperature, temperature)).group_by(TraceTable.drafter)
         found = select(TraceTable).where(TraceTable.id.in_(newest)).order_by(TraceTable.id)
         return self._read(lambda session: [record_of(AcceptanceTrace, row, self.url) for row in session.scalars(found)])
 
     def trace_rows(self, limit: int | None = None, after: int | None = None) -> list[TraceRow]:
-        """Return the rows of traces, oldest first, with an id above `after`; the recordings themselves are not read."""
-        columns = [getattr(TraceTable, field.name) for field in fields(TraceRow)]
-        found = select(*columns).where(*([TraceTable.id > after] if after is not None else []))
-        found = found.order_by(TraceTable.id).limit(limit)
-        return self._read(lambda session: [TraceRow(**row) for row in session.execute(found).mappings()])
+        found = select(*columns_of(TraceTable, TraceRow)).where(TraceTable.id > (after or 0))
+        return self._rows(TraceRow, found.order_by(TraceTable.id).limit(limit))
 
     def trace(self, trace_id: int) -> AcceptanceTrace:
-        """Return one trace; raise StoreError where it is missing or damaged."""
-
         def work(session: Session) -> AcceptanceTrace:
             row = session.get(TraceTable, trace_id)
             if row is None:
@@ -67,7 +47,6 @@ class Traces(Database):
         return self._read(work)
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
-        """Keep how often the models of one group agree."""
         self._write(lambda session: keep_newest(session, pairwise_row(pairwise)))
 
     def pairwise(
@@ -78,7 +57,6 @@ class Traces(Database):
         workload: str | None = None,
         temperature: float | None = None,
     ) -> PairwiseAcceptance | None:
-        """Return the newest agreement of exactly these models along such texts, in its own order, or None."""
         found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
 
         def work(session: Session) -> PairwiseAcceptance | None:

@@ -7,10 +7,8 @@ import hashlib
 import numpy as np
 
 from ..db import wire
-from ..db.imports import CellRuns, RecordPlaces, Records
-from ..db.plans import PlanEvent, PlanRow, PlanSource
-from ..db.surface_rows import SurfaceRow
-from ..db.traces import TraceRow
+from ..db.rows import CellRuns, PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
+from ..db.sources import PlanSource
 from ..planner.plans.observation import CellObservation, Observation
 from ..planner.plans.validation import Validation, ValidationRow
 from ..profiler.protocols import SurfaceKey

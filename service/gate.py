@@ -16,7 +16,7 @@ from time import monotonic, perf_counter
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..db.etags import is_known
+from ..db.wire import is_known
 from ..errors import SpectuneError
 from .callers import scope_for, token_of
 from .cookies import is_page

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from ..db.receipts import Receipt
-from ..db.surface_rows import SurfaceRow
+from ..db.rows import SurfaceRow
 from ..db.wire import TOO_MANY_TIMINGS, Added, NewMeasurements, Page
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from ..db.outcomes import OutcomeRow
+from ..db.plans import OutcomeTable
 from ..db.receipts import Receipt
+from ..db.tables import ObservationTable, ValidationTable
 from ..db.wire import Added, Document, Page
 from ..errors import SpectuneError
 from ..planner.plans.document import plan_from_json
@@ -28,7 +28,6 @@ from .writes import Work, answer_of, receipt_of, written
 router = APIRouter(prefix="/v1/plans/{plan_id}", tags=["outcomes"])
 
 MOST_JUDGED = 10_000  # observations of one plan that drift is looked for in
-RowsOf = Callable[[int, int, int], list[OutcomeRow]]  # of a plan, at most so many, behind this id
 
 DRIFT = DriftReport(
     plan_id=7,
@@ -70,9 +69,7 @@ async def get_observations(
     service = service_of(request)
     if newest:
         return answer_of(await service.read(_newest_observations, service, plan_id, limit))
-    return answer_of(
-        await service.read(_documents, service, service.store.observation_rows, plan_id, limit, after or 0)
-    )
+    return answer_of(await service.read(_documents, service, ObservationTable, plan_id, limit, after or 0))
 
 
 @router.post("/validations", **keeps(Document, examples.VALIDATED))
@@ -87,7 +84,7 @@ async def get_validations(
 ) -> Response:
     """List validations of a plan, oldest first."""
     service = service_of(request)
-    return answer_of(await service.read(_documents, service, service.store.validation_rows, plan_id, limit, after or 0))
+    return answer_of(await service.read(_documents, service, ValidationTable, plan_id, limit, after or 0))
 
 
 @router.get("/drift", responses=gives(DriftReport, DRIFT))
@@ -145,8 +142,8 @@ def _newest_observations(service: Service, plan_id: int, limit: int) -> Receipt:
     return receipt_of(whole([Document(document=document) for document in newest]), kind=Page[Document])
 
 
-def _documents(service: Service, rows_of: RowsOf, plan_id: int, limit: int, after: int) -> Receipt:
+def _documents(service: Service, table: OutcomeTable, plan_id: int, limit: int, after: int) -> Receipt:
     required(service.store.plan_row, plan_id)
-    page = page_by_id(rows_of(plan_id, limit + 1, after), limit)
+    page = page_by_id(service.store.outcome_rows(table, plan_id, limit + 1, after), limit)
     shown = Page(items=tuple(Document(document=row.document) for row in page.items), next=page.next)
     return receipt_of(shown, kind=Page[Document])

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 from time import monotonic
 
-from ..db.news import Event, Known, news_of
-from ..db.plans import PlanRow
+from ..db.news import Known, news_of
+from ..db.rows import PlanEvent, PlanRow
 from ..db.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
@@ -103,7 +103,7 @@ class PlanIndex:
                 self._rows[row.target, place][row.id] = row
         self._count(rows)
 
-    def _take_events(self, events: Sequence[Event]) -> None:
+    def _take_events(self, events: Sequence[PlanEvent]) -> None:
         for event in events:
             self._states[event.plan_id] = (event.id, event.action)
         self._count(self._plans[event.plan_id] for event in events if event.plan_id in self._plans)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ..db.etags import is_known
-from ..db.plans import PlanEvent, PlanRow, PlanSource, mark_of
+from ..db.plans import mark_of
 from ..db.receipts import Receipt
-from ..db.wire import Decision, NewPlan, Page, Rollback
+from ..db.rows import PlanEvent, PlanRow
+from ..db.sources import PlanSource
+from ..db.wire import Decision, NewPlan, Page, Rollback, is_known
 from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan

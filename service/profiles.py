@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from ..db.profile_facts import profile_begun
-from ..db.profiles import ProfileJournal
+from ..db.profiles import ProfileJournal, profile_begun
 from ..db.receipts import Receipt
 from ..db.wire import Finish, OpenedProfile, Page, ProfileOpening, Surfaces, Visits
 from ..profiler.records.visit import Visit

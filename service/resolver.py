@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, cast
 
-from ..db.plans import PlanRow
+from ..db.rows import PlanRow
 from ..db.sql_store import SqlStore
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError

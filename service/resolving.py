@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 
-from ..db.etags import is_known
-from ..db.wire import Resolving
+from ..db.wire import Resolving, is_known
 from ..errors import PlanError
 from ..profiler.records.match import DeviceMatch
 from . import examples

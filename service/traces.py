@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from ..db.imports import RecordPlaces, Records
 from ..db.receipts import Receipt
-from ..db.traces import TraceRow
+from ..db.rows import RecordPlaces, Records, TraceRow
 from ..db.wire import Added, Page
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from . import examples

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.imports import Records
 from spectune.db.measurements import measurement_row, overhead_row, surface_id_of
+from spectune.db.rows import Records
 from spectune.db.sql_store import SqlStore
 from spectune.db.traces import trace_row
 from spectune.profiler.protocols import SurfaceKey

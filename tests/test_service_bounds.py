@@ -20,12 +20,12 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from spectune.db.access import Tokens
-from spectune.db.imports import CellRuns, RecordPlaces, Records
 from spectune.db.jobs import Jobs
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
 from spectune.db.remote_service import Params
 from spectune.db.remote_url import service_url
+from spectune.db.rows import CellRuns, RecordPlaces, Records
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
 from spectune.db.wire import Resolving

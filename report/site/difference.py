@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.strategies.naming import name_of

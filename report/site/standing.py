@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan
 from .contents import Contents, Setup

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from ...db.imports import Records
+from ...db.rows import Records
 from ...errors import RequestError, SpectuneError
 from .csv_table import read_csv
 from .json_object import read_json

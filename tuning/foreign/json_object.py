@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...db.imports import Records
+from ...db.rows import Records
 from ...errors import RequestError, SpectuneError
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
