@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import local
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import Engine, Select, create_engine, delete
+from sqlalchemy import Engine, Executable, create_engine, delete
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
@@ -124,7 +124,7 @@ class Database(Store):
 
         return once() if self._is_joined else patiently(once, self.patience_s)
 
-    def _rows(self, record: type[Record], query: Select[Any]) -> list[Record]:
+    def _rows(self, record: type[Record], query: Executable) -> list[Record]:
         """Return what a query finds, each row as a record."""
         return self._read(lambda session: rows_of(session, record, query))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import Executable
 from sqlalchemy.orm import Session
 
 from ..errors import SpectuneError, StoreError
@@ -44,7 +44,7 @@ def columns_of(table: type[Base], record: Any) -> list[Any]:  # Any: a dataclass
     return [getattr(table, field.name) for field in fields(record) if hasattr(table, field.name)]
 
 
-def rows_of(session: Session, record: type[Record], query: Select[Any]) -> list[Record]:
+def rows_of(session: Session, record: type[Record], query: Executable) -> list[Record]:
     """Return what a query finds, each row as a record."""
     return [record(**row) for row in session.execute(query).mappings()]
 

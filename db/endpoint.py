@@ -13,7 +13,7 @@ from urllib.parse import quote
 Method = TypeVar("Method", bound=Callable[..., Any])
 Verb = Literal["GET", "POST", "PUT"]
 Arguments = dict[str, Any]  # of one call, by name
-IN_PATH = re.compile(r"{(\w+)}")
+IN_PATH = re.compile(r"{(\w+)(?::path)?}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class Endpoint:
         gives: the record of the answer, where it is another one than the method returns: then it has that or names it.
         said: what the OpenAPI document says of a success.
         scope: what the caller's token needs.
+        absent: what a service says where the method returns None, with the names of arguments in braces.
+        is_paged: whether a list without numbers travels in pages.
         is_cached: whether a client keeps the answer for when the service is away.
         is_news: whether it changes what is known of plans, devices or models.
         may_be_large: whether an upload may stand for it.
@@ -40,6 +42,8 @@ class Endpoint:
     status: int = 200
     said: str = "As asked."
     scope: Literal["read", "write", "admin"] = "read"
+    absent: str = ""
+    is_paged: bool = False
     is_cached: bool = False
     is_news: bool = False
     may_be_large: bool = False

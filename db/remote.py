@@ -97,7 +97,9 @@ class RemoteStore(Store):
         if endpoint.verb != "GET":
             sent = endpoint.record(arguments)
             answer = self._service.write(endpoint.verb, endpoint.place(arguments, sent), sent)
-            told = None if endpoint.returns is None else self._service.read(kind, answer.body)
+            if endpoint.returns is None:
+                return None
+            told: Any = self._service.read(kind, answer.body)
             return told.id if endpoint.returns is int else told
         path, get = endpoint.place(arguments), self._reader.get if endpoint.is_cached else self._service.get
         asked = endpoint.query(arguments)

@@ -89,7 +89,7 @@ class Store:
     def add_device(self, device: Device) -> None:
         """Keep a device; what its fingerprint leaves out is updated."""
 
-    @reads("/v1/devices", "get_devices")
+    @reads("/v1/devices", "get_devices", is_paged=True)
     def devices(self) -> list[Device]:
         """List devices, in the order they were first added."""
 
@@ -97,11 +97,11 @@ class Store:
     def add_model(self, model: ModelIdentity) -> None:
         """Keep a model; its name and location are updated."""
 
-    @reads("/v1/models", "get_models")
+    @reads("/v1/models", "get_models", is_paged=True)
     def models(self) -> list[ModelIdentity]:
         """List models, in the order they were first added."""
 
-    @reads("/v1/models/{key}", "get_model")
+    @reads("/v1/models/{key}", "get_model", absent="there is no model {key!r}; list them with GET /v1/models")
     def find_model(self, key: str) -> ModelIdentity | None:
         """Return the model with these weights.
 
@@ -144,7 +144,11 @@ class Store:
     def add_overhead(self, overhead: RoundOverhead) -> None:
         """Add host times of one target on one device."""
 
-    @reads("/v1/overheads", "get_overhead")
+    @reads(
+        "/v1/overheads",
+        "get_overhead",
+        absent="the host time of {target} on {device} in {dtype} was never measured; run: spectune profile",
+    )
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         """Return the newest host times of a target on a device, of rounds that run as in a regime where one is named.
 
@@ -182,7 +186,7 @@ class Store:
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
         """Add how often the models of one group agree."""
 
-    @reads("/v1/pairwise", "get_pairwise")
+    @reads("/v1/pairwise", "get_pairwise", absent="how these models agree is not known; run: spectune profile")
     def pairwise(
         self,
         models: Iterable[str],

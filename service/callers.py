@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 
 from ..db.access import Scope, TokenRow, Tokens, token_hash
+from ..db.endpoint import ENDPOINTS, IN_PATH
 from ..db.tables import utc_now
 from .cookies import OPEN_PAGES, is_page, token_in_cookie
 from .problem import ProblemError
@@ -18,7 +19,7 @@ from .settings import Auth
 
 ANYBODY = "anybody"  # the name of whoever needs no token
 OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
-ADMIN = re.compile(r"/v1/plans/([^/]+/(promote|retire|restore)|rollback)")
+ADMIN = re.compile("|".join(IN_PATH.sub("[^/]+", each.path) for each in ENDPOINTS.values() if each.scope == "admin"))
 QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
 LONGEST_TOKEN = 200
 SLOWEST_NEWS_S = 0.05  # between two readings of the tokens; whoever asks meanwhile waits for the second

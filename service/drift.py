@@ -48,6 +48,32 @@ class DriftReport:
     cells: tuple[CellDrift, ...]
 
 
+DRIFT = DriftReport(  # for the OpenAPI document
+    plan_id=7,
+    false_alarms=0.01,
+    observations=12,
+    elsewhere=0,
+    unreadable=0,
+    is_drifting=True,
+    cells=(
+        CellDrift(
+            batch=1,
+            context=256,
+            policy="chain of 4",
+            drafter="small",
+            predicted_tokens_per_s=190.0,
+            low=180.0,
+            high=200.0,
+            blocks=40,
+            below=38,
+            above=0,
+            median_tokens_per_s=151.3,
+            found="slower",
+        ),
+    ),
+)
+
+
 def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unreadable: int = 0) -> DriftReport:
     """Return what observations say about a plan's promises, judged as the plan's page judges as many."""
     in_order = sorted(observations, key=lambda each: moment_of(each.began))

@@ -188,3 +188,22 @@ SURFACES = wire.Surfaces(surfaces=(SURFACE,))
 FINISH = wire.Finish(overhead=OVERHEAD, traces=(TRACE,), pairwise=(PAIRWISE,))
 UPLOAD = wire.NewUpload(kind="trace", size=20_000_000, sha256=HASH, target="/v1/traces")
 UPLOADED = wire.UploadState(key="6f1c0d4e5a7b8c9d6f1c0d4e5a7b8c9d", received=4_194_304)
+OF: dict[object, object] = {  # by class
+    type(each): each
+    for each in (
+        *(
+            DEVICE,
+            MODEL,
+            SURFACE_ROW,
+            SURFACE,
+            MEASUREMENTS,
+            OVERHEAD,
+            TRACE,
+            TRACE_ROW,
+            PAIRWISE,
+            RECORD_PLACES,
+            RECORDS,
+        ),
+        *(PLAN_ROW, NEW_PLAN, SOURCE, EVENT, DECISION, ROLLBACK, OBSERVED, wire.Added(added=1)),
+    )
+}

@@ -11,6 +11,9 @@ from .writes import KEY
 
 Number = Annotated[int, Path(ge=1, le=MOST_ID)]
 KeyPath = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")]
+Key = Annotated[str, Query(min_length=1, max_length=80)]
+Name = Annotated[str, Query(min_length=1, max_length=120)]
+PartName = Annotated[str, Path(min_length=1, max_length=120)]
 Hash = Annotated[str | None, Query(max_length=80, description="A fingerprint or key.")]
 LONGEST_WORD = 120
 Word = Annotated[str | None, Query(max_length=LONGEST_WORD)]
