@@ -116,8 +116,7 @@ def _counting(store: Store, row: PlanRow) -> int | None:
 
 def _somebody(store: str | None) -> str:
     """Return who decides: this user; nobody at a service, which knows whose the token is."""
-    from ..db.remote_url import is_service
-    from ..db.url import named_place
+    from ..db.url import is_service, named_place
 
     if is_service(named_place(store)):
         return ""

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from ..db.plan_rows import counting
+from ..db.news import counting
 from ..db.rows import PlanRow
 from ..db.store import Store
 from ..errors import NoPlanError

@@ -1,11 +1,11 @@
-"""Records as they lie in a store: columns by name, and JSON text, refused with its place where it is damaged."""
+"""Records as they lie in a store: columns by name, JSON text, and which of a setup is the newest."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, func, select
 from sqlalchemy.orm import Session
 
 from ..errors import SpectuneError, StoreError
@@ -23,6 +23,8 @@ from .tables import (
     PairwiseTable,
     SurfaceTable,
     TraceTable,
+    moment_after,
+    utc_now,
 )
 
 Record = TypeVar("Record")
@@ -52,3 +54,24 @@ def rows_of(session: Session, record: type[Record], query: Executable) -> list[R
 def key_of(surface: Surface) -> dict[str, str]:
     """Return the fields of a surface's `SurfaceKey` by name."""
     return {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
+
+
+RecordTable = OverheadTable | TraceTable | PairwiseTable
+
+SETUPS: dict[type[RecordTable], tuple[str, ...]] = {  # the columns that a record shares with those it may supersede
+    OverheadTable: ("device", "target", "dtype"),
+    TraceTable: ("target", "drafter", "workload"),
+    PairwiseTable: ("names_hash",),
+}
+
+
+def setup_columns(row: RecordTable) -> dict[str, str]:
+    """Return what a row shares with those that it may supersede."""
+    return {name: getattr(row, name) for name in SETUPS[type(row)]}
+
+
+def keep_newest(session: Session, row: RecordTable) -> None:
+    """Write a row as the newest of its setup, as part of a transaction, though a clock was ahead before."""
+    last = session.scalar(select(func.max(type(row).created)).filter_by(**setup_columns(row)))
+    row.created = utc_now() if last is None else max(utc_now(), moment_after(last))
+    session.add(row)

@@ -7,7 +7,7 @@ counts, unless it was retired since; without one, the newest not retired.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session, aliased
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, aliased
 from ..errors import StoreError
 from .database import Database
 from .documents import columns_of, rows_of
-from .postgres import wait_for_turn
+from .engines import wait_for_turn
 from .provenance import keep_sources, sources_of
 from .rows import OutcomeRow, PlanEvent, PlanRow
 from .sources import PlanSource
@@ -69,19 +69,10 @@ class Plans(Database):
 
         return self._write(work)
 
-    def find_plan(
-        self,
-        *,
-        target: str,
-        workload: str,
-        temperature: float,
-        device: str | None = None,
-        device_kind: str | None = None,
-    ) -> PlanRow:
-        missing = no_plan(self.url, device, device_kind, target, workload, temperature)
+    def find_plan(self, *, device: str | None = None, device_kind: str | None = None, **setup: Any) -> PlanRow:
+        missing = no_plan(self.url, **setup, device=device, device_kind=device_kind)
         place = PlanTable.device_kind == device_kind if device is None else PlanTable.device == device
-        setup = setup_of(place, target, workload, temperature)
-        if found := self._read(lambda session: counted(session, setup)):
+        if found := self._read(lambda session: counted(session, setup_of(place, **setup))):
             return found[0]
         raise missing
 

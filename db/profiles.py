@@ -17,11 +17,10 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.visit import Visit
 from ..profiler.records.wire import to_json
 from .database import Database
-from .measurements import keep_cells, overhead_row
-from .newest import RecordTable, keep_newest
-from .postgres import wait_for_turn
+from .documents import RecordTable, keep_newest
+from .engines import wait_for_turn
+from .measurements import keep_cells, overhead_row, pairwise_row, trace_row
 from .tables import Base, PartTable, ProfileTable, VisitTable
-from .traces import pairwise_row, trace_row
 
 SURFACES = "surfaces"  # the part that holds the finished surfaces
 STATE = select(ProfileTable.state).where(ProfileTable.id == bindparam("profile_id")).with_for_update(read=True)

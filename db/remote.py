@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 from weakref import WeakSet
@@ -18,18 +19,16 @@ from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import to_json
 from .endpoint import Arguments, Endpoint
-from .remote_cache import AnswerCache
-from .remote_folder import service_folder
+from .measurements import is_along
+from .remote_cache import AnswerCache, CachedReader, service_folder
 from .remote_http import BRISK, OPENING, AwayError, RefusedError, Transport
 from .remote_journal import RemoteJournal
 from .remote_queue import OF_THE_DOCUMENT, ObservationQueue, Waiting
-from .remote_reader import CachedReader
 from .remote_service import ABSENT, CONFLICT, INVALID, Params, Service, require_spoken
 from .remote_spool import abandon_others, begun_spool
-from .remote_url import ServiceUrl
 from .rows import PlanRow
 from .store import Store, no_plan
-from .traces import is_along
+from .url import ServiceUrl
 from .wire import (
     MOST_ITEMS,
     TOO_MANY_TIMINGS,
@@ -115,11 +114,7 @@ class RemoteStore(Store):
         return super().find_model(key) if key else None
 
     def surfaces(
-        self,
-        device: str | None = None,
-        model: str | None = None,
-        dtype: str | None = None,
-        **further: str | None,
+        self, device: str | None = None, model: str | None = None, dtype: str | None = None, **further: str | None
     ) -> list[LatencySurface]:
         """Return surfaces together, or one by one where they are too much for one answer."""
         try:
@@ -128,13 +123,9 @@ class RemoteStore(Store):
             if not error.kind.endswith(TOO_MANY_TIMINGS):
                 raise
         wanted = {"device": device, "model": model, "dtype": dtype, **further}
-        meant = [
-            row
-            for row in self.surface_rows(device=device)
-            if all(value in (None, getattr(row, name)) for name, value in wanted.items())
-        ]
-        keys = ({name: getattr(row, name) for name in (*wanted, "role", "regime", "attention")} for row in meant)
-        return [surface for key in keys for surface in super(RemoteStore, self).surfaces(**key)]
+        keys = [asdict(row.key) for row in self.surface_rows(device=device)]
+        meant = [key for key in keys if all(value in (None, key[name]) for name, value in wanted.items())]
+        return [surface for key in meant for surface in super(RemoteStore, self).surfaces(**key)]
 
     def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
         """Return the records that `overhead` joins, newest first; of an older service what it joins, as one."""
@@ -146,17 +137,9 @@ class RemoteStore(Store):
         joined = self.overhead(device, target, dtype, regime)
         return [] if joined is None else [joined]
 
-    def pairwise(
-        self,
-        models: Iterable[str],
-        *,
-        target: str | None = None,
-        workload: str | None = None,
-        temperature: float | None = None,
-    ) -> PairwiseAcceptance | None:
-        found = super().pairwise(models, target=target, workload=workload, temperature=temperature)
-        is_meant = found is not None and is_along(found, target, workload, temperature)  # older services go by names
-        return found if is_meant else None
+    def pairwise(self, models: Iterable[str], **along: Any) -> PairwiseAcceptance | None:
+        found = super().pairwise(models, **along)
+        return found if found is not None and is_along(found, **along) else None  # older services go by names
 
     def open_profile(self, key: str, fresh: bool = False) -> RemoteJournal:
         opened = self._service.ask(OpenedProfile, "/v1/profiles", ProfileOpening(key=key, fresh=fresh))
@@ -166,19 +149,10 @@ class RemoteStore(Store):
         self._journals.add(journal)
         return journal
 
-    def find_plan(
-        self,
-        *,
-        target: str,
-        workload: str,
-        temperature: float,
-        device: str | None = None,
-        device_kind: str | None = None,
-    ) -> PlanRow:
-        missing = no_plan(self.url, device, device_kind, target, workload, temperature)
-        place = {"device": device, "device_kind": device_kind}
+    def find_plan(self, **setup: Any) -> PlanRow:
+        missing = no_plan(self.url, **setup)
         try:
-            return super().find_plan(target=target, workload=workload, temperature=temperature, **place)
+            return super().find_plan(**setup)
         except RefusedError as error:
             raise missing if error.status == ABSENT else error from None
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from .identities import Identities
-from .imports import Imports
-from .measurements import Measurements
+from .identities import Identities, Imports
+from .measurements import Measurements, Traces
 from .plans import Plans
 from .profiles import Profiles
-from .traces import Traces
 
 
 class SqlStore(Identities, Imports, Measurements, Profiles, Traces, Plans):

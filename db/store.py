@@ -16,9 +16,9 @@ from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from .endpoint import Arguments, Endpoint, endpoint
-from .remote_url import is_service
 from .rows import PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
 from .sources import PlanSource
+from .url import is_service
 from .wire import Decision, Document, NewMeasurements, NewPlan, Resolved, Rollback
 
 KEPT = "Kept, all of it."
@@ -31,15 +31,8 @@ decides = partial(endpoint, "POST", sends=Decision, gives=PlanRow, scope="admin"
 class OpenProfile(Journal, Protocol):
     """What one open profile has done so far; written down as it goes, finished once."""
 
-    @property
-    def profile_id(self) -> int:
-        """Its number in the store."""
-        ...
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether an earlier run began it."""
-        ...
+    profile_id: int  # its number in the store
+    is_resumed: bool  # whether an earlier run began it
 
     def finish(
         self,
@@ -55,7 +48,8 @@ class OpenProfile(Journal, Protocol):
 class Store:
     """Everything spectune remembers: in a database (`SqlStore`) or at a planner service (`RemoteStore`).
 
-    What is not there, or does not fit to what is there, is a StoreError; temperatures within 1e-9 are the same.
+    What is not there, or does not fit to what is there, is a StoreError, but None where a method may return that.
+    Temperatures within 1e-9 are the same; lists begin with the oldest, behind an id `after` and of at most `limit`.
     """
 
     @property
@@ -103,10 +97,7 @@ class Store:
 
     @reads("/v1/models/{key}", "get_model", absent="there is no model {key!r}; list them with GET /v1/models")
     def find_model(self, key: str) -> ModelIdentity | None:
-        """Return the model with these weights.
-
-        None where the store does not know it.
-        """
+        """Return the model with these weights."""
 
     @adds("/v1/measurements", "post_measurements", sends=NewMeasurements)
     def add_measurements(self, surface: SurfaceKey, measurements: Sequence[Measurement]) -> None:
@@ -116,10 +107,7 @@ class Store:
     def surface_rows(
         self, limit: int | None = None, after: int | None = None, *, device: str | None = None
     ) -> list[SurfaceRow]:
-        """List surfaces without their timings, in the order they were first measured, and how many each has.
-
-        Of a Device.fingerprint, with an id above `after`.
-        """
+        """List surfaces without their timings, in the order they were first measured, and how many each has."""
 
     @reads("/v1/surfaces", "get_surfaces")
     def surfaces(
@@ -169,10 +157,7 @@ class Store:
 
     @reads("/v1/traces", "get_traces")
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
-        """Return the newest trace of every drafter of a setup.
-
-        The oldest recording comes first.
-        """
+        """Return the newest trace of every drafter of a setup."""
 
     @reads("/v1/traces/rows", "get_trace_rows")
     def trace_rows(self, limit: int | None = None, after: int | None = None) -> list[TraceRow]:
@@ -197,7 +182,7 @@ class Store:
     ) -> PairwiseAcceptance | None:
         """Return the newest agreement of exactly these models, each named by `model=`; along the texts that are named.
 
-        In its own order; None where there is none.
+        In its own order.
         """
 
     @endpoint("POST", "/v1/records/missing", "post_missing", scope="write", is_news=True, may_be_large=True)
@@ -299,10 +284,7 @@ class Store:
 
     @reads("/v1/plans/{plan_id}/sources", "get_plan_sources")
     def plan_sources(self, plan_id: int) -> list[PlanSource]:
-        """Return what a plan was computed from.
-
-        Nothing is known of an older version's plans.
-        """
+        """Return what a plan was computed from."""
 
     @reads("/v1/plans/{plan_id}/events", "get_plan_events")
     def plan_events(self, plan_id: int) -> list[PlanEvent]:
@@ -310,10 +292,7 @@ class Store:
 
     @decides("/v1/plans/{plan_id}/promote", "post_promote")
     def promote_plan(self, plan_id: int, by: str, reason: str) -> None:
-        """Let a plan count for its setup from now on.
-
-        One that is retired is restored first.
-        """
+        """Let a plan count for its setup from now on."""
 
     @decides("/v1/plans/{plan_id}/retire", "post_retire")
     def retire_plan(self, plan_id: int, by: str, reason: str) -> None:
@@ -363,7 +342,7 @@ class Store:
 
 
 def no_plan(
-    url: str, device: str | None, device_kind: str | None, target: str, workload: str, temperature: float
+    url: str, target: str, workload: str, temperature: float, device: str | None = None, device_kind: str | None = None
 ) -> NoPlanError:
     """Return the error of a store without a plan for a setup; StoreError unless it is of a device, or of a kind."""
     if (device is None) == (device_kind is None):
@@ -389,7 +368,7 @@ def open_store(url: str | None = None, *, upgrade: bool = True, writes: bool = T
     place = named_place(url)
     if is_service(place):
         from .remote import RemoteStore
-        from .remote_url import service_url
+        from .url import service_url
 
         return RemoteStore(service_url(place))
     return SqlStore(resolve_url(place), upgrade=upgrade, writes=writes)

@@ -14,9 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.remote_url import is_service
 from ..db.sql_store import SqlStore
-from ..db.url import named_place, resolve_url
+from ..db.url import is_service, named_place, resolve_url
 from ..errors import RequestError
 from . import health, jobs, pages, plans, profiles, resolving, routes, sign_in, uploads
 from .documents import document_of

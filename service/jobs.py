@@ -24,8 +24,7 @@ from . import examples
 from .body import record_of
 from .callers import token_of
 from .documents import gives, gives_text, takes
-from .paging import USUAL_LIMIT, After, Limit, page_by_id
-from .parameters import KeyPath
+from .parameters import USUAL_LIMIT, After, KeyPath, Limit, page_by_id
 from .problem import ProblemError, conflict, invalid
 from .routes import writes
 from .state import Service, service_of

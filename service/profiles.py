@@ -16,8 +16,7 @@ from ..profiler.records.visit import Visit
 from . import examples
 from .body import record_of
 from .documents import gives, gives_nothing, gives_text, takes, takes_bytes
-from .paging import whole
-from .parameters import Number, PartName
+from .parameters import Number, PartName, whole
 from .problem import invalid, not_found
 from .routes import writes
 from .state import Service, service_of

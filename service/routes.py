@@ -18,12 +18,15 @@ from ..db.wire import TOO_MANY_TIMINGS, Added, Document, NewMeasurements, Page
 from . import examples
 from .body import record_of
 from .documents import gives, gives_nothing, not_modified, takes
-from .paging import MOST_ID, USUAL_LIMIT, After, Limit, page_by_id, page_by_place, whole
 from .parameters import (
     LONGEST_WORD,
+    MOST_ID,
+    USUAL_LIMIT,
+    After,
     Hash,
     Key,
     KeyPath,
+    Limit,
     Name,
     Number,
     Once,
@@ -31,6 +34,9 @@ from .parameters import (
     PartName,
     Temperature,
     Word,
+    page_by_id,
+    page_by_place,
+    whole,
 )
 from .plans import CHECKS, get_observations, get_plan, get_validations
 from .problem import ProblemError, invalid, not_found, required

@@ -13,8 +13,7 @@ from ..db.wire import UPLOAD_OFFSET, NewUpload, UploadState
 from . import examples
 from .body import read_body, record_of
 from .documents import gives, gives_nothing, refusals, takes, takes_bytes
-from .paging import MOST_ID
-from .parameters import KeyPath, Once
+from .parameters import MOST_ID, KeyPath, Once
 from .problem import ProblemError, invalid
 from .routes import prepare_of_upload, writes
 from .settings import MIB

@@ -24,10 +24,10 @@ from spectune.db.jobs import Jobs
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
 from spectune.db.remote_service import Params
-from spectune.db.remote_url import service_url
 from spectune.db.rows import CellRuns, RecordPlaces, Records
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
+from spectune.db.url import service_url
 from spectune.db.wire import Resolving
 from spectune.errors import PlanError, StoreError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
@@ -38,8 +38,8 @@ from spectune.profiler.records.wire import from_json, to_json
 from spectune.service import examples, plans, routes, writes
 from spectune.service.app import create_app
 from spectune.service.body import read_body
-from spectune.service.plan_texts import ParsedPlans
 from spectune.service.problem import ProblemError
+from spectune.service.resolver import ParsedPlans
 from spectune.service.settings import Settings
 
 from .filled_service import PLAN, add_plan
@@ -256,7 +256,7 @@ def test_nothing_is_taken_behind_the_end_of_a_packed_body() -> None:
     [
         ("spectune.service.callers.Tokens.rows", "/v1/plans"),
         ("spectune.service.plan_index.news_of", "/v1/resolve?device=a&target=b"),
-        ("spectune.service.readiness.schema_of", "/readyz"),
+        ("spectune.service.remembered.schema_of", "/readyz"),
     ],
     ids=["tokens", "plans", "readiness"],
 )

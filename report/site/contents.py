@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
-from ...db.plan_rows import SetupRow, newest_plans, setup_rows
+from ...db.news import SetupRow, newest_plans, setup_rows
 from ...db.rows import PlanRow, SurfaceRow, TraceRow
 from ...db.store import Store
 from ...errors import NoPlanError, StoreError
