@@ -86,8 +86,8 @@ def export(settings: Settings, folder: Path, store: str | None, as_json: bool) -
     \b
         spectune db export measurements/
     """
-    from ..db.everything import everything
     from ..db.folder import write_folder
+    from ..db.shared import everything
 
     counts: Counter[str] = Counter()
     with _opened(store) as opened:
@@ -116,9 +116,9 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
         spectune db import measurements/
         spectune db import postgresql+psycopg://me@host/spectune --store mine.db
     """
-    from ..db.everything import everything
     from ..db.folder import read_folder
     from ..db.merge import merge
+    from ..db.shared import everything
 
     with _opened(store, upgrade=True) as opened:
         if Path(source).is_dir():
@@ -181,9 +181,8 @@ def backup(file: Path, store: str | None) -> None:
 
 
 def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
-    from ..db.remote_url import is_service
     from ..db.sql_store import SqlStore
-    from ..db.url import named_place, resolve_url
+    from ..db.url import is_service, named_place, resolve_url
     from ..errors import StoreError
 
     place = named_place(store)

@@ -15,7 +15,7 @@ from .existing import NOTHING, opened_there
 from .report import Settings, print_json, tell
 
 if TYPE_CHECKING:
-    from ..db.plans import PlanRow
+    from ..db.rows import PlanRow
     from ..db.store import Store
 
 reason = click.option("--reason", required=True, metavar="TEXT", help="Why, for those who read it later.")
@@ -112,8 +112,7 @@ def _counting(store: Store, row: PlanRow) -> int | None:
 
 def _somebody(store: str | None) -> str:
     """Return who decides: this user; nobody at a service, which knows whose the token is."""
-    from ..db.remote_url import is_service
-    from ..db.url import named_place
+    from ..db.url import is_service, named_place
 
     if is_service(named_place(store)):
         return ""

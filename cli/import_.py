@@ -14,7 +14,7 @@ from .existing import as_it_is, opened_as_it_is, require_there
 from .report import Settings, Table, print_json, print_table, tell
 
 if TYPE_CHECKING:
-    from ..db.imports import Records
+    from ..db.rows import Records
     from ..db.store import Store
     from ..tuning.engines.counters import Counted, CounterFormat
     from ..tuning.foreign.importing import Format

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..db.rows import SurfaceRow
 from ..db.store import Store
-from ..db.surface_rows import SurfaceRow
 from ..errors import StoreError
 from ..profiler.confidence import step_reliability
 from ..profiler.records.calibration import Reliability

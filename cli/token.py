@@ -108,9 +108,8 @@ def revoke(settings: Settings, name: str, store: str | None) -> None:
 
 def _database(store: str | None) -> SqlStore:
     """Open the store, which must be the database itself: a service makes no tokens."""
-    from ..db.remote_url import is_service
     from ..db.sql_store import SqlStore
-    from ..db.url import named_place, resolve_url
+    from ..db.url import is_service, named_place, resolve_url
     from ..errors import RequestError
 
     place = named_place(store)

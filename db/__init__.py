@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from .plans import PlanRow
 from .profiles import ProfileJournal
+from .rows import PlanRow, TraceRow
 from .store import OpenProfile, Store, open_store
-from .traces import TraceRow
 
 __all__ = ["OpenProfile", "PlanRow", "ProfileJournal", "Store", "TraceRow", "open_store"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 
 from ..errors import RequestError, StoreError
 from .database import Database
+from .documents import columns_of, rows_of
 from .service_tables import TokenTable
 from .tables import utc_now
 
@@ -84,16 +85,15 @@ class Tokens:
 
     def rows(self) -> list[TokenRow]:
         """Return what is known about every token, oldest first."""
-        columns = [getattr(TokenTable, field.name) for field in fields(TokenRow)]
+        found = select(*columns_of(TokenTable, TokenRow)).order_by(TokenTable.id)
         with self._database._reading() as session:
-            return [TokenRow(**row) for row in session.execute(select(*columns).order_by(TokenTable.id)).mappings()]
+            return rows_of(session, TokenRow, found)
 
     def find(self, hashed: str) -> TokenRow | None:
         """Return the token of a hash, whether it still holds or not; None where there is none."""
-        columns = [getattr(TokenTable, field.name) for field in fields(TokenRow)]
+        found = select(*columns_of(TokenTable, TokenRow)).where(TokenTable.hash == hashed)
         with self._database._reading() as session:
-            row = session.execute(select(*columns).where(TokenTable.hash == hashed)).mappings().one_or_none()
-            return None if row is None else TokenRow(**row)
+            return next(iter(rows_of(session, TokenRow, found)), None)
 
     def are_there(self) -> bool:
         """Whether any token was ever made, one that is revoked or expired included."""

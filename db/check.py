@@ -20,7 +20,7 @@ from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import from_json
 from .database import Database
 from .identities import device_row, model_row
-from .measurements import measurement_row, overhead_row
+from .measurements import measurement_row, overhead_row, pairwise_row, trace_row
 from .migrate import VERSION_TABLE
 from .prune import is_whole
 from .service_tables import Base  # with the tables of a service
@@ -44,7 +44,6 @@ from .tables import (
     VisitTable,
     content_hash,
 )
-from .traces import pairwise_row, trace_row
 
 SourceTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable] | type[ManifestTable]
 
@@ -56,6 +55,13 @@ SOURCE_TABLES: dict[str, SourceTable] = {
     "trace": TraceTable,
     "pairwise": PairwiseTable,
     "surface": ManifestTable,
+}
+MADE: dict[type, tuple[Any, Any]] = {  # Any: what is in a row, and what makes a row of it
+    DeviceTable: (Device, device_row),
+    ModelTable: (ModelIdentity, model_row),
+    OverheadTable: (RoundOverhead, overhead_row),
+    TraceTable: (AcceptanceTrace, trace_row),
+    PairwiseTable: (PairwiseAcceptance, pairwise_row),
 }
 TRIGGERS = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
@@ -168,22 +174,12 @@ def _fault_of(row: Any) -> str | None:  # Any: a row of one of several tables
 
 def _made_anew(row: Any) -> Any:  # Any: a row of one of several tables
     """Return the row that would store the record now; None where other floors know the record."""
-    match row:
-        case DeviceTable():
-            return device_row(from_json(Device, row.document))
-        case ModelTable():
-            return model_row(from_json(ModelIdentity, row.document))
-        case MeasurementTable():
-            return measurement_row(row.surface_id, row.profile_id, from_json(Measurement, row.document))
-        case OverheadTable():
-            return overhead_row(from_json(RoundOverhead, row.document))
-        case TraceTable():
-            return trace_row(from_json(AcceptanceTrace, row.document))
-        case PairwiseTable():
-            return pairwise_row(from_json(PairwiseAcceptance, row.document))
-        case ManifestTable():
-            manifest_of(row.document)
-    return None
+    if isinstance(row, MeasurementTable):
+        return measurement_row(row.surface_id, row.profile_id, from_json(Measurement, row.document))
+    if isinstance(row, ManifestTable):
+        manifest_of(row.document)
+    kind, make = MADE.get(type(row), (None, None))
+    return None if make is None else make(from_json(kind, row.document))
 
 
 def _versions(session: Session) -> Iterator[Fault]:

@@ -1,30 +1,92 @@
 """One open database: its transactions, and how long it is waited for.
 
-A transaction that reads, or that writes under its own key (`patience.py`), begins again after a server's restart:
-nothing is lost or written twice.
+A transaction that reads, or that writes under its own key, begins again after a server's restart: nothing is lost or
+written twice. A connection lost during a commit leaves open whether it took place. So the transaction writes a key of
+its own beside its rows, and first of all when it is repeated: if an earlier attempt was stored, or is just being
+stored, the server refuses the key once that one has ended.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from threading import local
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, TypeVar
+from uuid import uuid4
 
-from sqlalchemy import Engine, create_engine, delete
+from sqlalchemy import Engine, Executable, create_engine, delete, insert
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
 
 from ..errors import StoreAwayError, StoreError
-from .failures import one_line, one_line_errors
+from .documents import rows_of
+from .engines import (
+    WRITES,
+    one_line,
+    one_line_errors,
+    outlast_power_cuts,
+    postgres_engine,
+    shrink,
+    sqlite_engine,
+    use_write_ahead_log,
+)
 from .migrate import migrate, require_current
-from .patience import KeptOnce, patiently
-from .postgres import postgres_engine
-from .sqlite import WRITES, outlast_power_cuts, shrink, sqlite_engine, use_write_ahead_log
+from .store import Store
 from .tables import Base, WriteTable, utc_ago
 from .url import is_sqlite_memory, shown, sqlite_file
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+
+Result = TypeVar("Result")
+
+
+def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
+    """Return an attempt's result, repeated while the database is away; StoreAwayError after `patience_s`."""
+    deadline, pause_s = time.monotonic() + patience_s, FIRST_PAUSE_S
+    while True:
+        try:
+            return attempt()
+        except StoreAwayError:
+            if time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(pause_s * random.uniform(0.5, 1.0))  # not all clients at the same moment
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+class KeptOnce(Generic[Result]):
+    """One transaction under one key; it may be attempted again and is stored at most once."""
+
+    def __init__(self, writing: Callable[[], AbstractContextManager[Session]], work: Callable[[Session], Result]):
+        """Describe a transaction: `writing` opens it, `work` writes its rows and returns the result."""
+        self._writing, self._work = writing, work
+        self._row = {"key": uuid4().hex}
+        self._results: list[Result] = []  # of attempts whose work was done, the last of which may have been kept
+        self._is_first = True
+
+    def attempt(self) -> Result:
+        """Return the result of the attempt that was stored, now or earlier; StoreAwayError asks for another attempt."""
+        with self._writing() as session:
+            if self._was_kept(session):
+                return self._results[-1]
+            self._results.append(self._work(session))
+        return self._results[-1]
+
+    def _was_kept(self, session: Session) -> bool:
+        is_first, self._is_first = self._is_first, False
+        if is_first:
+            session.execute(insert(WriteTable), self._row)
+            return False
+        try:
+            with session.begin_nested():
+                session.execute(insert(WriteTable), self._row)
+        except IntegrityError:
+            return True
+        return False
+
 
 PATIENCE_S = 30.0  # how long a server that does not answer is waited for
 OPENING_PATIENCE_S = 10.0  # likewise, where it has not answered yet: it may be the wrong one
@@ -32,10 +94,10 @@ COMING_UP = ("the database system is", "refused", "No such file or directory")  
 KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
 LONG_TURN_S = 600.0  # how long a profile waits for others that write to its SQLite file: it would break off
 
-Result = TypeVar("Result")
+Record = TypeVar("Record")
 
 
-class Database:
+class Database(Store):
     """One database with spectune's schema in it; safe to share between threads, closed once."""
 
     def __init__(self, url: URL, *, upgrade: bool = True, writes: bool = True) -> None:
@@ -87,7 +149,6 @@ class Database:
 
     @property
     def url(self) -> str:
-        """Where the store lies, for people: without the password."""
         return shown(self._url)
 
     def outlast_power_cuts(self) -> None:
@@ -101,18 +162,8 @@ class Database:
             shrink(self._reader)
 
     def close(self) -> None:
-        """Give up every connection; a second call does nothing."""
         self._is_closed = True
         self._reader.dispose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r})"
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -132,6 +183,10 @@ class Database:
                 return work(session)
 
         return once() if self._is_joined else patiently(once, self.patience_s)
+
+    def _rows(self, record: type[Record], query: Executable) -> list[Record]:
+        """Return what a query finds, each row as a record."""
+        return self._read(lambda session: rows_of(session, record, query))
 
     def _write(self, work: Callable[[Session], Result]) -> Result:
         """Return the result of one write transaction, stored exactly once: on a server by a key.

@@ -1,8 +1,8 @@
-"""What is new in a store: highest numbers and counts of its rows, so that a memory of them stays current."""
+"""Which plans a store holds, without reading thousands of them, and what is new of them for a memory of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from sqlalchemy import func, select
@@ -12,9 +12,79 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.wire import readable
 from .database import Database
+from .documents import columns_of, rows_of
 from .migrate import stored_versions
-from .plans import PlanRow
+from .plans import with_states
+from .rows import PlanEvent, PlanRow
+from .store import Store
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupRow:
+    """What plans of one setup have in common, and how many there are."""
+
+    device: str  # Device.fingerprint
+    target: str  # ModelIdentity.key
+    workload: str
+    temperature: float
+    newest: int  # id of its newest plan
+    plans: int
+
+
+def setup_rows(store: Store) -> list[SetupRow]:
+    """Return every setup that has a plan, the one with the newest plan first."""
+    found = _grouped(store) if isinstance(store, Database) else _counted(store.plans())
+    return sorted(found, key=lambda row: -row.newest)
+
+
+def newest_plans(store: Store, most: int, devices: Sequence[str] = ()) -> list[PlanRow]:
+    """Return the store's rows of the newest plans, newest first, at most so many, of these devices or of all."""
+    if not isinstance(store, Database):
+        rows = [row for row in store.plans() if not devices or row.device in devices]
+        return rows[::-1][:most]
+    wanted = select(PlanTable.id).order_by(PlanTable.id.desc()).limit(most)
+    ids = wanted.where(PlanTable.device.in_(devices)) if devices else wanted
+    with store._reading() as session:
+        found = with_states().where(PlanTable.id.in_(session.scalars(ids).all()))
+        return rows_of(session, PlanRow, found.order_by(PlanTable.id.desc()))
+
+
+def _grouped(database: Database) -> list[SetupRow]:
+    setup = (PlanTable.device, PlanTable.target, PlanTable.workload, PlanTable.temperature)
+    numbers = (func.max(PlanTable.id).label("newest"), func.count(PlanTable.id).label("plans"))
+    with database._reading() as session:
+        return rows_of(session, SetupRow, select(*setup, *numbers).group_by(*setup))
+
+
+def _counted(rows: Iterable[PlanRow]) -> list[SetupRow]:
+    found: dict[tuple[str, str, str, float], list[int]] = {}
+    for row in rows:
+        found.setdefault((row.device, row.target, row.workload, row.temperature), []).append(row.id)
+    return [
+        SetupRow(device=device, target=target, workload=work, temperature=heat, newest=max(ids), plans=len(ids))
+        for (device, target, work, heat), ids in found.items()
+    ]
+
+
+def counting(store: Store, rows: Iterable[PlanRow]) -> dict[int, int]:
+    """Return by plan which one counts for its setup, without retired ones; rows are all plans, oldest first."""
+    setups: dict[tuple[str, str, str, float], list[PlanRow]] = {}
+    for row in rows:
+        if row.state != "retired":
+            setups.setdefault((row.device, row.target, row.workload, round(row.temperature, 9)), []).append(row)
+    counts = {setup: _counting_of(store, plans) for setup, plans in setups.items()}
+    return {row.id: counts[setup] for setup, plans in setups.items() for row in plans}
+
+
+def _counting_of(store: Store, plans: Sequence[PlanRow]) -> int:
+    promoted = [row for row in plans if row.state == "promoted"]
+    if len(promoted) < 2:
+        return (promoted or plans)[-1].id
+    last = promoted[-1]
+    return store.find_plan(
+        device=last.device, target=last.target, workload=last.workload, temperature=last.temperature
+    ).id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +102,6 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """A change of a plan's state."""
-
-    id: int
-    plan_id: int
-    action: str  # "promoted", "retired" or "restored"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """What a store holds beyond what was known, all of it seen at one moment.
 
@@ -50,7 +111,7 @@ class News:
     known: Known
     plans: Sequence[PlanRow]
     is_all_plans: bool
-    events: Sequence[Event]
+    events: Sequence[PlanEvent]
     is_all_events: bool
     devices: Sequence[Device] | None
     models: Sequence[ModelIdentity] | None
@@ -101,15 +162,13 @@ def _now(session: Session) -> Known:
 
 
 def _plans_after(session: Session, plan_id: int) -> list[PlanRow]:
-    columns = [getattr(PlanTable, field.name) for field in fields(PlanRow) if hasattr(PlanTable, field.name)]
-    found = select(*columns).where(PlanTable.id > plan_id).order_by(PlanTable.id)
-    return [PlanRow(**row) for row in session.execute(found).mappings()]
+    found = select(*columns_of(PlanTable, PlanRow)).where(PlanTable.id > plan_id).order_by(PlanTable.id)
+    return rows_of(session, PlanRow, found)
 
 
-def _events_after(session: Session, event_id: int) -> list[Event]:
-    columns = (PlanEventTable.id, PlanEventTable.plan_id, PlanEventTable.action)
-    found = select(*columns).where(PlanEventTable.id > event_id).order_by(PlanEventTable.id)
-    return [Event(**row) for row in session.execute(found).mappings()]
+def _events_after(session: Session, event_id: int) -> list[PlanEvent]:
+    found = select(*columns_of(PlanEventTable, PlanEvent)).where(PlanEventTable.id > event_id)
+    return rows_of(session, PlanEvent, found.order_by(PlanEventTable.id))
 
 
 def _devices(session: Session) -> list[Device]:

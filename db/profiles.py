@@ -17,11 +17,10 @@ from ..profiler.records.surface import LatencySurface
 from ..profiler.records.visit import Visit
 from ..profiler.records.wire import to_json
 from .database import Database
-from .locks import wait_for_turn
-from .measurements import keep_cells, overhead_row
-from .newest import RecordTable, keep_newest
+from .documents import RecordTable, keep_newest
+from .engines import wait_for_turn
+from .measurements import keep_cells, overhead_row, pairwise_row, trace_row
 from .tables import Base, PartTable, ProfileTable, VisitTable
-from .traces import pairwise_row, trace_row
 
 SURFACES = "surfaces"  # the part that holds the finished surfaces
 STATE = select(ProfileTable.state).where(ProfileTable.id == bindparam("profile_id")).with_for_update(read=True)
@@ -36,6 +35,10 @@ class Transactions(Protocol):
     def __call__(self, work: Callable[[Session], Result], /) -> Result:
         """Return what is done in one transaction."""
         ...
+
+
+class NoProfileError(StoreError):
+    """There is no profile of this number."""
 
 
 class ProfileJournal:
@@ -112,8 +115,6 @@ class ProfileJournal:
         traces: Sequence[AcceptanceTrace] = (),
         pairwise: Sequence[PairwiseAcceptance] = (),
     ) -> None:
-        """Store all but surfaces, mark the profile finished, drop its parts: all or nothing. StoreError if not open."""
-
         def work(session: Session) -> None:
             self._require_open(session)
             times = [] if overhead is None else [overhead_row(overhead)]
@@ -146,7 +147,6 @@ class Profiles(Database):
     """Profiles by key; one that was not finished is found again."""
 
     def open_profile(self, key: str, fresh: bool = False) -> ProfileJournal:
-        """Return the newest unfinished profile of a key (64 characters), or a new one; `fresh` abandons those first."""
         found = select(ProfileTable.id).where(ProfileTable.key == key, ProfileTable.state == "open")
 
         def work(session: Session) -> tuple[int, bool]:
@@ -184,3 +184,13 @@ def close_profile(session: Session, profile_id: int, state: str) -> None:
 
 def _drop(session: Session, table: type[VisitTable] | type[PartTable], profile_id: int) -> None:
     session.execute(delete(table).where(table.profile_id == profile_id))
+
+
+def profile_begun(database: Database, profile_id: int) -> str:
+    """Return a profile's begin (UTC, ISO 8601), unique with its number; raise NoProfileError where there is none."""
+    found = select(ProfileTable.created).where(ProfileTable.id == profile_id)
+    with database._reading() as session:
+        begun = session.scalar(found)
+    if begun is None:
+        raise NoProfileError(f"there is no profile {profile_id} in {database.url}; open one with POST /v1/profiles")
+    return begun

@@ -15,7 +15,7 @@ from ..profiler.records.measurement import Measurement
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import from_json, to_json
 from .database import insert_once
-from .locks import wait_for_turn
+from .engines import wait_for_turn
 from .sources import PlanSource, SourceKind, manifest_of, record_hash
 from .tables import (
     ManifestTable,

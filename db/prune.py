@@ -14,12 +14,12 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.wire import readable
 from .database import KEYS_LAST_S, Database
-from .locks import wait_for_turn
-from .measurements import counting_cells, last_profiled_cells
-from .newest import SETUPS, RecordTable
+from .documents import SETUPS, RecordTable
+from .engines import wait_for_turn
+from .measurements import counting_cells, last_profiled_cells, texts_along
+from .plans import counted, setup_of
 from .profiles import close_profile
 from .provenance import PRUNING
-from .shelf import counted, setup_of
 from .sources import manifest_of
 from .tables import (
     Base,
@@ -40,7 +40,6 @@ from .tables import (
     WriteTable,
     utc_ago,
 )
-from .traces import texts_along
 
 PROFILES_LAST_S = 90 * 86_400.0  # that nobody goes on with
 ROWS_AT_ONCE = 500  # SQLite takes so many numbers in one statement, whatever its version

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from ..errors import StoreAwayError, StoreError
-from .remote_url import TOKEN_VARIABLE, ServiceUrl
+from .url import TOKEN_VARIABLE, ServiceUrl
 from .wire import IDEMPOTENCY_KEY
 
 CA_VARIABLE = "SPECTUNE_CA_FILE"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import SpectuneError
 from ..profiler.records.wire import from_json, to_json
-from .remote_folder import files_by_age, remove, write_whole
+from .remote_cache import files_by_age, remove, write_whole
 from .remote_http import RefusedError
 
 MOST_WAITING = 1000

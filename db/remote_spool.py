@@ -20,7 +20,7 @@ from typing import Literal
 from ..errors import SpectuneError, StoreError
 from ..profiler.records.visit import Visit
 from ..profiler.records.wire import from_json, to_json
-from .remote_folder import files_by_age, made
+from .remote_cache import files_by_age, made
 from .wire import OpenedProfile
 
 State = Literal["open", "finished", "abandoned"]

@@ -6,7 +6,7 @@ from sqlalchemy import Double, ForeignKey, Index, LargeBinary
 from sqlalchemy.dialects.mysql import LONGBLOB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from .tables import DOCUMENT, KEY, NAME, TABLE_PREFIX, Base, PlanTable
+from .tables import DOCUMENT, KEY, NAME, Base, PlanTable
 
 __all__ = ["Base", "JobTable", "ReceiptTable", "TokenTable", "UploadPartTable", "UploadTable"]
 
@@ -16,7 +16,6 @@ BYTES = LargeBinary().with_variant(LONGBLOB(), "mysql", "mariadb")  # their BLOB
 class TokenTable(Base):
     """One token that lets its bearer in: only the hash of it is known."""
 
-    __tablename__ = f"{TABLE_PREFIX}token"
     __table_args__ = (
         Index("ix_spectune_token", "name", unique=True),
         Index("ix_spectune_token_hash", "hash", unique=True),
@@ -32,7 +31,6 @@ class TokenTable(Base):
 class JobTable(Base):
     """One job and how far it is; `worker` and `heartbeat` say who holds it, and since when nothing was heard."""
 
-    __tablename__ = f"{TABLE_PREFIX}job"
     __table_args__ = (Index("ix_spectune_job", "key", unique=True), Index("ix_spectune_job_state", "state"))
 
     key: Mapped[str] = mapped_column(KEY)
@@ -52,7 +50,6 @@ class JobTable(Base):
 class ReceiptTable(Base):
     """What was answered to a write that named an idempotency key, so that a second one is answered the same."""
 
-    __tablename__ = f"{TABLE_PREFIX}receipt"
     __table_args__ = (
         Index("ix_spectune_receipt", "key", unique=True),
         Index("ix_spectune_receipt_created", "created"),
@@ -68,7 +65,6 @@ class ReceiptTable(Base):
 class UploadTable(Base):
     """One body that comes in parts; the parts are dropped when it ends."""
 
-    __tablename__ = f"{TABLE_PREFIX}upload"
     __table_args__ = (Index("ix_spectune_upload", "key", unique=True),)
 
     key: Mapped[str] = mapped_column(KEY)
@@ -85,7 +81,6 @@ class UploadTable(Base):
 class UploadPartTable(Base):
     """Bytes of an upload from a position on."""
 
-    __tablename__ = f"{TABLE_PREFIX}upload_part"
     __table_args__ = (Index("ix_spectune_upload_part", "upload_id", "position", unique=True),)
 
     upload_id: Mapped[int] = mapped_column(ForeignKey(UploadTable.id))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from ..errors import StoreError
 from ..profiler.protocols import SurfaceKey
@@ -14,8 +18,25 @@ from ..profiler.records.device import Device
 from ..profiler.records.measurement import Measurement
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
+from .database import Database
+from .documents import key_of, record_of
+from .plans import Action, OutcomeTable
+from .provenance import sources_of
 from .sources import PlanSource
-from .tables import content_hash
+from .tables import (
+    DeviceTable,
+    MeasurementTable,
+    ModelTable,
+    ObservationTable,
+    OverheadTable,
+    PairwiseTable,
+    PlanEventTable,
+    PlanTable,
+    SurfaceTable,
+    TraceTable,
+    ValidationTable,
+    content_hash,
+)
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?\+00:00")
 
@@ -23,12 +44,32 @@ Format = Literal[1]  # raised when what follows changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedDevice:
+class Dated:
+    """What was written down at a moment."""
+
+    created: str  # UTC, ISO 8601
+
+    def __post_init__(self) -> None:
+        require_moment(self.created)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRow:
+    """What every record but a surface begins with."""
+
+    kind: str
+    format: Format = 1
+    created: str  # UTC, ISO 8601
+
+    def __post_init__(self) -> None:
+        require_moment(self.created)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDevice(SharedRow):
     """One device and its software."""
 
     kind: Literal["device"] = "device"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     device: Device
 
     def __post_init__(self) -> None:
@@ -36,12 +77,10 @@ class SharedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedModel:
+class SharedModel(SharedRow):
     """One set of weights."""
 
     kind: Literal["model"] = "model"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     model: ModelIdentity
 
     def __post_init__(self) -> None:
@@ -49,10 +88,9 @@ class SharedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCell:
+class SharedCell(Dated):
     """One timing of one cell; cells with the same `profile` were timed together, None: added one by one."""
 
-    created: str  # UTC, ISO 8601
     profile: int | None
     measurement: Measurement
 
@@ -71,12 +109,10 @@ class SharedSurface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOverhead:
+class SharedOverhead(SharedRow):
     """Host time per round of one target on one device."""
 
     kind: Literal["overhead"] = "overhead"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     overhead: RoundOverhead
 
     def __post_init__(self) -> None:
@@ -84,12 +120,10 @@ class SharedOverhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTrace:
+class SharedTrace(SharedRow):
     """What one drafter proposed along one target's own text."""
 
     kind: Literal["trace"] = "trace"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     trace: AcceptanceTrace
 
     def __post_init__(self) -> None:
@@ -97,12 +131,10 @@ class SharedTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPairwise:
+class SharedPairwise(SharedRow):
     """How often the models of one group agree."""
 
     kind: Literal["pairwise"] = "pairwise"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     pairwise: PairwiseAcceptance
 
     def __post_init__(self) -> None:
@@ -123,10 +155,9 @@ class SharedEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOutcome:
+class SharedOutcome(Dated):
     """What was seen of a plan, as text."""
 
-    created: str  # UTC, ISO 8601
     document: str
 
     def __post_init__(self) -> None:
@@ -134,7 +165,7 @@ class SharedOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPlan:
+class SharedPlan(SharedRow):
     """One plan with where it comes from and what became of it.
 
     Attributes:
@@ -143,8 +174,6 @@ class SharedPlan:
     """
 
     kind: Literal["plan"] = "plan"
-    format: Format = 1
-    created: str  # UTC, ISO 8601
     device: str  # Device.fingerprint
     device_kind: str  # Device.kind_key
     target: str  # ModelIdentity.key
@@ -193,3 +222,93 @@ def require_moment(created: str) -> None:
     """Raise StoreError unless a text is a moment as stores write it."""
     if not MOMENT.fullmatch(created):
         raise StoreError(f"{created[:80]!r} is no moment in UTC like 2026-01-31T12:00:00.000000+00:00")
+
+
+ROWS_AT_ONCE = 100  # traces can be large
+
+Row = TypeVar("Row", DeviceTable, ModelTable, OverheadTable, TraceTable, PairwiseTable, PlanTable)
+
+
+def everything(database: Database) -> Iterator[Shared]:
+    """Yield every device, model, surface, host time, trace, agreement and plan, in this order, oldest first.
+
+    Open profiles, and a service's tokens and jobs, stay out. StoreError names a damaged row.
+    """
+    with database._reading() as session:
+        yield from _alike(session, "device", DeviceTable, Device, database.url)
+        yield from _alike(session, "model", ModelTable, ModelIdentity, database.url)
+        for surface in session.scalars(select(SurfaceTable).order_by(SurfaceTable.id)).all():
+            yield _surface(session, surface, database.url)
+        yield from _alike(session, "overhead", OverheadTable, RoundOverhead, database.url)
+        yield from _alike(session, "trace", TraceTable, AcceptanceTrace, database.url)
+        yield from _alike(session, "pairwise", PairwiseTable, PairwiseAcceptance, database.url)
+        for plan in _rows(session, PlanTable):
+            yield _plan(session, plan)
+
+
+def _alike(session: Session, kind: str, table: type[Row], record: type, shown_url: str) -> Iterator[Shared]:
+    shared: Any = KINDS[kind]
+    for row in _rows(session, table):
+        assert not isinstance(row, PlanTable)
+        yield shared(created=row.created, **{kind: record_of(record, row, shown_url)})
+
+
+def _rows(session: Session, table: type[Row]) -> Iterator[Row]:
+    """Yield the rows of a table by number, some at a time: documents can be large."""
+    last = 0
+    while rows := session.scalars(select(table).where(table.id > last).order_by(table.id).limit(ROWS_AT_ONCE)).all():
+        yield from rows
+        last = rows[-1].id
+        session.expunge_all()
+
+
+def _surface(session: Session, row: SurfaceTable, shown_url: str) -> SharedSurface:
+    cells = select(MeasurementTable).filter_by(surface_id=row.id).order_by(MeasurementTable.id)
+    return SharedSurface(
+        surface=SurfaceKey(**key_of(row)),
+        cells=tuple(
+            SharedCell(
+                created=cell.created, profile=cell.profile_id, measurement=record_of(Measurement, cell, shown_url)
+            )
+            for cell in session.scalars(cells)
+        ),
+    )
+
+
+def _plan(session: Session, row: PlanTable) -> SharedPlan:
+    value = _value_of(row.document)
+    events = select(PlanEventTable).filter_by(plan_id=row.id).order_by(PlanEventTable.id)
+    return SharedPlan(
+        created=row.created,
+        device=row.device,
+        device_kind=row.device_kind,
+        target=row.target,
+        workload=row.workload,
+        temperature=row.temperature,
+        content_hash=row.content_hash,
+        sources=tuple(sources_of(session, row.id)),
+        events=tuple(_event(event) for event in session.scalars(events)),
+        observations=_outcomes(session, ObservationTable, row.id),
+        validations=_outcomes(session, ValidationTable, row.id),
+        plan=value,
+        text=row.document if value is None else None,
+    )
+
+
+def _event(row: PlanEventTable) -> SharedEvent:
+    action = cast(Action, row.action)  # checked by the record
+    return SharedEvent(action=action, by=row.by, reason=row.reason, created=row.created)
+
+
+def _outcomes(session: Session, table: OutcomeTable, plan_id: int) -> tuple[SharedOutcome, ...]:
+    rows = session.execute(select(table.created, table.document).filter_by(plan_id=plan_id).order_by(table.id))
+    return tuple(SharedOutcome(created=created, document=document) for created, document in rows)
+
+
+def _value_of(text: str) -> Any:  # Any: a JSON value
+    """Return the JSON value that gives back this very text; None where there is none."""
+    try:
+        value = json.loads(text)
+        return value if indented(value) == text else None
+    except (ValueError, RecursionError):
+        return None

@@ -9,46 +9,105 @@ newer ones lack. Of the `APPEND_ONLY` tables the database refuses changes, excep
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Double, ForeignKey, Index, text
-from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
+import hashlib
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
-from .columns import DOCUMENT, KEY, NAME, TABLE_PREFIX, Base, content_hash, hash_of_document, utc_ago, utc_now
+from sqlalchemy import ColumnElement, Double, ForeignKey, Index, MetaData, String, Text, text
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.engine.default import DefaultExecutionContext
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, declared_attr, mapped_column
 
-__all__ = [
-    "APPEND_ONLY", "DOCUMENT", "KEY", "NAME", "TABLE_PREFIX", "Base", "DeviceTable", "DoorTable", "ManifestTable",
-    "MeasurementTable", "ModelTable", "ObservationTable", "OverheadTable", "PairwiseTable", "PartTable",
-    "PlanEventTable", "PlanSourceTable", "PlanTable", "ProfileTable", "SurfaceTable", "TraceTable",
-    "ValidationTable", "VisitTable", "WriteTable", "content_hash", "is_temperature", "utc_ago", "utc_now",
-]  # fmt: skip
+TABLE_PREFIX = "spectune_"
+KEY = String(64)  # hashes, fingerprints, timestamps
+NAME = String(120)  # words people choose: roles, regimes, workloads
+DOCUMENT = Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # their TEXT ends at 64 KiB
+
+
+def utc_now() -> str:
+    """Return the present moment in UTC, ISO 8601, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def utc_ago(seconds: float) -> str:
+    """Return a moment that has passed, in the form of `utc_now`."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="microseconds")
+
+
+def moment_after(moment: str) -> str:
+    """Return the moment a microsecond later; one that cannot be read, as it is."""
+    with suppress(ValueError, OverflowError):
+        return (datetime.fromisoformat(moment) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
+    return moment
+
+
+def content_hash(document: str) -> str:
+    """Return the sha256 of a document's UTF-8 bytes, 64 hex digits."""
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def hash_of_document(context: DefaultExecutionContext) -> str:
+    """Fill the column of the row that is being written."""
+    written = context.current_parameters
+    assert written is not None
+    return content_hash(written["document"])
+
+
+class Base(DeclarativeBase):
+    """Base of every table: a number that grows and the moment of writing (UTC, ISO 8601)."""
+
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s",
+        }
+    )
+
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805  # as SQLAlchemy has it
+        return TABLE_PREFIX + re.sub("(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Table")).lower()
+
+    id: Mapped[int] = mapped_column(primary_key=True, sort_order=-1)
+    created: Mapped[str] = mapped_column(KEY, default=utc_now, sort_order=1)
+
+
+class Document:
+    """Columns of rows that are a record as JSON text."""
+
+    document: Mapped[str] = mapped_column(DOCUMENT)
+
+
+class Hashed(Document):
+    """Columns of rows that are found by their text, too."""
+
+    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
+
 
 TEMPERATURE_SLACK = 1e-9
 
 
-class DeviceTable(Base):
+class DeviceTable(Document, Base):
     """One device and its software, found by fingerprint."""
 
-    __tablename__ = f"{TABLE_PREFIX}device"
     __table_args__ = (Index(None, "fingerprint", unique=True),)
 
     fingerprint: Mapped[str] = mapped_column(KEY)
     kind_key: Mapped[str] = mapped_column(KEY)
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class ModelTable(Base):
+class ModelTable(Document, Base):
     """One set of weights, found by key."""
 
-    __tablename__ = f"{TABLE_PREFIX}model"
     __table_args__ = (Index(None, "key", unique=True),)
 
     key: Mapped[str] = mapped_column(KEY)
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
 class SurfaceTable(Base):
     """What a group of measurements has in common; the measurements point here."""
 
-    __tablename__ = f"{TABLE_PREFIX}surface"
     __table_args__ = (Index(None, "device", "model", "role", "regime", "dtype", "attention", unique=True),)
 
     device: Mapped[str] = mapped_column(KEY)
@@ -59,10 +118,9 @@ class SurfaceTable(Base):
     attention: Mapped[str] = mapped_column(NAME, server_default=text("''"))  # "" where it is not known
 
 
-class MeasurementTable(Base):
+class MeasurementTable(Hashed, Base):
     """One cell as it was timed once, raw repeats and failures included."""
 
-    __tablename__ = f"{TABLE_PREFIX}measurement"
     __table_args__ = (
         Index("ix_spectune_measurement", "surface_id", "batch", "context_tokens", "tokens"),
         Index("ix_spectune_measurement_hash", "surface_id", "content_hash"),
@@ -74,14 +132,11 @@ class MeasurementTable(Base):
     batch: Mapped[int]
     context_tokens: Mapped[int]
     tokens: Mapped[int]
-    document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
-class OverheadTable(Base):
+class OverheadTable(Hashed, Base):
     """Host time per round of one target on one device."""
 
-    __tablename__ = f"{TABLE_PREFIX}overhead"
     __table_args__ = (
         Index("ix_spectune_overhead", "device", "target", "dtype"),
         Index("ix_spectune_overhead_hash", "content_hash"),
@@ -90,14 +145,11 @@ class OverheadTable(Base):
     device: Mapped[str] = mapped_column(KEY)
     target: Mapped[str] = mapped_column(KEY)
     dtype: Mapped[str] = mapped_column(NAME)
-    document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
-class TraceTable(Base):
+class TraceTable(Hashed, Base):
     """What one drafter proposed along one target's own text."""
 
-    __tablename__ = f"{TABLE_PREFIX}trace"
     __table_args__ = (
         Index("ix_spectune_trace", "target", "workload", "drafter"),
         Index("ix_spectune_trace_hash", "content_hash"),
@@ -107,28 +159,22 @@ class TraceTable(Base):
     drafter: Mapped[str] = mapped_column(NAME)  # a key, or a name where there are no weights
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
-    document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
-class PairwiseTable(Base):
+class PairwiseTable(Hashed, Base):
     """How often the models of one group agree; whatever their order."""
 
-    __tablename__ = f"{TABLE_PREFIX}pairwise"
     __table_args__ = (
         Index("ix_spectune_pairwise", "names_hash"),
         Index("ix_spectune_pairwise_hash", "content_hash"),
     )
 
     names_hash: Mapped[str] = mapped_column(KEY)
-    document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class ProfileTable(Base):
     """One profile, begun and perhaps not finished; its key is the caller's hash of what is profiled."""
 
-    __tablename__ = f"{TABLE_PREFIX}profile"
     __table_args__ = (Index(None, "key"),)
 
     key: Mapped[str] = mapped_column(KEY)
@@ -138,7 +184,6 @@ class ProfileTable(Base):
 class VisitTable(Base):
     """One timed call of an open profile; the columns are the fields of `profiler.records.visit.Visit`."""
 
-    __tablename__ = f"{TABLE_PREFIX}visit"
     __table_args__ = (Index(None, "profile_id", "ordinal", unique=True),)
 
     profile_id: Mapped[int] = mapped_column(ForeignKey(ProfileTable.id))
@@ -154,21 +199,18 @@ class VisitTable(Base):
     failure: Mapped[str | None] = mapped_column(DOCUMENT)
 
 
-class PartTable(Base):
+class PartTable(Document, Base):
     """One finished part of an open profile, found by its name."""
 
-    __tablename__ = f"{TABLE_PREFIX}part"
     __table_args__ = (Index(None, "profile_id", "name", unique=True),)
 
     profile_id: Mapped[int] = mapped_column(ForeignKey(ProfileTable.id))
     name: Mapped[str] = mapped_column(NAME)
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class PlanTable(Base):
+class PlanTable(Hashed, Base):
     """One plan as JSON text with its hash; versions count the plans of one setup from 1."""
 
-    __tablename__ = f"{TABLE_PREFIX}plan"
     __table_args__ = (
         Index("ix_spectune_plan_device", "device", "target", "workload"),
         Index("ix_spectune_plan_device_kind", "device_kind", "target", "workload"),
@@ -180,24 +222,17 @@ class PlanTable(Base):
     target: Mapped[str] = mapped_column(KEY)
     workload: Mapped[str] = mapped_column(NAME)
     temperature: Mapped[float] = mapped_column(Double())
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class ManifestTable(Base):
+class ManifestTable(Hashed, Base):
     """Which cells made a surface that some plan was computed from: its key and the hashes of its measurements."""
 
-    __tablename__ = f"{TABLE_PREFIX}manifest"
     __table_args__ = (Index(None, "content_hash", unique=True),)
-
-    document: Mapped[str] = mapped_column(DOCUMENT)
-    content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
 class PlanSourceTable(Base):
     """One thing a plan was computed from, by the hash of its document; a surface's is that of its manifest."""
 
-    __tablename__ = f"{TABLE_PREFIX}plan_source"
     __table_args__ = (
         Index("ix_spectune_plan_source", "plan_id"),
         Index("ix_spectune_plan_source_hash", "content_hash"),
@@ -213,7 +248,6 @@ class PlanSourceTable(Base):
 class PlanEventTable(Base):
     """One change of a plan's state; its state is its last event."""
 
-    __tablename__ = f"{TABLE_PREFIX}plan_event"
     __table_args__ = (Index(None, "plan_id"),)
 
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
@@ -222,30 +256,25 @@ class PlanEventTable(Base):
     reason: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class ObservationTable(Base):
+class ObservationTable(Document, Base):
     """What a decoder saw while it ran a plan."""
 
-    __tablename__ = f"{TABLE_PREFIX}observation"
     __table_args__ = (Index(None, "plan_id"),)
 
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class ValidationTable(Base):
+class ValidationTable(Document, Base):
     """What a plan delivered when it was measured against its promise."""
 
-    __tablename__ = f"{TABLE_PREFIX}validation"
     __table_args__ = (Index(None, "plan_id"),)
 
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
-    document: Mapped[str] = mapped_column(DOCUMENT)
 
 
 class WriteTable(Base):
     """One stored transaction by its writer's key: a writer that lost its connection learns here whether it was."""
 
-    __tablename__ = f"{TABLE_PREFIX}write"
     __table_args__ = (
         Index("ix_spectune_write", "key", unique=True),
         Index("ix_spectune_write_created", "created"),
@@ -256,8 +285,6 @@ class WriteTable(Base):
 
 class DoorTable(Base):
     """Empty, but inside the transaction of a prune: a row here lets it change the tables of `APPEND_ONLY`."""
-
-    __tablename__ = f"{TABLE_PREFIX}door"
 
 
 APPEND_ONLY = tuple(

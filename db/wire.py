@@ -6,6 +6,7 @@ and texts that must survive byte for byte (plans, parts, observations, validatio
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +27,8 @@ UPLOAD_OFFSET = "Upload-Offset"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 TOO_MANY_TIMINGS = "too-many-timings"  # how it ends where surfaces are too much for one answer
 NO_PLAN = "no-plan"  # how the type of a problem ends where a store holds no plan for a setup
+
+TAG = re.compile(r'(?:W/)?"([^"]*?)(?:--?[a-z]+)?"')  # W/"hash" of nginx, "hash-gzip" of Apache, "hash--gzip" of Jetty
 
 Item = TypeVar("Item")
 
@@ -193,3 +196,14 @@ class UploadState:
 
     key: str
     received: int  # bytes
+
+
+def tag_of(etag: str) -> str:
+    """Return the tag in an ETag, without what a proxy has added; "" where it is none."""
+    found = TAG.fullmatch(etag.strip())
+    return found[1] if found else ""
+
+
+def is_known(asked: str | None, etag: str) -> bool:
+    """Say whether the tags of an If-None-Match name an answer's, as weakly as RFC 9110 compares there."""
+    return tag_of(etag) in [tag_of(each) for each in (asked or "").split(",")]

@@ -14,24 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.remote_url import is_service
 from ..db.sql_store import SqlStore
-from ..db.url import named_place, resolve_url
+from ..db.url import is_service, named_place, resolve_url
 from ..errors import RequestError
-from . import (
-    health,
-    identities,
-    jobs,
-    measurements,
-    outcomes,
-    pages,
-    plans,
-    profiles,
-    resolving,
-    sign_in,
-    traces,
-    uploads,
-)
+from . import health, jobs, pages, plans, profiles, resolving, routes, sign_in, uploads
 from .documents import document_of
 from .gate import Gate
 from .planning import Planning
@@ -42,14 +28,12 @@ from .state import Service, service_on
 PATIENCE_S = 2.0  # for a database that is away; then the client is told, and is patient itself
 ROUTERS = (
     health.router,
-    identities.router,
-    measurements.router,
-    traces.router,
+    routes.records,
     profiles.router,
     uploads.router,
     resolving.router,
-    plans.router,
-    outcomes.router,
+    routes.plans,
+    plans.drifts,
     jobs.router,
     pages.router,
     sign_in.router,

@@ -1,4 +1,4 @@
-"""Who asks: tokens found by their hash, as the store knew them half a second ago at most."""
+"""Who asks: tokens of programs and of browsers' cookies, found by their hash as the store knew them a moment ago."""
 
 from __future__ import annotations
 
@@ -6,19 +6,53 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hmac import compare_digest
-from threading import Lock
 from time import monotonic
 
 from ..db.access import Scope, TokenRow, Tokens, token_hash
+from ..db.endpoint import ENDPOINTS, IN_PATH
 from ..db.tables import utc_now
-from .cookies import OPEN_PAGES, is_page, token_in_cookie
 from .problem import ProblemError
-from .setback import Setback
+from .remembered import Remembered
 from .settings import Auth
+
+COOKIE = "spectune_token"
+KEPT_S = 12 * 3600
+TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+PAGES = re.compile(r"/|/(plans|drift|jobs)|/(devices|surfaces|traces|plans)/.*")
+OPEN_PAGES = ("/sign-in", "/sign-out")
+
+
+def is_page(path: str) -> bool:
+    """Say whether a path is a page for people: the only places where the cookie counts."""
+    return PAGES.fullmatch(path) is not None
+
+
+def token_in_cookie(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the token of a browser, None where there is none or it has another form."""
+    for part in headers.get(b"cookie", b"").decode("latin-1").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE and TOKEN.fullmatch(value):
+            return value
+    return None
+
+
+def kept(token: str, *, is_secure: bool) -> str:
+    """Return the header that lets a browser keep a token."""
+    return f"{COOKIE}={token}; Max-Age={KEPT_S}; {_manners(is_secure)}"
+
+
+def forgotten(*, is_secure: bool) -> str:
+    """Return the header that lets a browser forget its token."""
+    return f"{COOKIE}=; Max-Age=0; {_manners(is_secure)}"
+
+
+def _manners(is_secure: bool) -> str:
+    return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_secure else "")
+
 
 ANYBODY = "anybody"  # the name of whoever needs no token
 OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
-ADMIN = re.compile(r"/v1/plans/([^/]+/(promote|retire|restore)|rollback)")
+ADMIN = re.compile("|".join(IN_PATH.sub("[^/]+", each.path) for each in ENDPOINTS.values() if each.scope == "admin"))
 QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
 LONGEST_TOKEN = 200
 SLOWEST_NEWS_S = 0.05  # between two readings of the tokens; whoever asks meanwhile waits for the second
@@ -50,37 +84,31 @@ def token_of(method: str, path: str, headers: Mapping[bytes, bytes]) -> str | No
     return token_in_cookie(headers) if is_read else None
 
 
-class Callers:
+class Callers(Remembered):
     """The tokens of a store, remembered for a moment."""
 
     def __init__(self, tokens: Tokens, auth: Auth, fresh_s: float) -> None:
         """Take the store's tokens, whether they are needed, and how long they may be remembered."""
+        super().__init__()
         self._tokens, self._auth, self._fresh_s = tokens, auth, fresh_s
         self._rows: dict[str, TokenRow] = {}
-        self._read_at = float("-inf")
-        self._lock, self._setback = Lock(), Setback()
 
     @property
     def needs_token(self) -> bool:
         """Whether anybody is refused who brings none."""
         return self._auth == "required" or (self._auth == "when-tokens-exist" and bool(self._rows))
 
-    def is_fresh(self, token: str | None) -> bool:
+    def knows(self, token: str | None) -> bool:
         """Whether what is in memory is new enough to judge a token by: a token may have been made a moment ago."""
         is_known = not token or token_hash(token) in self._rows
-        return is_known and monotonic() - self._read_at <= self._fresh_s
+        return is_known and self.is_fresh(self._fresh_s)
 
     def rest_s(self) -> float:
         """Return how long to wait before the tokens are read again, so that unknown ones cannot busy the store."""
         return max(0.0, self._read_at + SLOWEST_NEWS_S - monotonic())
 
-    def refresh(self, asked: float) -> None:
-        """Read the tokens unless a thread began to after this `monotonic` time; StoreError while the store is away."""
-        with self._lock, self._setback:
-            if self._read_at < asked:
-                began = monotonic()
-                rows = {row.hash: row for row in self._tokens.rows()}
-                self._rows, self._read_at = rows, began
+    def _look(self) -> None:
+        self._rows = {row.hash: row for row in self._tokens.rows()}
 
     def caller(self, token: str | None, needed: Scope) -> Caller:
         """Return who asks; raise ProblemError: 401 without a valid token, 403 with one of too small a scope."""

@@ -69,15 +69,15 @@ SCHEMAS = Schemas()
 
 
 def takes(kind: Any, example: object) -> Json:
-    """Return the `openapi_extra` of an operation with a JSON body."""
+    """Return how an operation with a JSON body is declared."""
     content = {"schema": SCHEMAS.of(kind), "example": _plain(example, kind)}
-    return {"requestBody": {"required": True, "content": {"application/json": content}}}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": {"application/json": content}}}}
 
 
 def takes_bytes(media_type: str, example: str) -> Json:
-    """Return the `openapi_extra` of an operation with another body."""
+    """Return how an operation with another body is declared."""
     content = {"schema": {"type": "string", "format": "binary"}, "example": example}
-    return {"requestBody": {"required": True, "content": {media_type: content}}}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": {media_type: content}}}}
 
 
 def gives(kind: Any, example: object, status: int = 200, about: str = "As asked.") -> dict[int | str, Json]:
@@ -90,12 +90,6 @@ def gives_text(media_type: str, example: str, about: str = "As asked.") -> dict[
     """Return the `responses` of an operation that answers a text, and its refusals."""
     content = {"schema": {"type": "string"}, "example": example}
     return {200: {"description": about, "content": {media_type: content}}, **refusals()}
-
-
-def keeps(kind: Any, example: object) -> Json:
-    """Return how an operation is declared that keeps one record and answers how many rows that were."""
-    answers = gives(wire.Added, wire.Added(added=1), 201, "Kept, all of it.")
-    return {"status_code": 201, "responses": answers, "openapi_extra": takes(kind, example)}
 
 
 def gives_nothing(about: str = "Done.") -> dict[int | str, Json]:
@@ -119,7 +113,7 @@ def document_of(app: FastAPI) -> Json:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         parts = document.setdefault("components", {})
-        parts["schemas"] = {**SCHEMAS.definitions, **parts.get("schemas", {})}
+        parts["schemas"] = dict(sorted((SCHEMAS.definitions | parts.get("schemas", {})).items()))
         parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
             for operation in operations.values():

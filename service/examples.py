@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from ..db import wire
-from ..db.imports import CellRuns, RecordPlaces, Records
-from ..db.plans import PlanEvent, PlanRow, PlanSource
-from ..db.surface_rows import SurfaceRow
-from ..db.traces import TraceRow
+from ..db.rows import CellRuns, PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
+from ..db.sources import PlanSource
 from ..planner.plans.observation import CellObservation, Observation
 from ..planner.plans.validation import Validation, ValidationRow
 from ..profiler.protocols import SurfaceKey
@@ -45,30 +45,13 @@ MODEL = ModelIdentity(
     tokenizer_hash="",
     location="/models",
 )
+SETUP: dict[str, Any] = {"target": MODEL.key, "workload": "default", "temperature": 0.0}
 CELL = Measurement(batch=1, context_tokens=256, tokens=4, repeats_ms=(11.2, 11.3, 11.25))
 KEY = SurfaceKey(
     device=DEVICE.fingerprint, model=MODEL.key, role="verify", regime="eager", dtype="bfloat16", attention="sdpa"
 )
-SURFACE_ROW = SurfaceRow(
-    id=1,
-    device=KEY.device,
-    model=KEY.model,
-    role=KEY.role,
-    regime=KEY.regime,
-    dtype=KEY.dtype,
-    attention=KEY.attention,
-    timings=1,
-    newest="2026-01-01T00:00:00.000000+00:00",
-)
-SURFACE = LatencySurface(
-    device=KEY.device,
-    model=KEY.model,
-    role=KEY.role,
-    regime=KEY.regime,
-    dtype=KEY.dtype,
-    attention=KEY.attention,
-    measurements=(CELL,),
-)
+SURFACE_ROW = SurfaceRow(id=1, **asdict(KEY), timings=1, newest="2026-01-01T00:00:00.000000+00:00")
+SURFACE = LatencySurface(**asdict(KEY), measurements=(CELL,))
 MEASUREMENTS = wire.NewMeasurements(surface=KEY, measurements=(CELL,))
 OVERHEAD = RoundOverhead(
     device=KEY.device,
@@ -98,40 +81,19 @@ TRACE = AcceptanceTrace(
         ),
     ),
 )
-TRACE_ROW = TraceRow(
-    id=3, target=MODEL.key, drafter="lookup", workload="default", temperature=0.0, created=MOMENT, content_hash=HASH
-)
+TRACE_ROW = TraceRow(id=3, drafter="lookup", **SETUP, created=MOMENT, content_hash=HASH)
 PAIRWISE = PairwiseAcceptance(
     models=("target", "small"), greedy=((1.0, 0.7), (0.7, 1.0)), overlap=((1.0, 0.6), (0.6, 1.0)), positions=100
 )
 RECORD_PLACES = RecordPlaces(devices=(0,), cells=(CellRuns(surface=0, runs=((0, 1),)),))
 RECORDS = Records(devices=(DEVICE,), models=(MODEL,), surfaces=(SURFACE,))
-PLAN_ROW = PlanRow(
-    id=7,
-    version=2,
-    device=DEVICE.fingerprint,
-    device_kind=DEVICE.kind_key,
-    target=MODEL.key,
-    workload="default",
-    temperature=0.0,
-    created=MOMENT,
-    content_hash=HASH,
-    state="promoted",
-)
-NEW_PLAN = wire.NewPlan(
-    document='{"version": 2, ...}',
-    device=DEVICE.fingerprint,
-    device_kind=DEVICE.kind_key,
-    target=MODEL.key,
-    workload="default",
-    temperature=0.0,
-)
+PLACE: dict[str, Any] = {"device": DEVICE.fingerprint, "device_kind": DEVICE.kind_key}
+PLAN_ROW = PlanRow(id=7, version=2, **PLACE, **SETUP, created=MOMENT, content_hash=HASH, state="promoted")
+NEW_PLAN = wire.NewPlan(document='{"version": 2, ...}', **PLACE, **SETUP)
 SOURCE = PlanSource(kind="trace", content_hash=HASH, name="small")
 EVENT = PlanEvent(id=5, plan_id=7, action="promoted", by="ci", reason="validated on two hosts", created=MOMENT)
 DECISION = wire.Decision(reason="validated on two hosts")
-ROLLBACK = wire.Rollback(
-    device=DEVICE.fingerprint, target=MODEL.key, workload="default", temperature=0.0, reason="slower in production"
-)
+ROLLBACK = wire.Rollback(device=DEVICE.fingerprint, **SETUP, reason="slower in production")
 OBSERVATION = Observation(
     plan_id=7,
     device=DEVICE.fingerprint,
@@ -190,3 +152,22 @@ SURFACES = wire.Surfaces(surfaces=(SURFACE,))
 FINISH = wire.Finish(overhead=OVERHEAD, traces=(TRACE,), pairwise=(PAIRWISE,))
 UPLOAD = wire.NewUpload(kind="trace", size=20_000_000, sha256=HASH, target="/v1/traces")
 UPLOADED = wire.UploadState(key="6f1c0d4e5a7b8c9d6f1c0d4e5a7b8c9d", received=4_194_304)
+OF: dict[object, object] = {  # by class
+    type(each): each
+    for each in (
+        *(
+            DEVICE,
+            MODEL,
+            SURFACE_ROW,
+            SURFACE,
+            MEASUREMENTS,
+            OVERHEAD,
+            TRACE,
+            TRACE_ROW,
+            PAIRWISE,
+            RECORD_PLACES,
+            RECORDS,
+        ),
+        *(PLAN_ROW, NEW_PLAN, SOURCE, EVENT, DECISION, ROLLBACK, OBSERVED, wire.Added(added=1)),
+    )
+}

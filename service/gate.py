@@ -16,10 +16,9 @@ from time import monotonic, perf_counter
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..db.etags import is_known
+from ..db.wire import is_known
 from ..errors import SpectuneError
-from .callers import scope_for, token_of
-from .cookies import is_page
+from .callers import is_page, scope_for, token_of
 from .log import tell
 from .problem import MEDIA_TYPE, ProblemError, not_found, problem_of
 from .sign_in import sign_in_place
@@ -77,7 +76,7 @@ class Gate:
         needed = scope_for(method, path)
         if needed is not None:
             token = token_of(method, path, headers)
-            if not service.callers.is_fresh(token):
+            if not service.callers.knows(token):
                 await service.freshen_callers()
             try:
                 caller = service.callers.caller(token, needed)

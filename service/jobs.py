@@ -24,11 +24,11 @@ from . import examples
 from .body import record_of
 from .callers import token_of
 from .documents import gives, gives_text, takes
-from .paging import USUAL_LIMIT, After, Limit, page_by_id
-from .parameters import KeyPath, Once
+from .parameters import USUAL_LIMIT, After, KeyPath, Limit, page_by_id
 from .problem import ProblemError, conflict, invalid
+from .routes import writes
 from .state import Service, service_of
-from .writes import Work, answer_of, receipt_of, written
+from .writes import Work, answer_of, receipt_of
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -112,15 +112,27 @@ TOLD = JobTold(
 WANTED = NewJob(kind="plan", request=PlanWanted(target=examples.MODEL.key, device=examples.DEVICE.fingerprint))
 
 
-@router.post(
+@writes(
+    router,
+    "POST",
     "",
     status_code=202,
     responses=gives(JobTold, replace(TOLD, state="waiting", progress=0.0), 202, "It waits for a worker."),
-    openapi_extra=takes(NewJob, WANTED),
+    **takes(NewJob, WANTED),
 )
-async def post_job(request: Request, once: Once = None) -> Response:
+def post_job(service: Service, caller: str, body: bytes) -> Work:
     """Start planning from what the store holds."""
-    return await written(request, _start)
+    if not service.store.is_shared:
+        raise conflict("a store in memory has no jobs, which run in processes of their own; serve a file or a server")
+    job = record_of(NewJob, body)
+    wanted = _with_records(service, job.request)
+    _require_bounded(wanted)
+
+    def work() -> Receipt:
+        _require_few(service)
+        return receipt_of(told_of(service.jobs.add(job.kind, to_json(wanted), caller)), 202)
+
+    return work
 
 
 @router.get("", responses=gives(Page[JobTold], Page(items=(TOLD,))))
@@ -160,20 +172,6 @@ async def delete_job(request: Request, key: KeyPath) -> Response:
 def told_of(row: JobRow) -> JobTold:
     """Return what clients see of a job."""
     return JobTold(**{field.name: getattr(row, field.name) for field in fields(JobTold)})
-
-
-def _start(service: Service, caller: str, body: bytes) -> Work:
-    if not service.store.is_shared:
-        raise conflict("a store in memory has no jobs, which run in processes of their own; serve a file or a server")
-    job = record_of(NewJob, body)
-    wanted = _with_records(service, job.request)
-    _require_bounded(wanted)
-
-    def work() -> Receipt:
-        _require_few(service)
-        return receipt_of(told_of(service.jobs.add(job.kind, to_json(wanted), caller)), 202)
-
-    return work
 
 
 def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 from starlette.responses import HTMLResponse
@@ -24,7 +25,7 @@ from ..report.site.plans import plans_page
 from ..report.site.refusal import refusal_page
 from ..report.site.surface import surface_page_of
 from ..report.site.trace import trace_page_of
-from .cookies import token_in_cookie
+from .callers import token_in_cookie
 from .problem import problem_of
 from .state import service_of
 
@@ -44,79 +45,53 @@ HEADERS = {
 Maker = Callable[[Contents], Page]
 
 
-@router.get("/")
-async def get_overview(request: Request) -> Response:
-    """Show devices, targets, the plans that count and what drifted."""
-    return await _shown(request, lambda contents: overview_page(contents, LINKS))
+def _difference(contents: Contents, older: str, newer: str) -> Page:
+    return difference_page_of(contents, LINKS, contents.row(_number(older)), contents.row(_number(newer)))
 
 
-@router.get("/plans")
-async def get_plans(request: Request) -> Response:
-    """Show every plan."""
-    return await _shown(request, lambda contents: plans_page(contents, LINKS))
+def _device(contents: Contents, name: str) -> Page:
+    for fingerprint, device in contents.devices.items():
+        if device_page(fingerprint) == f"devices/{name}":
+            return device_page_of(contents, LINKS, device)
+    raise NoPageError(f"there is no device {name[:64]!r}; all are listed in the overview")
 
 
-@router.get("/plans/{number}")
-async def get_plan(request: Request, number: str) -> Response:
-    """Show one plan."""
-    return await _shown(request, lambda contents: plan_page_of(contents, LINKS, contents.row(_number(number))))
+def _surface(contents: Contents, slug: str) -> Page:
+    for entry in contents.surfaces:
+        if entry.slug == slug:
+            return surface_page_of(contents, LINKS, entry)
+    raise NoPageError(f"there is no surface {slug[:64]!r}; all are listed with their devices")
 
 
-@router.get("/plans/{older}/diff/{newer}")
-async def get_difference(request: Request, older: str, newer: str) -> Response:
-    """Show what differs between two plans."""
-
-    def make(contents: Contents) -> Page:
-        rows = contents.row(_number(older)), contents.row(_number(newer))
-        return difference_page_of(contents, LINKS, *rows)
-
-    return await _shown(request, make)
+def _trace(contents: Contents, number: str) -> Page:
+    wanted = _number(number)
+    for row in contents.traces:
+        if row.id == wanted:
+            return trace_page_of(contents, LINKS, row)
+    raise NoPageError(f"there is no trace {wanted}; all are listed in the overview")
 
 
-@router.get("/devices/{name}")
-async def get_device(request: Request, name: str) -> Response:
-    """Show one device."""
-
-    def make(contents: Contents) -> Page:
-        for fingerprint, device in contents.devices.items():
-            if device_page(fingerprint) == f"devices/{name}":
-                return device_page_of(contents, LINKS, device)
-        raise NoPageError(f"there is no device {name[:64]!r}; all are listed in the overview")
-
-    return await _shown(request, make)
-
-
-@router.get("/surfaces/{slug}")
-async def get_surface(request: Request, slug: str) -> Response:
-    """Show one latency surface."""
-
-    def make(contents: Contents) -> Page:
-        for entry in contents.surfaces:
-            if entry.slug == slug:
-                return surface_page_of(contents, LINKS, entry)
-        raise NoPageError(f"there is no surface {slug[:64]!r}; all are listed with their devices")
-
-    return await _shown(request, make)
+PAGES: dict[str, Callable[..., Page]] = {  # by path: makers of what the store holds and the texts in the path
+    "/": lambda contents: overview_page(contents, LINKS),
+    "/plans": lambda contents: plans_page(contents, LINKS),
+    "/plans/{number}": lambda contents, number: plan_page_of(contents, LINKS, contents.row(_number(number))),
+    "/plans/{older}/diff/{newer}": _difference,
+    "/devices/{name}": _device,
+    "/surfaces/{slug}": _surface,
+    "/traces/{number}": _trace,
+    "/drift": lambda contents: drift_page(contents, LINKS),
+}
 
 
-@router.get("/traces/{number}")
-async def get_trace(request: Request, number: str) -> Response:
-    """Show one acceptance trace."""
+def _add_page(path: str, make: Callable[..., Page]) -> None:
+    async def show(request: Request) -> Response:
+        return await _shown(request, partial(make, **request.path_params))
 
-    def make(contents: Contents) -> Page:
-        wanted = _number(number)
-        for row in contents.traces:
-            if row.id == wanted:
-                return trace_page_of(contents, LINKS, row)
-        raise NoPageError(f"there is no trace {wanted}; all are listed in the overview")
-
-    return await _shown(request, make)
+    router.add_api_route(path, show)
 
 
-@router.get("/drift")
-async def get_drift(request: Request) -> Response:
-    """Show promise and outcome of every plan that counts."""
-    return await _shown(request, lambda contents: drift_page(contents, LINKS))
+for own_path, own_maker in PAGES.items():
+    _add_page(own_path, own_maker)
 
 
 @router.get("/jobs")

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from threading import Lock
-from time import monotonic
 
-from ..db.news import Event, Known, news_of
-from ..db.plans import PlanRow
+from ..db.news import Known, news_of
+from ..db.rows import PlanEvent, PlanRow
 from ..db.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
-from .setback import Setback
+from .remembered import Remembered
 
 Place = tuple[str, str]  # ("device", its fingerprint), ("kind", its kind_key) or ANY
 ANY: Place = ("any", "")
 
 
-class PlanIndex:
+class PlanIndex(Remembered):
     """The plans of a store by target and place, and its devices and models; each reader refreshes it."""
 
     def __init__(self, store: SqlStore) -> None:
-        self._store, self._lock, self._setback = store, Lock(), Setback()
-        self._known = Known()
-        self._read_at = float("-inf")
+        super().__init__()
+        self._store, self._known = store, Known()
         self._rows: dict[tuple[str, Place], dict[int, PlanRow]] = defaultdict(dict)  # by target, place and id
         self._plans: dict[int, PlanRow] = {}
         self._states: dict[int, tuple[int, str]] = {}  # by plan: its last event and what that was
@@ -41,30 +38,21 @@ class PlanIndex:
         """How many plans are known."""
         return len(self._plans)
 
-    def is_fresh(self, fresh_s: float) -> bool:
-        """Whether the store was looked at within these seconds."""
-        return monotonic() - self._read_at <= fresh_s
-
-    def refresh(self, asked: float | None = None) -> None:
-        """Read what is new, unless a thread began to after the `monotonic` time `asked`; StoreError if away."""
-        asked = monotonic() if asked is None else asked
-        with self._lock, self._setback:
-            if self._read_at >= asked:
-                return
-            began, news = monotonic(), news_of(self._store, self._known)
-            if news.devices is not None:
-                self._devices = {device.fingerprint: device for device in news.devices}
-            if news.models is not None:
-                self._models = {model.key: model for model in news.models}
-            if news.is_all_plans:
-                self._count(self._plans.values())
-                self._rows.clear()
-                self._plans.clear()
-            self._take_plans(news.plans)
-            if news.is_all_events:
-                self._states.clear()
-            self._take_events(news.events)
-            self._known, self._read_at = news.known, began
+    def _look(self) -> None:
+        news = news_of(self._store, self._known)
+        if news.devices is not None:
+            self._devices = {device.fingerprint: device for device in news.devices}
+        if news.models is not None:
+            self._models = {model.key: model for model in news.models}
+        if news.is_all_plans:
+            self._count(self._plans.values())
+            self._rows.clear()
+            self._plans.clear()
+        self._take_plans(news.plans)
+        if news.is_all_events:
+            self._states.clear()
+        self._take_events(news.events)
+        self._known = news.known
 
     def device(self, fingerprint: str) -> Device | None:
         """Return a device of the store, None where it does not know it."""
@@ -103,7 +91,7 @@ class PlanIndex:
                 self._rows[row.target, place][row.id] = row
         self._count(rows)
 
-    def _take_events(self, events: Sequence[Event]) -> None:
+    def _take_events(self, events: Sequence[PlanEvent]) -> None:
         for event in events:
             self._states[event.plan_id] = (event.id, event.action)
         self._count(self._plans[event.plan_id] for event in events if event.plan_id in self._plans)

@@ -1,104 +1,132 @@
-"""Plans over HTTP: stored, listed, promoted, retired, restored and rolled back."""
+"""What plans over HTTP need beyond their methods of the store: checks, ETags, pages of outcomes, and drift."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from ..db.etags import is_known
-from ..db.plans import PlanEvent, PlanRow, PlanSource, mark_of
+from ..db.endpoint import Arguments
+from ..db.plans import OutcomeTable, mark_of
 from ..db.receipts import Receipt
-from ..db.wire import Decision, NewPlan, Page, Rollback
-from ..errors import PlanError, RequestError
+from ..db.tables import ObservationTable, ValidationTable
+from ..db.wire import Decision, Document, NewPlan, Page, Rollback, is_known
+from ..errors import PlanError, RequestError, SpectuneError
 from ..planner.plans.document import plan_from_json
+from ..planner.plans.observation import Observation, moment_of
 from ..planner.plans.plan import Plan
-from . import examples
-from .body import record_of
-from .documents import gives, not_modified, takes
-from .measurements import Key, Name
-from .paging import USUAL_LIMIT, After, Limit, page_by_id, whole
-from .parameters import Hash, KnownTag, Number, Once, OptionalTemperature, Temperature, Word
+from ..planner.plans.promised import own_observations
+from ..planner.plans.validation import Validation
+from ..profiler.records.wire import from_json, readable
+from ..report.site.kept import KeptCell, kept_cells
+from ..runtime.watch.drift import Direction
+from ..runtime.watch.options import WatchOptions
+from .documents import gives
+from .parameters import LONGEST_WORD, USUAL_LIMIT, After, KnownTag, Limit, Newest, Number, page_by_id, whole
 from .problem import invalid, required
 from .state import Service, service_of
-from .writes import Work, answer_of, receipt_of, written
+from .writes import answer_of, receipt_of
 
-router = APIRouter(prefix="/v1/plans", tags=["plans"])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellDrift:
+    """One cell: promised and observed tokens/s of all sequences, as at its context; None where no block was seen."""
+
+    batch: int
+    context: int
+    policy: str
+    drafter: str | None
+    predicted_tokens_per_s: float
+    low: float
+    high: float
+    blocks: int
+    below: int  # blocks slower than low
+    above: int  # blocks faster than high
+    median_tokens_per_s: float | None
+    found: Direction | None  # drift that the test has told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftReport:
+    """All cells of a plan."""
+
+    plan_id: int
+    false_alarms: float
+    observations: int
+    elsewhere: int  # of these, on a device or in a number format that the plan promises nothing about
+    unreadable: int  # beside these
+    is_drifting: bool
+    cells: tuple[CellDrift, ...]
+
+
+DRIFT = DriftReport(  # for the OpenAPI document
+    plan_id=7,
+    false_alarms=0.01,
+    observations=12,
+    elsewhere=0,
+    unreadable=0,
+    is_drifting=True,
+    cells=(
+        CellDrift(
+            batch=1,
+            context=256,
+            policy="chain of 4",
+            drafter="small",
+            predicted_tokens_per_s=190.0,
+            low=180.0,
+            high=200.0,
+            blocks=40,
+            below=38,
+            above=0,
+            median_tokens_per_s=151.3,
+            found="slower",
+        ),
+    ),
+)
+
+
+def drift_of(plan_id: int, plan: Plan, observations: Sequence[Observation], unreadable: int = 0) -> DriftReport:
+    """Return what observations say about a plan's promises, judged as the plan's page judges as many."""
+    in_order = sorted(observations, key=lambda each: moment_of(each.began))
+    cells = tuple(map(_told, kept_cells(plan, [], in_order)))
+    return DriftReport(
+        plan_id=plan_id,
+        false_alarms=WatchOptions().false_alarms,
+        observations=len(observations),
+        elsewhere=len(observations) - len(own_observations(plan, observations)),
+        unreadable=unreadable,
+        is_drifting=any(cell.found is not None for cell in cells),
+        cells=cells,
+    )
+
+
+def _told(kept: KeptCell) -> CellDrift:
+    cell, promise, verdict = kept.cell, kept.cell.prediction, kept.verdict
+    return CellDrift(
+        batch=cell.batch,
+        context=cell.context,
+        policy=cell.policy.code,
+        drafter=cell.drafter,
+        predicted_tokens_per_s=promise.tokens_per_s,
+        low=promise.low,
+        high=promise.high,
+        blocks=len(kept.blocks),
+        below=sum(speed < promise.low for speed in kept.blocks),
+        above=sum(speed > promise.high for speed in kept.blocks),
+        median_tokens_per_s=kept.measured_speed,
+        found=verdict if verdict == "slower" or verdict == "faster" else None,
+    )
+
 
 LONGEST_REASON = 2000
-LONGEST_NAME = 120
-ONE_ROW = gives(PlanRow, examples.PLAN_ROW)
-States = Annotated[Literal["kept", "promoted", "retired", "restored"] | None, Query()]
+MOST_JUDGED = 10_000  # observations of one plan that drift is looked for in
+drifts = APIRouter(prefix="/v1/plans/{plan_id}", tags=["outcomes"])
 
 
-@router.post(
-    "",
-    status_code=201,
-    responses=gives(PlanRow, examples.PLAN_ROW, 201, "Kept."),
-    openapi_extra=takes(NewPlan, examples.NEW_PLAN),
-)
-async def post_plan(request: Request, once: Once = None) -> Response:
-    """Keep a plan, byte for byte, and what it was computed from."""
-    return await written(request, keep_plan)
-
-
-@router.get("", responses=gives(Page[PlanRow], Page(items=(examples.PLAN_ROW,))))
-async def get_plans(
-    request: Request,
-    limit: Limit = USUAL_LIMIT,
-    after: After = None,
-    device: Hash = None,
-    device_kind: Hash = None,
-    target: Hash = None,
-    workload: Word = None,
-    temperature: OptionalTemperature = None,
-    state: States = None,
-) -> Response:
-    """List plans, oldest first."""
-    service = service_of(request)
-    rows = await service.read(
-        service.store.plans,
-        limit + 1,
-        after,
-        device=device,
-        device_kind=device_kind,
-        target=target,
-        workload=workload,
-        temperature=temperature,
-        state=state,
-    )
-    return answer_of(receipt_of(page_by_id(rows, limit), kind=Page[PlanRow]))
-
-
-@router.get("/find", responses=ONE_ROW)
-async def find_plan(
-    request: Request,
-    target: Key,
-    workload: Name,
-    temperature: Temperature = 0.0,
-    device: Hash = None,
-    device_kind: Hash = None,
-) -> Response:
-    """Return the plan of a setup that counts, made on exactly this device or on any of this kind."""
-    if (device is None) == (device_kind is None):
-        raise invalid("give device or device_kind, one of them")
-    service = service_of(request)
-    setup: dict[str, Any] = {"target": target, "workload": workload, "temperature": temperature}
-    row = await service.read(service.store.find_plan, device=device, device_kind=device_kind, **setup)
-    return answer_of(receipt_of(row))
-
-
-@router.post("/rollback", responses=ONE_ROW, openapi_extra=takes(Rollback, examples.ROLLBACK))
-async def post_rollback(request: Request, once: Once = None) -> Response:
-    """Retire the plan of a setup that counts, and return the one before it, which counts again."""
-    return await written(request, _roll_back)
-
-
-@router.get("/{plan_id}", responses={**gives(dict[str, object], {"version": 2, "cells": []}), **not_modified()})
 async def get_plan(request: Request, plan_id: Number, known: KnownTag = None) -> Response:
-    """Return a plan byte for byte; its ETag is its content hash."""
+    """Answer a plan byte for byte."""
     service = service_of(request)
     row = await service.read(required, service.store.plan_row, plan_id)
     tag = f'"{row.content_hash}"'
@@ -109,76 +137,57 @@ async def get_plan(request: Request, plan_id: Number, known: KnownTag = None) ->
     return Response(text, headers=headers, media_type="application/json")
 
 
-@router.get("/{plan_id}/row", responses=ONE_ROW)
-async def get_plan_row(request: Request, plan_id: Number) -> Response:
-    """Return what the store says about a plan."""
+async def get_observations(
+    request: Request, plan_id: Number, limit: Limit = USUAL_LIMIT, after: After = None, newest: Newest = False
+) -> Response:
+    """Answer a page of observations."""
     service = service_of(request)
-    return answer_of(receipt_of(await service.read(required, service.store.plan_row, plan_id)))
+    if newest:
+        return answer_of(await service.read(_newest_observations, service, plan_id, limit))
+    return answer_of(await service.read(_documents, service, ObservationTable, plan_id, limit, after or 0))
 
 
-@router.get("/{plan_id}/sources", responses=gives(Page[PlanSource], Page(items=(examples.SOURCE,))))
-async def get_plan_sources(request: Request, plan_id: Number) -> Response:
-    """Return what a plan was computed from."""
+async def get_validations(
+    request: Request, plan_id: Number, limit: Limit = USUAL_LIMIT, after: After = None
+) -> Response:
+    """Answer a page of validations."""
     service = service_of(request)
-    sources = await service.read(required, service.store.plan_sources, plan_id)
-    return answer_of(receipt_of(whole(sources), kind=Page[PlanSource]))
+    return answer_of(await service.read(_documents, service, ValidationTable, plan_id, limit, after or 0))
 
 
-@router.get("/{plan_id}/events", responses=gives(Page[PlanEvent], Page(items=(examples.EVENT,))))
-async def get_plan_events(request: Request, plan_id: Number) -> Response:
-    """Return what happened to a plan's state, oldest first."""
+@drifts.get("/drift", responses=gives(DriftReport, DRIFT))
+async def get_drift(request: Request, plan_id: Number) -> Response:
+    """Compare the speeds of the newest 10,000 observations with the plan's intervals, cell by cell."""
     service = service_of(request)
-    await service.read(required, service.store.plan_row, plan_id)
-    events = await service.read(service.store.plan_events, plan_id)
-    return answer_of(receipt_of(whole(events), kind=Page[PlanEvent]))
+
+    def read() -> Receipt:
+        plan = plan_from_json(required(service.store.plan, plan_id))
+        newest = service.store.newest_observations(plan_id, MOST_JUDGED)
+        seen = readable(Observation, newest)
+        return receipt_of(drift_of(plan_id, plan, seen, unreadable=len(newest) - len(seen)))
+
+    return answer_of(await service.read(read))
 
 
-@router.post("/{plan_id}/promote", responses=ONE_ROW, openapi_extra=takes(Decision, examples.DECISION))
-async def post_promote(request: Request, plan_id: Number, once: Once = None) -> Response:
-    """Let a plan count for its setup from now on."""
-    store = service_of(request).store
-    return await written(request, partial(_decide, store.promote_plan, plan_id))
+def _newest_observations(service: Service, plan_id: int, limit: int) -> Receipt:
+    required(service.store.plan_row, plan_id)
+    newest = service.store.newest_observations(plan_id, limit)
+    return receipt_of(whole([Document(document=document) for document in newest]), kind=Page[Document])
 
 
-@router.post("/{plan_id}/retire", responses=ONE_ROW, openapi_extra=takes(Decision, examples.DECISION))
-async def post_retire(request: Request, plan_id: Number, once: Once = None) -> Response:
-    """Let a plan count no more."""
-    store = service_of(request).store
-    return await written(request, partial(_decide, store.retire_plan, plan_id))
+def _documents(service: Service, table: OutcomeTable, plan_id: int, limit: int, after: int) -> Receipt:
+    required(service.store.plan_row, plan_id)
+    page = page_by_id(service.store.outcome_rows(table, plan_id, limit + 1, after), limit)
+    shown = Page(items=tuple(Document(document=row.document) for row in page.items), next=page.next)
+    return receipt_of(shown, kind=Page[Document])
 
 
-@router.post("/{plan_id}/restore", responses=ONE_ROW, openapi_extra=takes(Decision, examples.DECISION))
-async def post_restore(request: Request, plan_id: Number, once: Once = None) -> Response:
-    """Let a retired plan be one of its setup's again."""
-    store = service_of(request).store
-    return await written(request, partial(_decide, store.restore_plan, plan_id))
-
-
-def keep_plan(service: Service, _caller: str, body: bytes) -> Work:
-    """Prepare a POST of a plan: it must be one, and of the setup it is filed under."""
-    sent = record_of(NewPlan, body)
+def _require_filed_rightly(_method: str, sent: NewPlan, _place: Arguments) -> None:
+    """Refuse what is no plan, or of another setup than it is filed under."""
     try:
         plan = plan_from_json(sent.document)
     except (PlanError, ValueError, RecursionError) as error:
         raise invalid(f"the document is no plan: {error}") from error
-    _require_filed_rightly(sent, plan)
-
-    def work() -> Receipt:
-        plan_id = service.store.add_plan(
-            sent.document,
-            device=sent.device,
-            device_kind=sent.device_kind,
-            target=sent.target,
-            workload=sent.workload,
-            temperature=sent.temperature,
-            sources=sent.sources,
-        )
-        return receipt_of(service.store.plan_row(plan_id), 201)
-
-    return work
-
-
-def _require_filed_rightly(sent: NewPlan, plan: Plan) -> None:
     prefix = mark_of(sent.device)
     own = {
         "device": f"{prefix}{plan.device.fingerprint}",
@@ -194,36 +203,25 @@ def _require_filed_rightly(sent: NewPlan, plan: Plan) -> None:
         raise RequestError(f"the plan is filed under {'; '.join(wrong)}; file it under what it says itself")
 
 
-def _decide(decide: Callable[[int, str, str], None], plan_id: int, service: Service, caller: str, body: bytes) -> Work:
-    decision = record_of(Decision, body)
-    _require_short(decision.by, decision.reason)
-
-    def work() -> Receipt:
-        required(service.store.plan_row, plan_id)
-        decide(plan_id, decision.by or caller, decision.reason)
-        return receipt_of(service.store.plan_row(plan_id))
-
-    return work
+def _require_short(_method: str, sent: Decision | Rollback, _place: Arguments) -> None:
+    if len(sent.by) > LONGEST_WORD or len(sent.reason) > LONGEST_REASON:
+        raise invalid(f"at most {LONGEST_WORD} characters for who decides and {LONGEST_REASON} for the reason")
 
 
-def _roll_back(service: Service, caller: str, body: bytes) -> Work:
-    asked = record_of(Rollback, body)
-    _require_short(asked.by, asked.reason)
-
-    def work() -> Receipt:
-        row = service.store.roll_back_plan(
-            device=asked.device,
-            target=asked.target,
-            workload=asked.workload,
-            temperature=asked.temperature,
-            by=asked.by or caller,
-            reason=asked.reason,
-        )
-        return receipt_of(row)
-
-    return work
+def _require_outcome(method: str, sent: Document, place: Arguments) -> None:
+    kind: type[Observation] | type[Validation] = Observation if method == "add_observation" else Validation
+    try:
+        record: Observation | Validation = from_json(kind, sent.document)
+    except SpectuneError as error:
+        raise invalid(f"the document is refused: {error}") from error
+    if record.plan_id != place["plan_id"]:
+        told = f"the document is about plan {record.plan_id}, the path says {place['plan_id']}; correct one of them"
+        raise invalid(told)
 
 
-def _require_short(by: str, reason: str) -> None:
-    if len(by) > LONGEST_NAME or len(reason) > LONGEST_REASON:
-        raise invalid(f"at most {LONGEST_NAME} characters for who decides and {LONGEST_REASON} for the reason")
+CHECKS: dict[type, Callable[[str, Any, Arguments], None]] = {  # of what is sent; Any: the key's class
+    NewPlan: _require_filed_rightly,
+    Decision: _require_short,
+    Rollback: _require_short,
+    Document: _require_outcome,
+}

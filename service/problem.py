@@ -10,7 +10,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from ..db import wire
 from ..db.jobs import JobEndedError, LostJobError, NoJobError
-from ..db.profile_facts import NoProfileError
+from ..db.profiles import NoProfileError
 from ..db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError
 from ..errors import NoPlanError, SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import to_json

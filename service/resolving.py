@@ -7,15 +7,13 @@ from dataclasses import asdict, dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 
-from ..db.etags import is_known
-from ..db.wire import Resolving
+from ..db.wire import Resolving, is_known
 from ..errors import PlanError
 from ..profiler.records.match import DeviceMatch
 from . import examples
 from .body import read_body, record_of, require_json
 from .documents import gives, not_modified, takes
-from .measurements import Key
-from .parameters import LONGEST_WORD, KnownTag, Temperature, Word
+from .parameters import LONGEST_WORD, Key, KnownTag, Temperature, Word
 from .problem import conflict, invalid, not_found
 from .resolver import Asked, Ready
 from .settings import KIB
@@ -75,7 +73,7 @@ async def get_resolved(
     return Response(ready.body, headers=headers, media_type="application/json")
 
 
-@router.post("", responses=ANSWER, openapi_extra=takes(Resolving, ASKED))
+@router.post("", responses=ANSWER, **takes(Resolving, ASKED))
 async def post_resolved(request: Request) -> Response:
     """Return the best plan for a device that is described here."""
     require_json(request)

@@ -2,23 +2,123 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import ssl
 import sys
+from asyncio import TimerHandle, Transport
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..db.access import Tokens
 from ..errors import RequestError
 from .app import create_app
-from .connection import BoundedConnection
 from .heap import bound_heaps
 from .log import log_to_stderr, tell
 from .settings import Settings
-from .sockets import listening_sockets, require_certificate
 from .state import Service
+
+NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name that this machine does not have, e.g. ::1
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return a socket listening at each address of a host; RequestError where it is taken or not allowed."""
+    opened: list[socket.socket] = []
+    try:
+        found = [(each[0], each[4]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        for family, address in dict.fromkeys(found):  # a hosts file may name one twice
+            try:
+                opened.append(socket.create_server(address, family=family))
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+        if not opened:
+            raise OSError(errno.EADDRNOTAVAIL, "it is no address of this machine")
+    except OSError as error:
+        for each in opened:
+            each.close()
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise RequestError(
+            f"cannot listen on {host}, port {port}: {why}; give another --port or --host, or end what listens there"
+        ) from error
+    return opened
+
+
+def require_certificate(certificate: Path, key: Path) -> None:
+    """Raise RequestError where two files give no TLS: no PEM, not belonging together, or with a passphrase."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_passphrase)
+    except (ssl.SSLError, OSError) as error:
+        raise RequestError(
+            f"no TLS with the certificate {certificate} and the key {key} ({error}); give two PEM files that belong "
+            "together as --tls-cert and --tls-key"
+        ) from error
+
+
+def _no_passphrase() -> str:
+    """Answer OpenSSL's question at the terminal, which no person of a service could."""
+    raise RequestError("the key of --tls-key is encrypted; give one without a passphrase")
+
+
+MOST_HEAD_BYTES = 64 * 1024  # of a head, or of fields behind a body, beyond the piece of it that came first
+HEAD_S = 30.0  # from a connection's beginning, or the first byte behind an answer, to the end of the next head
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """HTTP/1.1 whose heads are bounded in size and time; bodies and silence behind an answer are so elsewhere."""
+
+    _timer: TimerHandle | None = None  # runs while a head is awaited
+    _loose_bytes = 0  # that have come since a head was complete or a piece of a body was there
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, unless they are too many for what they are."""
+        cycle = self.cycle  # None before the first request
+        is_answering = cycle is not None and not cycle.response_complete  # type: ignore[redundant-expr]
+        if self._timer is None and not is_answering:
+            self._await_head()
+        self._loose_bytes += len(data)
+        super().data_received(data)
+        if self._loose_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response(f"A request's head has at most {MOST_HEAD_BYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        """Begin to count a head."""
+        self._loose_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Take a whole head."""
+        self._stop_waiting()
+        self._loose_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._loose_bytes = 0
+        super().on_body(body)
+
+    def _await_head(self) -> None:
+        self._timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 STOP_S = 5  # for answers under way when the service is ended

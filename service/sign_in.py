@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 
 from ..report.site.refusal import sign_in_page
 from .body import read_body
-from .cookies import TOKEN, forgotten, kept
+from .callers import TOKEN, forgotten, kept
 from .pages import page_response
 from .problem import ProblemError
 from .settings import Settings
@@ -36,7 +36,7 @@ async def post_sign_in(request: Request) -> Response:
     fields = parse_qs(await _form(request))
     token, where = fields.get("token", [""])[0].strip(), _own_path(fields.get("next", ["/"])[0])
     service = service_of(request)
-    if not service.callers.is_fresh(token):
+    if not service.callers.knows(token):
         await service.freshen_callers()
     row = service.callers.row(token) if TOKEN.fullmatch(token) else None
     if row is None or not row.allows("read"):

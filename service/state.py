@@ -21,7 +21,7 @@ from .metrics import Metrics
 from .plan_index import PlanIndex
 from .problem import ProblemError
 from .rate import Buckets
-from .readiness import Readiness
+from .remembered import Readiness
 from .resolver import Resolver
 from .settings import Settings
 
@@ -87,7 +87,7 @@ class Service:
 
     async def still_reads(self, token: str | None) -> bool:
         """Say whether what a token was let in for may go on."""
-        if not self.callers.is_fresh(token):
+        if not self.callers.knows(token):
             await self.freshen_callers()
         row = self.callers.row(token)
         return not self.callers.needs_token or (row is not None and row.allows("read"))

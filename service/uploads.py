@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated
-from urllib.parse import unquote
 
 from fastapi import APIRouter, Header, Request, Response
 
@@ -16,18 +13,12 @@ from ..db.wire import UPLOAD_OFFSET, NewUpload, UploadState
 from . import examples
 from .body import read_body, record_of
 from .documents import gives, gives_nothing, refusals, takes, takes_bytes
-from .identities import NOTHING
-from .measurements import keep_measurements, keep_overhead
-from .outcomes import keep_observation, keep_validation
-from .paging import MOST_ID
-from .parameters import KeyPath, Once
-from .plans import keep_plan
+from .parameters import MOST_ID, KeyPath, Once
 from .problem import ProblemError, invalid
-from .profiles import finish_profile, finish_surfaces, keep_part, keep_visits
+from .routes import prepare_of_upload, writes
 from .settings import MIB
 from .state import Service, caller_of, service_of
-from .traces import keep_pairwise, keep_records, keep_trace, tell_missing
-from .writes import Prepare, Work, answer_of, receipt_of, written
+from .writes import NOTHING, Work, answer_of, receipt_of, written
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 
@@ -35,33 +26,35 @@ LARGE_BYTES = 64 * MIB  # uploads above it are finished one at a time, for their
 LONGEST_WORD = 120  # of what an upload is called
 LONGEST_TARGET = 2000
 Offset = Annotated[int, Header(alias=UPLOAD_OFFSET, ge=0, le=MOST_ID)]
-ID = r"(?P<id>[1-9][0-9]{0,9})"
-TARGETS: dict[str, Callable[[re.Match[str]], Prepare]] = {  # method and path -> what finishing does
-    r"POST /v1/measurements": lambda _: keep_measurements,
-    r"POST /v1/overheads": lambda _: keep_overhead,
-    r"POST /v1/traces": lambda _: keep_trace,
-    r"POST /v1/pairwise": lambda _: keep_pairwise,
-    r"POST /v1/records": lambda _: keep_records,
-    r"POST /v1/records/missing": lambda _: tell_missing,
-    r"POST /v1/plans": lambda _: keep_plan,
-    rf"POST /v1/plans/{ID}/observations": lambda found: partial(keep_observation, _number(found)),
-    rf"POST /v1/plans/{ID}/validations": lambda found: partial(keep_validation, _number(found)),
-    rf"POST /v1/profiles/{ID}/visits": lambda found: partial(keep_visits, _number(found)),
-    rf"POST /v1/profiles/{ID}/surfaces": lambda found: partial(finish_surfaces, _number(found)),
-    rf"POST /v1/profiles/{ID}/finish": lambda found: partial(finish_profile, _number(found)),
-    rf"PUT /v1/profiles/{ID}/parts/(?P<name>.+)": lambda found: partial(keep_part, _number(found), _name(found)),
-}
 
 
-@router.post(
+@writes(
+    router,
+    "POST",
     "",
     status_code=201,
     responses=gives(UploadState, examples.UPLOADED, 201, "Send the bytes next."),
-    openapi_extra=takes(NewUpload, examples.UPLOAD),
+    **takes(NewUpload, examples.UPLOAD),
 )
-async def post_upload(request: Request, once: Once = None) -> Response:
+def post_upload(service: Service, caller: str, body: bytes) -> Work:
     """Announce a body that comes in parts, and the request it stands for."""
-    return await written(request, _begin)
+    new = record_of(NewUpload, body)
+    prepare_of_upload(f"{new.method} {new.target}")
+    if len(new.target) > LONGEST_TARGET:
+        raise invalid(f"the path of an upload's request has {len(new.target)} characters; name the part shorter")
+    if new.size > service.settings.upload_bytes:
+        raise ProblemError(
+            413, "too-large", f"an upload has at most {service.settings.upload_bytes} bytes, got {new.size}"
+        )
+    target = f"{new.method} {new.target}"
+
+    def work() -> Receipt:
+        row = service.uploads.begin(
+            caller, kind=new.kind[:LONGEST_WORD], target=target, size=new.size, sha256=new.sha256
+        )
+        return receipt_of(UploadState(key=row.key, received=0), 201)
+
+    return work
 
 
 @router.get("/{key}", responses=gives(UploadState, examples.UPLOADED))
@@ -81,7 +74,7 @@ async def head_upload(request: Request, key: KeyPath) -> Response:
 @router.patch(
     "/{key}",
     responses=gives(UploadState, examples.UPLOADED),
-    openapi_extra=takes_bytes("application/octet-stream", "the next bytes"),
+    **takes_bytes("application/octet-stream", "the next bytes"),
 )
 async def patch_upload(request: Request, key: KeyPath, offset: Offset) -> Response:
     """Send the next bytes; they are kept once this answers. Packed by gzip, offsets count unpacked bytes."""
@@ -118,31 +111,11 @@ async def delete_upload(request: Request, key: KeyPath) -> Response:
     return answer_of(NOTHING)
 
 
-def _begin(service: Service, caller: str, body: bytes) -> Work:
-    new = record_of(NewUpload, body)
-    _prepare_of(f"{new.method} {new.target}")
-    if len(new.target) > LONGEST_TARGET:
-        raise invalid(f"the path of an upload's request has {len(new.target)} characters; name the part shorter")
-    if new.size > service.settings.upload_bytes:
-        raise ProblemError(
-            413, "too-large", f"an upload has at most {service.settings.upload_bytes} bytes, got {new.size}"
-        )
-    target = f"{new.method} {new.target}"
-
-    def work() -> Receipt:
-        row = service.uploads.begin(
-            caller, kind=new.kind[:LONGEST_WORD], target=target, size=new.size, sha256=new.sha256
-        )
-        return receipt_of(UploadState(key=row.key, received=0), 201)
-
-    return work
-
-
 def _finish(key: str, service: Service, caller: str, _body: bytes) -> Work:
     """Prepare the request an upload was for; where it has ended, its receipt may still know the answer."""
     try:
         row = service.uploads.find(caller, key)
-        prepare = _prepare_of(row.target)
+        prepare = prepare_of_upload(row.target)
         prepared = prepare(service, caller, service.uploads.content(caller, key))
     except NoUploadError as gone:
         return partial(_raise, gone)
@@ -156,28 +129,6 @@ def _finish(key: str, service: Service, caller: str, _body: bytes) -> Work:
 
 def _raise(error: NoUploadError) -> Receipt:
     raise error
-
-
-def _prepare_of(target: str) -> Prepare:
-    for pattern, prepare in TARGETS.items():
-        found = re.fullmatch(pattern, target, re.DOTALL)
-        if found is not None:
-            return prepare(found)
-    raise invalid(f"an upload cannot stand for {target[:200]!r}; see docs/service.md for those it can")
-
-
-def _number(found: re.Match[str]) -> int:
-    number = int(found["id"])
-    if number > MOST_ID:
-        raise invalid(f"{number} is no number of anything here")
-    return number
-
-
-def _name(found: re.Match[str]) -> str:
-    name = unquote(found["name"])
-    if len(name) > LONGEST_WORD:
-        raise invalid(f"a part's name has at most {LONGEST_WORD} characters, got {len(name)}")
-    return name
 
 
 async def _state(request: Request, key: str) -> Response:

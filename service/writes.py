@@ -21,12 +21,12 @@ from .problem import invalid
 from .state import Service, caller_of, service_of
 
 KEY = re.compile(r"[!-~]{1,200}")
-NO_NEWS = re.compile(  # paths of writes that change nothing the index of plans knows
-    r"/v1/(measurements|overheads|traces|pairwise|plans/\d+/(observations|validations)|profiles/\d+/(visits|parts/.+))"
-)
+NOTHING = Receipt(status=204, body="")
 
 Work = Callable[[], Receipt]  # reads and writes the store
-Prepare = Callable[[Service, str, bytes], Work]  # of the service, the caller's name and the body; checks all it can
+Prepare = Callable[
+    ..., Work
+]  # of the service, the caller's name, the body, and values of the path by name; checks all it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,13 @@ class Sent:
     is_news: bool  # whether it may change what the index of plans knows
 
 
-async def written(request: Request, prepare: Prepare, *, is_json: bool = True, is_large: bool = False) -> Response:
+async def written(
+    request: Request, prepare: Prepare, *, is_json: bool = True, is_large: bool = False, is_news: bool = True
+) -> Response:
     """Do a write once and answer it; a refusal (ProblemError) writes nothing.
 
     `prepare` checks the body before any transaction, and returns what to do in one. `is_large` writes take so much
-    memory that they run one at a time.
+    memory that they run one at a time; those that are no news change nothing that the index of plans knows.
     """
     if is_json:
         require_json(request)
@@ -58,7 +60,7 @@ async def written(request: Request, prepare: Prepare, *, is_json: bool = True, i
         key=key,
         digest=_digest(request, body),
         body=body,
-        is_news=not NO_NEWS.fullmatch(request.url.path),
+        is_news=is_news,
     )
     write = service.write_large if is_large else service.write
     return answer_of(await write(done, service, sent, prepare))

@@ -20,8 +20,7 @@ from spectune.db.service_tables import Base
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
-from spectune.service.connection import BoundedConnection
-from spectune.service.server import Server
+from spectune.service.server import BoundedConnection, Server
 from spectune.service.settings import Settings
 
 WAIT_S = 20.0

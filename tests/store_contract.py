@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spectune.db.imports import Records
+from spectune.db.rows import Records
 from spectune.db.store import Store
 from spectune.errors import StoreError
 from spectune.profiler.records.measurement import Measurement

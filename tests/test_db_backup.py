@@ -10,7 +10,7 @@ import pytest
 
 from spectune.db.backup import back_up
 from spectune.db.check import faults_of
-from spectune.db.everything import everything
+from spectune.db.shared import everything
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from spectune.db.check import faults_of
-from spectune.db.everything import everything
 from spectune.db.folder import read_folder, safe, write_folder
 from spectune.db.merge import Merged, merge
 from spectune.db.published import published, schema_text
-from spectune.db.shared import KINDS
+from spectune.db.shared import KINDS, everything
 from spectune.db.sources import overhead_source, surface_source, trace_source
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.db.plan_rows import newest_plans, setup_rows
+from spectune.db.news import newest_plans, setup_rows
 from spectune.db.sql_store import SqlStore
 from spectune.db.url import resolve_url
 

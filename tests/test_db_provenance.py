@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from spectune.db.imports import Records
+from spectune.db.rows import Records
 from spectune.db.sources import PlanSource, sources_of_inputs, surface_source
 from spectune.db.sql_store import SqlStore
 from spectune.db.tables import APPEND_ONLY, Base, MeasurementTable, content_hash

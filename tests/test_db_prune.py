@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from spectune.db.check import faults_of
+from spectune.db.measurements import trace_row
 from spectune.db.prune import Pruned, prune
 from spectune.db.sources import surface_source, trace_source
 from spectune.db.sql_store import SqlStore
-from spectune.db.traces import trace_row
 from spectune.db.url import resolve_url
 from spectune.profiler.records.measurement import Measurement
 

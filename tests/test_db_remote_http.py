@@ -10,7 +10,7 @@ import pytest
 
 from spectune.db.remote_http import BRISK, CA_VARIABLE, PATIENT, Ask, AwayError, RefusedError, Transport
 from spectune.db.remote_service import Service, require_spoken
-from spectune.db.remote_url import TOKEN_VARIABLE, service_url
+from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.db.wire import Document, ServiceInfo
 from spectune.errors import StoreError
 

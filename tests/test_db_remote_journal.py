@@ -13,7 +13,7 @@ import pytest
 
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_journal import BATCH_S, BATCH_VISITS
-from spectune.db.remote_url import TOKEN_VARIABLE, service_url
+from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 from spectune.profiler.protocols import Journal
 from spectune.profiler.records.visit import Visit

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db.remote_http import CA_VARIABLE, Ask, Transport
-from spectune.db.remote_url import TOKEN_VARIABLE, service_url
+from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 
 from .faulty_service import FaultyService, served

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
+from spectune.db.endpoint import ENDPOINTS
+from spectune.db.sql_store import SqlStore
 
 from .postgres_server import PostgresServer, postgres
 from .store_contract import StoreContract
@@ -22,6 +24,11 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("empty") / "store.db"
     open_store(str(file)).close()
     return file
+
+
+def test_a_database_does_itself_whatever_a_store_promises() -> None:
+    assert len(ENDPOINTS) > 30
+    assert [name for name in ENDPOINTS if getattr(SqlStore, name) is getattr(Store, name)] == []
 
 
 class TestSqliteFile(StoreContract):

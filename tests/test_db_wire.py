@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.db.plans import PlanRow
+from spectune.db.rows import PlanRow
 from spectune.db.sources import PlanSource, overhead_source, surface_source
 from spectune.db.wire import (
     Decision,

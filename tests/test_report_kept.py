@@ -12,7 +12,7 @@ from spectune.report.site.contents import Contents
 from spectune.report.site.drift import standings
 from spectune.report.site.kept import DRIFTED, KeptCell, Verdict, kept_cells
 from spectune.report.site.links import SiteLinks
-from spectune.service.drift import drift_of
+from spectune.service.plans import drift_of
 
 from .site_store import (
     PLACES,

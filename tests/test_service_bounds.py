@@ -20,14 +20,14 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from spectune.db.access import Tokens
-from spectune.db.imports import CellRuns, RecordPlaces, Records
 from spectune.db.jobs import Jobs
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_http import RefusedError
 from spectune.db.remote_service import Params
-from spectune.db.remote_url import service_url
+from spectune.db.rows import CellRuns, RecordPlaces, Records
 from spectune.db.service_tables import UploadTable
 from spectune.db.sql_store import SqlStore
+from spectune.db.url import service_url
 from spectune.db.wire import Resolving
 from spectune.errors import PlanError, StoreError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
@@ -35,11 +35,11 @@ from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json, to_json
-from spectune.service import examples, outcomes, traces, writes
+from spectune.service import examples, plans, routes, writes
 from spectune.service.app import create_app
 from spectune.service.body import read_body
-from spectune.service.plan_texts import ParsedPlans
 from spectune.service.problem import ProblemError
+from spectune.service.resolver import ParsedPlans
 from spectune.service.settings import Settings
 
 from .filled_service import PLAN, add_plan
@@ -74,12 +74,12 @@ def add_cells(store: SqlStore | RemoteStore) -> None:
 
 def test_surfaces_too_many_for_one_answer_come_one_by_one(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add_cells(served.behind)
-    monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 2)
+    monkeypatch.setattr("spectune.service.routes.MOST_TIMINGS", 2)
     with RemoteStore(service_url(served.url)) as store:
         assert store.surfaces() == served.behind.surfaces()
         assert store.surfaces("one", role="verify") == served.behind.surfaces("one", role="verify")
         assert store.surfaces(attention="") == served.behind.surfaces(attention="")
-        monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 1)
+        monkeypatch.setattr("spectune.service.routes.MOST_TIMINGS", 1)
         with pytest.raises(RefusedError, match="2 timings, more than 1"):
             store.surfaces("other")
 
@@ -89,7 +89,7 @@ def test_timings_that_newer_ones_supersede_make_no_surface_too_large(
 ) -> None:
     for _ in range(3):
         add_cells(served.behind)
-    monkeypatch.setattr("spectune.service.measurements.MOST_TIMINGS", 2)
+    monkeypatch.setattr("spectune.service.routes.MOST_TIMINGS", 2)
     with RemoteStore(service_url(served.url)) as store:
         assert store.surfaces("other") == served.behind.surfaces("other")
 
@@ -256,7 +256,7 @@ def test_nothing_is_taken_behind_the_end_of_a_packed_body() -> None:
     [
         ("spectune.service.callers.Tokens.rows", "/v1/plans"),
         ("spectune.service.plan_index.news_of", "/v1/resolve?device=a&target=b"),
-        ("spectune.service.readiness.schema_of", "/readyz"),
+        ("spectune.service.remembered.schema_of", "/readyz"),
     ],
     ids=["tokens", "plans", "readiness"],
 )
@@ -300,7 +300,7 @@ def test_long_records_are_written_where_nobody_waits_for_them(store: SqlStore, m
         is_on_loop.append(asyncio._get_running_loop() is not None)
         return writes.receipt_of(*about, **more)
 
-    for module in (traces, outcomes):
+    for module in (routes, plans):
         monkeypatch.setattr(module, "receipt_of", receipt_of)
     with TestClient(create_app(store, OPEN)) as client:
         for path in ("traces/1", f"plans/{plan_id}/observations", f"plans/{plan_id}/validations"):

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from spectune.db.jobs import Jobs
-from spectune.service import connection
+from spectune.service import server as connection
 from spectune.service.app import create_app
-from spectune.service.connection import MOST_HEAD_BYTES
+from spectune.service.server import MOST_HEAD_BYTES
 from spectune.service.settings import Settings
 
 from .fresh_store import fresh_store

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spectune.planner.plans.observation import CellObservation, Observation
-from spectune.service.drift import drift_of
+from spectune.service.plans import drift_of
 
 from .plans import plan_of
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from spectune.db.access import Tokens
 from spectune.service.app import create_app
-from spectune.service.cookies import COOKIE, is_page
+from spectune.service.callers import COOKIE, is_page
 from spectune.service.settings import Settings
 
 from .drawn_pages import parsed

@@ -19,9 +19,8 @@ from click.testing import CliRunner
 from spectune.cli import main
 from spectune.db.access import Tokens
 from spectune.errors import RequestError
-from spectune.service.server import Listening, serve
+from spectune.service.server import Listening, listening_sockets, serve
 from spectune.service.settings import Settings
-from spectune.service.sockets import listening_sockets
 
 from .fresh_store import fresh_store
 

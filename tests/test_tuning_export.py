@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import open_store
-from spectune.db.imports import Records
+from spectune.db.rows import Records
 from spectune.errors import RequestError
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.plans.plan import Plan

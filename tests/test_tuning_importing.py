@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spectune.db.imports import Records
+from spectune.db.rows import Records
 from spectune.errors import RequestError
 from spectune.profiler.identity import identify
 from spectune.profiler.records.document import SurfaceDocument, TraceDocument

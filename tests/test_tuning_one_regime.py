@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.imports import Records
+from spectune.db.rows import Records
 from spectune.errors import PlanError, StoreError
 from spectune.planner.inputs import PlanInputs
 from spectune.profiler.records.acceptance import AcceptanceTrace

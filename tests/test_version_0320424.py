@@ -18,18 +18,14 @@ import spectune
 from spectune.cli import main
 from spectune.db import open_store, wire
 from spectune.db.check import faults_of
-from spectune.db.everything import everything
+from spectune.db.engines import sqlite_engine
 from spectune.db.folder import read_folder, write_folder
-from spectune.db.imports import RecordPlaces, Records
 from spectune.db.merge import merge
 from spectune.db.migrate import HEAD, stored_versions
-from spectune.db.plans import PlanEvent, PlanRow
-from spectune.db.shared import Shared
+from spectune.db.rows import PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
+from spectune.db.shared import Shared, everything
 from spectune.db.sources import PlanSource
 from spectune.db.sql_store import SqlStore
-from spectune.db.sqlite import sqlite_engine
-from spectune.db.surface_rows import SurfaceRow
-from spectune.db.traces import TraceRow
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.observation import Observation
@@ -46,9 +42,9 @@ from spectune.runtime.generator import Generator
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.setup import always
 from spectune.runtime.substitutes import alternative_setup
-from spectune.service.drift import DriftReport
 from spectune.service.health import Health
 from spectune.service.jobs import JobTold, NewJob
+from spectune.service.plans import DriftReport
 from spectune.tuning.family import load_family
 from spectune.tuning.plan import Effort, make_plan
 from spectune.tuning.request import Models, PlanRequest

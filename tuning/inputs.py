@@ -25,7 +25,7 @@ from .request import PlanRequest
 from .timed import Timed, timed_on
 
 if TYPE_CHECKING:  # a plan from files loads no model, and no library that does
-    from ..db.surface_rows import SurfaceRow
+    from ..db.rows import SurfaceRow
     from .profile import Profile
 
 SAME_TEMPERATURE = 1e-9

@@ -9,7 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ..db.plans import PlanRow
+from ..db.rows import PlanRow
 from ..db.store import Store
 from ..errors import SpectuneError
 from ..planner.plans.document import plan_from_json

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..profiler.records.role import origin_of
 
 if TYPE_CHECKING:
+    from ..db.rows import SurfaceRow
     from ..db.store import Store
-    from ..db.surface_rows import SurfaceRow
     from ..profiler.records.surface import LatencySurface
 
 

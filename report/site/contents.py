@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
-from ...db.plan_rows import SetupRow, newest_plans, setup_rows
-from ...db.plans import PlanRow
+from ...db.news import SetupRow, newest_plans, setup_rows
+from ...db.rows import PlanRow, SurfaceRow, TraceRow
 from ...db.store import Store
-from ...db.surface_rows import SurfaceRow
-from ...db.traces import TraceRow
 from ...errors import NoPlanError, StoreError
 from ...planner.plans.document import plan_from_json
 from ...planner.plans.observation import Observation, moment_of

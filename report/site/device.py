@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...profiler.records.device import Device
 from .contents import Contents, SurfaceEntry
 from .grid import number, table, words

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.plans.prediction import Prediction

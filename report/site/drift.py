@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.observation import moment_of
 from ...planner.plans.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...planner.plans.plan import Plan
 from ...planner.plans.provenance import SurfaceSource, TraceSource
 from .contents import Contents, SurfaceEntry, setup_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow
 from ...errors import SpectuneError
 from ...planner.plans.crossing import crossings, named
 from ...planner.plans.plan import Plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...db.traces import TraceRow
+from ...db.rows import TraceRow
 from ...profiler.confidence import step_reliability
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.calibration import Reliability, ReliabilityBin

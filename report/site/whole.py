@@ -7,9 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from ...db.plans import PlanRow
+from ...db.rows import PlanRow, TraceRow
 from ...db.store import Store
-from ...db.traces import TraceRow
 from ...errors import SpectuneError
 from ...planner.plans.plan import Plan
 from .contents import Contents, SurfaceEntry, setup_of

@@ -13,8 +13,7 @@ import uvicorn
 from ...errors import RequestError
 from ...runtime.generator import Generator
 from ..log import log_to_stderr, tell
-from ..server import LOOPBACK, SWITCH_S, Listening, configuration
-from ..sockets import listening_sockets, require_certificate
+from ..server import LOOPBACK, SWITCH_S, Listening, configuration, listening_sockets, require_certificate
 from .app import Endpoint, EndpointSettings
 
 

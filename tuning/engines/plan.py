@@ -35,7 +35,7 @@ from .record import workload_in
 from .workload import is_timed_on
 
 if TYPE_CHECKING:
-    from ...db.surface_rows import SurfaceRow
+    from ...db.rows import SurfaceRow
 
 KEPT_WITHIN_S = 60.0  # seconds within which all of one profile is kept
 

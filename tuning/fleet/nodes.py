@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...db.remote_url import ServiceUrl, is_service, service_url
-from ...db.url import is_sqlite_memory, named_place, resolve_url, shown
+from ...db.url import ServiceUrl, is_service, is_sqlite_memory, named_place, resolve_url, service_url, shown
 from ...errors import RequestError
 from ...profiler.records.device import Device
 

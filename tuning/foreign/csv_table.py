@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NoReturn
 
-from ...db.imports import Records
+from ...db.rows import Records
 from ...errors import RequestError, SpectuneError
 from ...profiler.protocols import SurfaceKey
 from ...profiler.records.device import Device

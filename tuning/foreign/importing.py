@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...db.imports import Records
+from ...db.rows import Records
 from ...errors import RequestError, SpectuneError
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
