@@ -50,6 +50,14 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrompt:
+    """A prompt of token ids, and the path that takes them."""
+
+    path: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where a server answers: `url` without /v1, and the `model` that requests name.
 
@@ -66,9 +74,21 @@ class Address:
 
     def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:
         """Return the answer at a path; MeasurementError where there is none."""
+        return self._asked("GET", path, None, timeout_s)
+
+    def post(self, path: str, body: Json, timeout_s: float = STALL_S) -> Any:
+        """Return the JSON answer to a JSON body; MeasurementError where there is none, or it is an error."""
+        answer = self._asked("POST", path, body, timeout_s)
+        if answer.is_error:
+            raise MeasurementError(
+                f"{self.url}{path} answers {answer.status_code}: {answer.text.strip()[:300]}; look at the server's log"
+            )
+        return answer.json()
+
+    def _asked(self, method: str, path: str, body: Json | None, timeout_s: float) -> httpx.Response:
         try:
             with httpx.Client(**self._settings(timeout_s)) as client:
-                return client.get(path)
+                return client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise MeasurementError(f"{self.url}{path} does not answer: {_said(error)}; is the server up?") from error
 
@@ -83,8 +103,11 @@ class Address:
         }
 
 
+Prompts = Sequence[Prompt] | Sequence[TokenPrompt]
+
+
 def closed_loop(
-    address: Address, prompts: Sequence[Prompt], concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
+    address: Address, prompts: Prompts, concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
 ) -> LoadResult:
     """Send every prompt once, `concurrency` at a time."""
 
@@ -102,7 +125,7 @@ def closed_loop(
 
 def open_loop(
     address: Address,
-    prompts: Sequence[Prompt],
+    prompts: Prompts,
     rate: float,
     sampling: Sampling,
     *,
@@ -128,7 +151,7 @@ Ask = Callable[[httpx.AsyncClient, int], Coroutine[Any, Any, None]]
 
 def _run(
     address: Address,
-    prompts: Sequence[Prompt],
+    prompts: Prompts,
     sampling: Sampling,
     run: Callable[[httpx.AsyncClient, Ask], Coroutine[Any, Any, None]],
     stall_s: float,
@@ -152,12 +175,14 @@ def _run(
     return LoadResult(answers=answers, wall_s=wall_s, client_share=busy_s / wall_s, **kind)
 
 
-async def _answer(client: httpx.AsyncClient, model: str, prompt: Prompt, number: int, sampling: Sampling) -> Answer:
+async def _answer(
+    client: httpx.AsyncClient, model: str, prompt: Prompt | TokenPrompt, number: int, sampling: Sampling
+) -> Answer:
     path, body = _request(model, prompt, sampling)
     began = time.perf_counter()
     first = last = 0.0
-    tokens = events = 0
-    is_whole, parts = False, list[str]()
+    tokens = 0
+    is_whole, parts, events, timings = False, list[str](), list[tuple[int, ...]](), dict[str, float]()
     try:
         async with client.stream("POST", path, json=body) as response:
             if response.is_error:
@@ -167,31 +192,34 @@ async def _answer(client: httpx.AsyncClient, model: str, prompt: Prompt, number:
                 if "error" in event:
                     return Answer(prompt=number, failure=str(event["error"])[:300])
                 tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
-                for choice in event.get("choices", ()):
-                    is_whole = is_whole or choice.get("finish_reason") is not None
-                    text = _text(choice)
-                    if text:
+                timings = event.get("timings") or timings
+                for choice in event.get("choices", [event] if "content" in event else ()):
+                    is_whole = is_whole or choice.get("finish_reason") is not None or bool(choice.get("stop"))
+                    text, ids = _text(choice), tuple(choice.get("token_ids") or choice.get("tokens") or ())
+                    if text or ids:
                         last = time.perf_counter()
                         first = first or last
-                        events += 1
+                        events.append(ids)
                         parts.append(text)
     except (httpx.HTTPError, ValueError) as error:
         return Answer(prompt=number, failure=_said(error))
     if not is_whole:
-        return Answer(prompt=number, failure=f"the answer broke off after {events} events")
+        return Answer(prompt=number, failure=f"the answer broke off after {len(events)} events")
     if not events:
         return Answer(prompt=number, failure="the answer holds no text")
     return Answer(
         prompt=number,
         ttft_ms=1000.0 * (first - began),
         e2e_ms=1000.0 * (last - began),
-        tokens=tokens or events,
+        tokens=tokens or max(sum(map(len, events)), len(events)),
         digest=hashlib.sha256("".join(parts).encode(errors="replace")).hexdigest()[:16],
         text="".join(parts),
+        events=tuple(events) if any(events) else (),
+        timings=timings,
     )
 
 
-def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]:
+def _request(model: str, prompt: Prompt | TokenPrompt, sampling: Sampling) -> tuple[str, Json]:
     body: Json = {
         **({"model": model} if model else {}),
         "max_tokens": sampling.max_tokens,
@@ -201,6 +229,8 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
         **({"ignore_eos": True} if sampling.ignore_eos else {}),
         **sampling.more,
     }
+    if isinstance(prompt, TokenPrompt):
+        return prompt.path, {**body, "prompt": list(prompt.tokens)}
     if not prompt.messages:
         return "/v1/completions", {**body, "prompt": prompt.text}
     turns = [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt.messages]
@@ -208,6 +238,9 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[Json]:
+    if response.headers.get("Content-Type", "").startswith("application/json"):  # of a form that is not streamed
+        yield json.loads(await response.aread())
+        return
     async for line in response.aiter_lines():
         if line.startswith("data:") and (told := line[5:].strip()) != "[DONE]":
             yield json.loads(told)
@@ -215,7 +248,8 @@ async def _events(response: httpx.Response) -> AsyncIterator[Json]:
 
 def _text(choice: Json) -> str:
     delta = choice.get("delta") or {}
-    return str(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+    told = delta.get("content") or delta.get("reasoning_content")
+    return str(choice.get("text") or told or choice.get("content") or "")  # the last one is llama.cpp's own form
 
 
 def _said(error: Exception) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import MeasurementError, RequestError
-from ..profiler.prompt import Prompt
-from ..runtime.engines.server_process import START_S, ServerProcess
 from .answers import LoadResult
 from .base import ServerEngine
 from .command import port_of, secrets, value_of
 from .counters import Counts, counts_of
-from .load import STALL_S, Address, Sampling, closed_loop, open_loop
+from .load import STALL_S, Address, Json, Prompts, Sampling, closed_loop, open_loop
+from .process import START_S, ServerProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +62,31 @@ class Server:
         return counts_of(answer.text, self.engine.counters, model)
 
     def measure(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
+        self, prompts: Prompts, sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
     ) -> Measured:
         """Send prompts, as a closed loop or at a rate, and return the answers and counts.
 
         MeasurementError if a request fails or the server ends; `NoRoomError` if memory was short.
         """
         stall_s = self._limits.stall_s
-        try:
+        with self._alive():
             before = self.counts()
             if concurrency:
                 load = closed_loop(self.address, prompts, concurrency, sampling, stall_s=stall_s)
             else:
                 load = open_loop(self.address, prompts, rate, sampling, seed=seed, stall_s=stall_s)
             return Measured(load=load.require_whole(), counts=self.counts().since(before))
+
+    def post(self, path: str, body: Json) -> Any:  # Any: JSON values
+        """Return the JSON answer to a JSON body; errors as of `measure`."""
+        with self._alive():
+            return self.address.post(path, body, self._limits.stall_s)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Raise the end of the process instead of what it led to."""
+        try:
+            yield
         except MeasurementError:
             if self._process is not None:
                 self._process.require_alive()

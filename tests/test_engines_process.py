@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from spectune.engines import process
+from spectune.engines.load import Address
+from spectune.engines.process import ServerProcess
 from spectune.errors import MeasurementError
-from spectune.runtime.engines import server_process
-from spectune.runtime.engines.server_process import ServerProcess
 
 from .llama_program import use_fake
 
@@ -47,9 +48,9 @@ def test_a_server_answers_until_it_is_closed(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     use_fake(monkeypatch, tmp_path, mode=mode)
-    monkeypatch.setattr(server_process, "STOP_S", 0.2)  # one that does not end is killed
+    monkeypatch.setattr(process, "STOP_S", 0.2)  # one that does not end is killed
     server = ServerProcess("fake", command, advice=ADVICE)
-    assert server.post("/tokenize", {"content": "a"}) == {"tokens": [0]}
+    assert Address(url=server.url).post("/tokenize", {"content": "a"}) == {"tokens": [0]}
     assert is_alive(server.pid)
     server.close()
     assert not is_alive(server.pid)
@@ -78,8 +79,10 @@ def test_a_server_that_the_system_kills_is_named_with_what_to_do(
 ) -> None:
     use_fake(monkeypatch, tmp_path, mode="is killed")
     server = ServerProcess("fake", command, advice=ADVICE)
+    with pytest.raises(MeasurementError, match="/completion does not answer"):
+        Address(url=server.url).post("/completion", {"prompt": [1], "n_predict": 1})
     with pytest.raises(MeasurementError, match="killed by the system, most likely for want of memory: free some"):
-        server.post("/completion", {"prompt": [1], "n_predict": 1})
+        server.require_alive()
     server.close()
 
 
@@ -90,7 +93,7 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from spectune.runtime.engines.server_process import ServerProcess
+from spectune.engines.process import ServerProcess
 server = ServerProcess("fake", sys.argv[1:], advice="")
 print(server.pid, flush=True)
 input()
