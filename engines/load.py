@@ -16,15 +16,17 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from ..db.certificates import tls_fault, trusted
 from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
 from .answers import Answer, LoadResult
+from .command import HIDDEN
 
 STALL_S = 600.0  # without a byte of an answer
 CONNECT_S = 10.0
@@ -81,16 +83,22 @@ class Address:
         answer = self._asked("POST", path, body, timeout_s)
         if answer.is_error:
             raise MeasurementError(
-                f"{self.url}{path} answers {answer.status_code}: {answer.text.strip()[:300]}; look at the server's log"
+                f"{self.url}{path} answers {answer.status_code}: {self.hidden(answer.text.strip())[:300]}; look at the "
+                "server's log"
             )
         return answer.json()
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the server without the key."""
+        return text.replace(self.key, HIDDEN) if self.key else text
 
     def _asked(self, method: str, path: str, body: Json | None, timeout_s: float) -> httpx.Response:
         try:
             with httpx.Client(**self._settings(timeout_s)) as client:
                 return client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise MeasurementError(f"{self.url}{path} does not answer: {_said(error)}; is the server up?") from error
+            said = tls_fault(error) or f"{_said(error)}; is the server up?"
+            raise MeasurementError(f"{self.url}{path} does not answer: {said}") from error
 
     def _settings(self, stall_s: float) -> Json:
         is_local = urlsplit(self.url).hostname in LOOPBACK
@@ -99,7 +107,7 @@ class Address:
             "headers": {"Authorization": f"Bearer {self.key}"} if self.key else {},
             "timeout": httpx.Timeout(stall_s, connect=CONNECT_S),
             "trust_env": not is_local,
-            "verify": not self.url.startswith("http://"),  # certificates take time to read
+            "verify": trusted() if self.url.startswith("https://") else False,  # certificates take time to read
         }
 
 
@@ -162,7 +170,8 @@ def _run(
     found: dict[int, Answer] = {}
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
-        found[number] = await _answer(client, address.model, prompts[number], number, sampling)
+        one = await _answer(client, address.model, prompts[number], number, sampling)
+        found[number] = replace(one, failure=address.hidden(one.failure))
 
     async def whole() -> tuple[float, float]:
         async with address.client(stall_s) as client:

@@ -15,6 +15,8 @@ from .counters import Counts, counts_of
 from .load import STALL_S, Address, Json, Prompts, Sampling, closed_loop, open_loop
 from .process import START_S, ServerProcess
 
+TLS = ("--ssl-keyfile", "--ssl-key-file")  # of vLLM and of llama.cpp
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -102,6 +104,10 @@ def started(
     No shell reads the command. The server must serve `model`, "" takes its first; an empty `key` takes the command's.
     MeasurementError if it does not start, RequestError if it serves another model.
     """
+    if value_of(command, TLS) is not None:
+        raise RequestError(
+            f"the command serves TLS by {' or '.join(TLS)}; leave that out: it is measured on the loopback"
+        )
     if not command:
         raise RequestError(f"no command starts the server; write it behind --, for example -- {engine.example}")
     process = ServerProcess(

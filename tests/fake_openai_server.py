@@ -140,7 +140,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 self._whole(200, json.dumps({"choices": [{"text": "x", "prompt_logprobs": rows}]}))
                 return
             if FAULT == "500" and "warm-up" not in text:
-                self._whole(500, json.dumps({"error": "an internal error"}))
+                self._whole(500, json.dumps({"error": f"an internal error behind {self.headers['Authorization']}"}))
                 return
             if FAULT == "dies" and "warm-up" not in text:
                 print("fatal: CUDA error: out of memory" if "--oom" in sys.argv else "fatal: a bad state", flush=True)
