@@ -92,7 +92,7 @@ class OwnDecoding:
     def __init__(self, server: Server, form: TokenForm, *, drafts: bool) -> None:
         self.server = server
         self._form, self._drafts = form, drafts
-        self._drafted = self._accepted = 0
+        self._counted = EngineCounters(drafts=0 if drafts else None, drafted=0, accepted=0)
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
         """Continue prompts greedily, all at once."""
@@ -100,24 +100,28 @@ class OwnDecoding:
         self.server.measure(given, self._sampling(1), concurrency=len(given))
         found = self.server.measure(given, self._sampling(new_tokens), concurrency=len(given))
         texts = texts_of(found.load.answers, found.counts, drafts=self._drafts)
-        self._drafted += sum(text.drafted for text in texts)
-        self._accepted += sum(text.accepted for text in texts)
+        self._counted = self._counted.plus(_counters(found.counts, texts))
         return texts
 
     def counters(self) -> EngineCounters:
-        """Return the server's counts; where it does not count drafts, sums over its answers."""
-        counts = self.server.counts()
-        if not counts.drafts and (self._drafted or not self._drafts):
-            return EngineCounters(drafts=None, drafted=self._drafted, accepted=self._accepted)
-        return EngineCounters(
-            drafts=round(counts.drafts),
-            drafted=round(counts.drafted),
-            accepted=round(counts.accepted),
-            by_position=tuple(map(round, counts.by_position)),
-        )
+        """Return the counts of all texts so far."""
+        return self._counted
 
     def _sampling(self, new_tokens: int) -> Sampling:
         return Sampling(ignore_eos=True, more={**self._form.more, "max_tokens": new_tokens})
+
+
+def _counters(counts: Counts, texts: Sequence[EngineText]) -> EngineCounters:
+    """Return a server's counts; sums over texts where they drafted and it counted no drafts."""
+    drafted = sum(text.drafted for text in texts)
+    if drafted and not counts.drafts:
+        return EngineCounters(drafts=None, drafted=drafted, accepted=sum(text.accepted for text in texts))
+    return EngineCounters(
+        drafts=round(counts.drafts),
+        drafted=round(counts.drafted),
+        accepted=round(counts.accepted),
+        by_position=tuple(map(round, counts.by_position)),
+    )
 
 
 def texts_of(answers: Sequence[Answer], counts: Counts, *, drafts: bool) -> tuple[EngineText, ...]:
