@@ -86,6 +86,21 @@ def test_a_server_that_the_system_kills_is_named_with_what_to_do(
     server.close()
 
 
+def test_what_a_server_started_ends_with_it_even_where_it_was_killed_before(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path)
+    file = tmp_path / "child"
+    begun = ["sh", "-c", f'sleep 600 & echo $! > {file}; exec "$0" "$@"', *command]
+    server = ServerProcess("fake", begun, advice=ADVICE)
+    child = int(file.read_text())
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for_end(server.pid)
+    assert is_alive(child)
+    server.close()
+    wait_for_end(child)
+
+
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=rf"none: No such file or directory; {ADVICE}"):
         ServerProcess("fake", [str(tmp_path / "none")], advice=ADVICE)
