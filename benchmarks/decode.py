@@ -34,12 +34,12 @@ from torch import Tensor
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.engines.own_llama_cpp import missing
 from spectune.planner.plans.plan import PlanCell
 from spectune.planner.plans.prediction import Prediction
 from spectune.planner.strategies.naming import name_of
 from spectune.profiler.device import detect
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.feed import Feed
 from spectune.runtime.models.forward import CausalModel, ForwardInput
 from spectune.runtime.models.loading import load_pretrained

@@ -40,6 +40,8 @@ import torch
 from spectune.db.store import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.engines.own import OwnDecoding
+from spectune.engines.running import RUNNING, run_engine
 from spectune.errors import RequestError
 from spectune.planner.engines.choice import TimedSetting, Way
 from spectune.planner.plans.plan import Plan, PlanCell
@@ -51,7 +53,6 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.profiler.device import detect
 from spectune.profiler.prompts import Prompt
 from spectune.runtime.engines.measured import Load, MeasuredEngine
-from spectune.runtime.engines.running import RUNNING, run_engine
 from spectune.runtime.engines.setting import Setting
 from spectune.tuning.engines.counters import READERS
 from spectune.tuning.engines.inputs import inputs_of_surfaces, setting_of
@@ -366,13 +367,11 @@ def synthetic(engine: MeasuredEngine) -> dict[str, bool]:
         emitted = 0
         while emitted < SYNTHETIC_TOKENS:
             emitted += sum(len(text.tokens) for text in running.decode(prompts, 512))
-        metrics = getattr(running, "metrics", None)
-        read = READERS["llama-metrics"](metrics()).acceptance[0].by_position if metrics else ()
-        counted = running.counters()
-    told = read or tuple(kept / max(counted.drafts or 0, 1) for kept in counted.by_position)
-    wanted, found = sum(SYNTHETIC), sum(told)
-    off = [seen - asked for seen, asked in zip(told, SYNTHETIC, strict=True)]
-    shown = ", ".join(f"{one:.4f}" for one in told)
+        assert isinstance(running, OwnDecoding)
+        read = READERS["llama-metrics"](running.server.address.get("/metrics").text).acceptance[0].by_position
+    wanted, found = sum(SYNTHETIC), sum(read)
+    off = [seen - asked for seen, asked in zip(read, SYNTHETIC, strict=True)]
+    shown = ", ".join(f"{one:.4f}" for one in read)
     print(f"{engine.facts.name}: acceptance set to {SYNTHETIC}, read {shown}", flush=True)
     name = f"{engine.facts.name}: {found:.3f} of {wanted:.1f} tokens set by hand come back, each place within 2 %"
     return {name: abs(found / wanted - 1.0) <= MOST_SYNTHETIC_OFF and max(map(abs, off)) <= MOST_SYNTHETIC_OFF}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from spectune.runtime.engines.llama_server import LlamaServer
+from spectune.engines.own_llama_cpp import OwnLlamaCpp
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
@@ -39,6 +40,36 @@ class Way:
         return Setting(method=self.method, drafter=drafter, knobs=knobs, length=max(self.length, 1))
 
 
+class LlamaServer:
+    """A server with one way of decoding, which also tells texts up to their ends; `close` stops it."""
+
+    def __init__(self, target: Path, setting: Setting | None, load: Load, *, dtype: str, threads: int) -> None:
+        """Start it; errors as of `OwnLlamaCpp.started`."""
+        engine = OwnLlamaCpp(target, {}, dtype=dtype, threads=threads, folder=target.parent)
+        self._stack = ExitStack()
+        self._server = self._stack.enter_context(engine.serving(target, setting, load))
+        self.close = self._stack.close
+
+    def decode(
+        self, prompts: Sequence[Sequence[int]], new_tokens: int, *, stops: bool = False
+    ) -> tuple[EngineText, ...]:
+        """Read prompts, then continue them all at once, one per slot; only `stops` lets end-of-text be emitted."""
+        for slot, prompt in enumerate(prompts):
+            self._server.post("/completion", {"prompt": list(prompt), "id_slot": slot, "n_predict": 0})
+        body = {"prompt": [list(prompt) for prompt in prompts], "n_predict": new_tokens, "ignore_eos": not stops}
+        told = self._server.post("/completion", {**body, "return_tokens": True, "temperature": 0.0})
+        answers = sorted(told, key=lambda one: int(one["index"])) if isinstance(told, list) else [told]
+        return tuple(
+            EngineText(
+                tokens=tuple(one["tokens"]),
+                ms=one["timings"]["predicted_ms"],
+                drafted=one["timings"].get("draft_n", 0),
+                accepted=one["timings"].get("draft_n_accepted", 0),
+            )
+            for one in answers
+        )
+
+
 def ways(drafters: Sequence[str]) -> list[Way]:
     """Return plain decoding, every draft model at every length, and llama.cpp's n-gram drafts."""
     modelled = [
@@ -64,5 +95,4 @@ def server(way: Way, files: Mapping[str, Path], *, slots: int, capacity: int, dt
         dtype: float32 also keeps keys and values in it, others in llama.cpp's float16.
     """
     load = Load(concurrency=slots, capacity=capacity)
-    threads = torch.get_num_threads()
-    return LlamaServer(files["target"], way.setting(files), load, dtype=dtype, threads=threads)
+    return LlamaServer(files["target"], way.setting(files), load, dtype=dtype, threads=torch.get_num_threads())

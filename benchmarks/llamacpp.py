@@ -30,6 +30,8 @@ import torch
 
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
+from spectune.engines.llama_build import llama_build
+from spectune.engines.own_llama_cpp import missing
 from spectune.errors import RequestError
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.ceilings import read_speeds
@@ -39,9 +41,6 @@ from spectune.profiler.records.ceilings import Ceilings
 from spectune.profiler.records.device import Device
 from spectune.runtime.engines.converted import GGUF_DTYPES
 from spectune.runtime.engines.gguf_file import write_gguf
-from spectune.runtime.engines.llama_build import llama_build
-from spectune.runtime.engines.llama_running import missing
-from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import PLAIN, RoundSetup
@@ -51,7 +50,7 @@ from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import entrant
 
-from llama_server import LENGTHS, PLAIN_NAME, Answer, Way, server, ways  # isort: skip
+from llama_server import LENGTHS, PLAIN_NAME, Answer, LlamaServer, Way, server, ways  # isort: skip
 from result import print_result  # isort: skip
 
 TURNS = 8

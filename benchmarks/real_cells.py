@@ -32,7 +32,6 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.planner.strategies.suffix_tree import SuffixTreePolicy
 from spectune.profiler.device import detect
-from spectune.runtime.engines.llama_server import LlamaServer
 from spectune.runtime.engines.measured import Load
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 from spectune.runtime.models.loading import load_pretrained
@@ -45,6 +44,7 @@ from spectune.tuning.measuring.exact import judge
 from spectune.tuning.measuring.race import Entrant, race
 from spectune.tuning.validate import ValidateRequest, entrant, validate_stored
 
+from llama_server import LlamaServer  # isort: skip
 from llamacpp import LlamaEntrant, bandwidth_limit_tokens_per_s, engine_facts, read_bytes_per_s  # isort: skip
 from real_sets import (  # isort: skip
     DRAFTER,

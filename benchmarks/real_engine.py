@@ -17,16 +17,18 @@ from typing import Any
 import psutil
 import torch
 
+from spectune.engines.llama_build import llama_build
+from spectune.engines.load import Address
+from spectune.engines.process import ServerProcess
 from spectune.profiler.gguf_file import read_gguf
-from spectune.runtime.engines.llama_build import llama_build
-from spectune.runtime.engines.llama_server import ADVICE, LlamaServer
 from spectune.runtime.engines.measured import Load
-from spectune.runtime.engines.server_process import ServerProcess
 from spectune.runtime.requests import Request
 
+from llama_server import LlamaServer  # isort: skip
 from real_sets import DRAFTER, FILES, SETS, Json, Options, requests_for  # isort: skip
 
 PROFILED = 24  # prompts, as in the first report of 22.6 GB
+ADVICE = "run the command by hand"
 EVERY_S = 0.5  # between two looks at a process's memory
 TURNS = 3  # of every prompt
 RECORDED = 128  # tokens of a text, the command's default
@@ -132,5 +134,6 @@ def _plain_ms(
 def _decode(server: ServerProcess, request: Request) -> float:
     """Return the milliseconds a token that a server says it took."""
     asked = {"prompt": list(request.prompt), "n_predict": request.max_new_tokens, "temperature": 0.0}
-    timings: dict[str, Any] = server.post("/completion", {**asked, "ignore_eos": True, "cache_prompt": True})["timings"]
+    body = {**asked, "ignore_eos": True, "cache_prompt": True}
+    timings: dict[str, Any] = Address(url=server.url).post("/completion", body)["timings"]
     return float(timings["predicted_ms"]) / (float(timings["predicted_n"]) - 1.0)

@@ -36,11 +36,11 @@ def convert(settings: Settings, /, named: str, engine: str, dtype: str, output: 
         spectune convert path/to/target --engine llama.cpp
         spectune convert path/to/target --engine openvino --dtype float16 -o target.openvino
     """
+    from ..engines.running import OWN_FORMS, convert_model, own_dtype
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
     from ..profiler.records.device import AUTO_DTYPE
     from ..profiler.snapshot import name_of
-    from ..runtime.engines.running import OWN_FORMS, convert_model, own_dtype
 
     written_in = own_dtype(engine, detect("cpu").native_dtype) if dtype == AUTO_DTYPE else dtype
     model = resolve_model(named)

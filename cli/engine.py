@@ -184,16 +184,16 @@ def validate_command(
 def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str, folder: Path) -> MeasuredEngine:
     import torch
 
-    from ..runtime.engines.running import run_engine
+    from ..engines.running import run_engine
 
     return run_engine(engine, target, drafters, dtype=dtype, threads=torch.get_num_threads(), folder=folder)
 
 
 def _dtype(engine: str, asked: str) -> str:
     """Return the number format; for "auto" the device's native one where the engine runs it."""
+    from ..engines.running import own_dtype
     from ..profiler.device import detect
     from ..profiler.records.device import AUTO_DTYPE
-    from ..runtime.engines.running import own_dtype
 
     device = detect("cpu")
     return own_dtype(engine, device.native_dtype) if asked == AUTO_DTYPE else asked

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
-import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
@@ -23,10 +21,10 @@ from typing import Any
 import httpx
 
 from ..errors import StoreAwayError, StoreError
+from .certificates import tls_fault, trusted
 from .url import TOKEN_VARIABLE, ServiceUrl
 from .wire import IDEMPOTENCY_KEY
 
-CA_VARIABLE = "SPECTUNE_CA_FILE"
 TIMEOUT = httpx.Timeout(30.0, connect=3.0)  # seconds; of one wait for the network, not of the whole request
 AWAY = frozenset({408, 502, 503, 504})  # 408: the body was too slow on its way
 TOO_MANY = 429
@@ -107,7 +105,7 @@ class Transport:
         self._client = httpx.Client(
             headers=headers,
             timeout=timeout,
-            verify=url.is_encrypted and _trusted(),  # without TLS there is nothing to verify
+            verify=url.is_encrypted and trusted(),  # without TLS there is nothing to verify
             trust_env=not url.is_loopback,  # a proxy would carry away what is meant to stay on this machine
             follow_redirects=False,  # they would take the token along
         )
@@ -153,7 +151,7 @@ class Transport:
         except httpx.DecodingError as error:
             raise _AgainError("answered with a damaged body") from error
         except httpx.TransportError as error:
-            if (fault := _tls_fault(error)) is not None:
+            if (fault := tls_fault(error)) is not None:
                 raise StoreError(f"{self.url.shown} cannot be trusted: {fault}") from error
             raise _AgainError(_in_words(error)) from error
 
@@ -214,34 +212,6 @@ def _headers(ask: Ask) -> dict[str, str]:
     if ask.key is not None:
         headers[IDEMPOTENCY_KEY] = ask.key
     return headers
-
-
-def _trusted() -> ssl.SSLContext | bool:
-    file = os.environ.get(CA_VARIABLE)
-    if not file:
-        return True
-    context = ssl.create_default_context()
-    try:
-        context.load_verify_locations(cafile=file)
-    except (OSError, ssl.SSLError) as error:
-        raise StoreError(f"{CA_VARIABLE} names {file}, which holds no certificates ({error}); correct it") from error
-    return context
-
-
-def _tls_fault(error: BaseException) -> str | None:
-    for cause in _causes(error):
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            advice = f"set {CA_VARIABLE} to the file of its authority, or mend the certificate"
-            return f"its certificate is not valid here: {cause.verify_message}; {advice}"
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-            return f"no TLS with it ({cause.reason}); check whether it is an https:// service"
-    return None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _in_words(error: httpx.TransportError) -> str:

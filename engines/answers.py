@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, quantiles
 
@@ -12,8 +13,9 @@ from ..errors import MeasurementError
 class Answer:
     """The result of one request; `ttft_ms` and `e2e_ms` run from the request to the first and the last token.
 
-    `prompt` is a number, `tokens` a count; `text`, whose digest is stored, is in no bundle. `failure` says why it did
-    not end; "" where it did.
+    `prompt` is a number, `tokens` a count; `text`, whose digest is stored, is in no bundle, as are `events`: the tokens
+    of each event, where they were asked for, and `timings`, a server's own. `failure` says why it did not end; "" where
+    it did.
     """
 
     prompt: int
@@ -22,6 +24,8 @@ class Answer:
     tokens: int = 0
     digest: str = ""
     text: str = field(default="", repr=False)
+    events: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
     failure: str = ""
 
     @property

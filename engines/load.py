@@ -16,15 +16,17 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from ..db.certificates import tls_fault, trusted
 from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
 from .answers import Answer, LoadResult
+from .command import HIDDEN
 
 STALL_S = 600.0  # without a byte of an answer
 CONNECT_S = 10.0
@@ -50,6 +52,14 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrompt:
+    """A prompt of token ids, and the path that takes them."""
+
+    path: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """Where a server answers: `url` without /v1, and the `model` that requests name.
 
@@ -66,11 +76,29 @@ class Address:
 
     def get(self, path: str, timeout_s: float = CONNECT_S) -> httpx.Response:
         """Return the answer at a path; MeasurementError where there is none."""
+        return self._asked("GET", path, None, timeout_s)
+
+    def post(self, path: str, body: Json, timeout_s: float = STALL_S) -> Any:
+        """Return the JSON answer to a JSON body; MeasurementError where there is none, or it is an error."""
+        answer = self._asked("POST", path, body, timeout_s)
+        if answer.is_error:
+            raise MeasurementError(
+                f"{self.url}{path} answers {answer.status_code}: {self.hidden(answer.text.strip())[:300]}; look at the "
+                "server's log"
+            )
+        return answer.json()
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the server without the key."""
+        return text.replace(self.key, HIDDEN) if self.key else text
+
+    def _asked(self, method: str, path: str, body: Json | None, timeout_s: float) -> httpx.Response:
         try:
             with httpx.Client(**self._settings(timeout_s)) as client:
-                return client.get(path)
+                return client.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise MeasurementError(f"{self.url}{path} does not answer: {_said(error)}; is the server up?") from error
+            said = tls_fault(error) or f"{_said(error)}; is the server up?"
+            raise MeasurementError(f"{self.url}{path} does not answer: {said}") from error
 
     def _settings(self, stall_s: float) -> Json:
         is_local = urlsplit(self.url).hostname in LOOPBACK
@@ -79,12 +107,15 @@ class Address:
             "headers": {"Authorization": f"Bearer {self.key}"} if self.key else {},
             "timeout": httpx.Timeout(stall_s, connect=CONNECT_S),
             "trust_env": not is_local,
-            "verify": not self.url.startswith("http://"),  # certificates take time to read
+            "verify": trusted() if self.url.startswith("https://") else False,  # certificates take time to read
         }
 
 
+Prompts = Sequence[Prompt] | Sequence[TokenPrompt]
+
+
 def closed_loop(
-    address: Address, prompts: Sequence[Prompt], concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
+    address: Address, prompts: Prompts, concurrency: int, sampling: Sampling, *, stall_s: float = STALL_S
 ) -> LoadResult:
     """Send every prompt once, `concurrency` at a time."""
 
@@ -102,7 +133,7 @@ def closed_loop(
 
 def open_loop(
     address: Address,
-    prompts: Sequence[Prompt],
+    prompts: Prompts,
     rate: float,
     sampling: Sampling,
     *,
@@ -128,7 +159,7 @@ Ask = Callable[[httpx.AsyncClient, int], Coroutine[Any, Any, None]]
 
 def _run(
     address: Address,
-    prompts: Sequence[Prompt],
+    prompts: Prompts,
     sampling: Sampling,
     run: Callable[[httpx.AsyncClient, Ask], Coroutine[Any, Any, None]],
     stall_s: float,
@@ -139,7 +170,8 @@ def _run(
     found: dict[int, Answer] = {}
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
-        found[number] = await _answer(client, address.model, prompts[number], number, sampling)
+        one = await _answer(client, address.model, prompts[number], number, sampling)
+        found[number] = replace(one, failure=address.hidden(one.failure))
 
     async def whole() -> tuple[float, float]:
         async with address.client(stall_s) as client:
@@ -152,12 +184,14 @@ def _run(
     return LoadResult(answers=answers, wall_s=wall_s, client_share=busy_s / wall_s, **kind)
 
 
-async def _answer(client: httpx.AsyncClient, model: str, prompt: Prompt, number: int, sampling: Sampling) -> Answer:
+async def _answer(
+    client: httpx.AsyncClient, model: str, prompt: Prompt | TokenPrompt, number: int, sampling: Sampling
+) -> Answer:
     path, body = _request(model, prompt, sampling)
     began = time.perf_counter()
     first = last = 0.0
-    tokens = events = 0
-    is_whole, parts = False, list[str]()
+    tokens = 0
+    is_whole, parts, events, timings = False, list[str](), list[tuple[int, ...]](), dict[str, float]()
     try:
         async with client.stream("POST", path, json=body) as response:
             if response.is_error:
@@ -167,31 +201,34 @@ async def _answer(client: httpx.AsyncClient, model: str, prompt: Prompt, number:
                 if "error" in event:
                     return Answer(prompt=number, failure=str(event["error"])[:300])
                 tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
-                for choice in event.get("choices", ()):
-                    is_whole = is_whole or choice.get("finish_reason") is not None
-                    text = _text(choice)
-                    if text:
+                timings = event.get("timings") or timings
+                for choice in event.get("choices", [event] if "content" in event else ()):
+                    is_whole = is_whole or choice.get("finish_reason") is not None or bool(choice.get("stop"))
+                    text, ids = _text(choice), tuple(choice.get("token_ids") or choice.get("tokens") or ())
+                    if text or ids:
                         last = time.perf_counter()
                         first = first or last
-                        events += 1
+                        events.append(ids)
                         parts.append(text)
     except (httpx.HTTPError, ValueError) as error:
         return Answer(prompt=number, failure=_said(error))
     if not is_whole:
-        return Answer(prompt=number, failure=f"the answer broke off after {events} events")
+        return Answer(prompt=number, failure=f"the answer broke off after {len(events)} events")
     if not events:
         return Answer(prompt=number, failure="the answer holds no text")
     return Answer(
         prompt=number,
         ttft_ms=1000.0 * (first - began),
         e2e_ms=1000.0 * (last - began),
-        tokens=tokens or events,
+        tokens=tokens or max(sum(map(len, events)), len(events)),
         digest=hashlib.sha256("".join(parts).encode(errors="replace")).hexdigest()[:16],
         text="".join(parts),
+        events=tuple(events) if any(events) else (),
+        timings=timings,
     )
 
 
-def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]:
+def _request(model: str, prompt: Prompt | TokenPrompt, sampling: Sampling) -> tuple[str, Json]:
     body: Json = {
         **({"model": model} if model else {}),
         "max_tokens": sampling.max_tokens,
@@ -201,6 +238,8 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
         **({"ignore_eos": True} if sampling.ignore_eos else {}),
         **sampling.more,
     }
+    if isinstance(prompt, TokenPrompt):
+        return prompt.path, {**body, "prompt": list(prompt.tokens)}
     if not prompt.messages:
         return "/v1/completions", {**body, "prompt": prompt.text}
     turns = [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt.messages]
@@ -208,6 +247,9 @@ def _request(model: str, prompt: Prompt, sampling: Sampling) -> tuple[str, Json]
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[Json]:
+    if response.headers.get("Content-Type", "").startswith("application/json"):  # of a form that is not streamed
+        yield json.loads(await response.aread())
+        return
     async for line in response.aiter_lines():
         if line.startswith("data:") and (told := line[5:].strip()) != "[DONE]":
             yield json.loads(told)
@@ -215,7 +257,8 @@ async def _events(response: httpx.Response) -> AsyncIterator[Json]:
 
 def _text(choice: Json) -> str:
     delta = choice.get("delta") or {}
-    return str(choice.get("text") or delta.get("content") or delta.get("reasoning_content") or "")
+    told = delta.get("content") or delta.get("reasoning_content")
+    return str(choice.get("text") or told or choice.get("content") or "")  # the last one is llama.cpp's own form
 
 
 def _said(error: Exception) -> str:

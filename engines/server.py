@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import MeasurementError, RequestError
-from ..profiler.prompt import Prompt
-from ..runtime.engines.server_process import START_S, ServerProcess
 from .answers import LoadResult
 from .base import ServerEngine
 from .command import port_of, secrets, value_of
 from .counters import CounterPage, Counts, counts_between, page_of
-from .load import STALL_S, Address, Sampling, closed_loop, open_loop
+from .load import STALL_S, Address, Json, Prompts, Sampling, closed_loop, open_loop
+from .process import START_S, ServerProcess
+
+TLS = ("--ssl-keyfile", "--ssl-key-file")  # of vLLM and of llama.cpp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +53,14 @@ class Server:
         return self.engine.version(self.address)
 
     def measure(
-        self, prompts: Sequence[Prompt], sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
+        self, prompts: Prompts, sampling: Sampling, *, concurrency: int = 0, rate: float = 0.0, seed: int = 0
     ) -> Measured:
         """Send prompts, as a closed loop or at a rate, and return the answers and counts.
 
         MeasurementError if a request fails or the server ends; `NoRoomError` if memory was short.
         """
         stall_s = self._limits.stall_s
-        try:
+        with self._alive():
             before = scraped(self.address)
             if concurrency:
                 load = closed_loop(self.address, prompts, concurrency, sampling, stall_s=stall_s)
@@ -68,6 +70,17 @@ class Server:
             model = self.address.model if names.has_model else ""
             after = scraped(self.address)
             return Measured(load=load.require_whole(), counts=counts_between(after, before, names, model))
+
+    def post(self, path: str, body: Json) -> Any:  # Any: JSON values
+        """Return the JSON answer to a JSON body; errors as of `measure`."""
+        with self._alive():
+            return self.address.post(path, body, self._limits.stall_s)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Raise the end of the process instead of what it led to."""
+        try:
+            yield
         except MeasurementError:
             if self._process is not None:
                 self._process.require_alive()
@@ -94,6 +107,10 @@ def started(
     No shell reads the command. The server must serve `model`, "" takes its first; an empty `key` takes the command's.
     MeasurementError if it does not start, RequestError if it serves another model.
     """
+    if value_of(command, TLS) is not None:
+        raise RequestError(
+            f"the command serves TLS by {' or '.join(TLS)}; leave that out: it is measured on the loopback"
+        )
     if not command:
         raise RequestError(f"no command starts the server; write it behind --, for example -- {engine.example}")
     process = ServerProcess(

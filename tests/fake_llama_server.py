@@ -112,7 +112,8 @@ class Fake:
         self.drafted, self.accepted = self.drafted + drafted, self.accepted + accepted
         timings = {"predicted_n": new_tokens, "predicted_ms": ms}
         counts = {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else {}
-        return {"index": index, "tokens": text[len(prompt) :], "timings": timings | counts}
+        told = {"index": index, "content": "x", "stop": True, "tokens": text[len(prompt) :]}
+        return {**told, "timings": timings | counts}
 
     def metrics(self) -> str:
         counts = {"drafts": self.drafts, "draft_tokens": self.drafted, "accepted_tokens": self.accepted}
@@ -130,7 +131,8 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             is_loading = MODE == "hangs"
-            found = fake.metrics() if self.path == "/metrics" else json.dumps({"status": "ok"})
+            pages = {"/metrics": fake.metrics(), "/v1/models": json.dumps({"data": [{"id": fake.model}]})}
+            found = pages.get(self.path, json.dumps({"status": "ok"}))
             self._answer(503 if is_loading else 200, found)
 
         def do_POST(self) -> None:
@@ -144,7 +146,8 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
             try:
                 with fake.lock:
-                    found = [fake.completed(one, body["n_predict"], place) for place, one in enumerate(prompts)]
+                    new_tokens = body.get("n_predict", body.get("max_tokens"))
+                    found = [fake.completed(one, new_tokens, place) for place, one in enumerate(prompts)]
             except ValueError as error:
                 self._answer(400, json.dumps({"error": {"message": str(error)}}))
                 return
@@ -152,6 +155,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
 
         def _answer(self, status: int, text: str) -> None:
             self.send_response(status)
+            self.send_header("Content-Type", "application/json" if text[:1] in "[{" else "text/plain")
             self.send_header("Content-Length", str(len(text.encode())))
             self.end_headers()
             self.wfile.write(text.encode())

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,12 +22,27 @@ TRUTH = os.environ.get("FAKE_TRUTH", "")
 PLAIN_MS, DRAFTING_MS, TOKEN_MS, FORWARD_MS, PREFILL_MS = 5.0, 0.5, 0.1, 0.4, 8.0
 RIGHT = 0.75  # share of places at which the drafter is right
 PLACES = 16
+VOCABULARY = 97
 KEY = "--api-key"
 
 
 def is_right(text: str, place: int, share: float = RIGHT) -> bool:
     """Return whether the drafter says the target's token at a place of an answer."""
     return zlib.crc32(f"{text}|{place}".encode()) % 1000 < 1000 * share
+
+
+def token_behind(tokens: list[int], *, small: bool = False) -> int:
+    """Return what the target says behind tokens, or a small model, which is right about three of four."""
+    number = zlib.crc32(str(tokens[-3:]).encode())
+    return (number + (small and number % 4 == 0)) % VOCABULARY
+
+
+def said_behind(prompt: list[int], most: int) -> list[int]:
+    """Return the target's tokens behind a prompt."""
+    found = list(prompt)
+    while len(found) < len(prompt) + most:
+        found.append(token_behind(found))
+    return found[len(prompt) :]
 
 
 class Fake:
@@ -41,7 +57,7 @@ class Fake:
         self.right = RIGHT
         if self.told.get("--spec-type") == "ngram-simple" or config.get("method") == "ngram":
             self.right, self.length = 0.2, self.length or int(self.told.get("--spec-ngram-simple-size-m", "0"))
-        self.model = self.told.get("-m", "target")
+        self.model = self.told.get("-m") or self.told.get("--model", "target")
         self.lock = threading.Lock()
         self.flying = self.drafts = self.drafted = self.accepted = self.tokens = self.answers = 0
         self.at = [0] * PLACES
@@ -53,14 +69,14 @@ class Fake:
                 return int(length)
         return self.length
 
-    def rounds(self, text: str, most: int) -> Any:
-        """Yield the tokens of every round of an answer and what it takes."""
+    def rounds(self, right: Callable[[int], bool], most: int) -> Any:
+        """Yield the tokens of every round of an answer, right at some places, and what it takes."""
         place = 1
         while place < most:
             length = self.length_now()
             drafted = min(length, most - place - 1)
             accepted = 0
-            while accepted < drafted and is_right(text, place + accepted, self.right):
+            while accepted < drafted and right(place + accepted):
                 accepted += 1
             ms = PLAIN_MS + bool(length) * DRAFTING_MS + length * (FORWARD_MS + TOKEN_MS * self.flying)
             with self.lock:
@@ -118,8 +134,13 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 return
             is_chat = "messages" in body
             text = body["messages"][-1]["content"] if is_chat else body["prompt"]
+            if "prompt_logprobs" in body:
+                told = [token_behind(text[:place], small="small" in fake.model) for place in range(1, len(text))]
+                rows = [None, *({str(one): {"logprob": -0.1}, "0": {"logprob": -2.0}} for one in told)]
+                self._whole(200, json.dumps({"choices": [{"text": "x", "prompt_logprobs": rows}]}))
+                return
             if FAULT == "500" and "warm-up" not in text:
-                self._whole(500, json.dumps({"error": "an internal error"}))
+                self._whole(500, json.dumps({"error": f"an internal error behind {self.headers['Authorization']}"}))
                 return
             if FAULT == "dies" and "warm-up" not in text:
                 print("fatal: CUDA error: out of memory" if "--oom" in sys.argv else "fatal: a bad state", flush=True)
@@ -128,7 +149,14 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 time.sleep(3600.0)
             self._stream(text, int(body["max_tokens"]), is_chat=is_chat)
 
-        def _stream(self, text: str, most: int, *, is_chat: bool) -> None:
+        def _stream(self, text: str | list[int], most: int, *, is_chat: bool) -> None:
+            said = said_behind(text, most) if isinstance(text, list) else []
+
+            def right(place: int) -> bool:
+                if not isinstance(text, list) or fake.right < RIGHT:
+                    return is_right(str(text), place, fake.right)
+                return said[place] == token_behind([*text, *said[:place]], small=True)
+
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
@@ -138,15 +166,15 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             began = time.perf_counter()
             due = began + PREFILL_MS / 1000.0
             self._wait(due)
-            self._event(self._choice("x", is_chat=is_chat))
+            self._event(self._choice("x", said[:1], is_chat=is_chat))
             first = time.perf_counter()
             done = 1
-            for number, ms in fake.rounds(text, most):
+            for number, ms in fake.rounds(right, most):
                 due += ms / 1000.0
                 self._wait(due)
                 if FAULT == "breaks off" and done > most // 2 and "warm-up" not in text:
                     break
-                self._event(self._choice("x" * number, is_chat=is_chat))
+                self._event(self._choice("x" * number, said[done : done + number], is_chat=is_chat))
                 done += number
             last = time.perf_counter()
             with fake.lock:
@@ -162,8 +190,9 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 self._chunk(b"data: [DONE]\n\n")
             self._chunk(b"")
 
-        def _choice(self, text: str, *, is_chat: bool) -> Any:
-            return {"choices": [{"delta": {"content": text}} if is_chat else {"text": text}]}
+        def _choice(self, text: str, ids: list[int], *, is_chat: bool) -> Any:
+            told = {"token_ids": ids} if ids else {}
+            return {"choices": [{"delta": {"content": text}} if is_chat else {"text": text, **told}]}
 
         def _event(self, event: Any) -> None:
             self._chunk(f"data: {json.dumps(event)}\n\n".encode())

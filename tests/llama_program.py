@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spectune.runtime.engines.llama_build import VARIABLE
+from spectune.engines.llama_build import VARIABLE
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
 

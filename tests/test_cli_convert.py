@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.cli.convert import NAMES
-from spectune.runtime.engines.running import OWN_FORMS
+from spectune.engines.running import OWN_FORMS
 
 from .tiny_family import save_model
 
@@ -50,7 +50,7 @@ def test_a_model_is_written_once_under_its_folder_s_name(
 
 def test_the_file_is_the_one_that_a_profile_makes_for_itself(model: Path, tmp_path: Path) -> None:
     require("llama.cpp")
-    from spectune.runtime.engines.llama_running import as_gguf
+    from spectune.engines.own_llama_cpp import as_gguf
 
     told = json.loads(
         converted(model, "--engine", "llama.cpp", "--dtype", "float16", "-o", tmp_path / "a.gguf", "--json").stdout
@@ -68,7 +68,7 @@ def test_the_file_is_the_one_that_a_profile_makes_for_itself(model: Path, tmp_pa
 
 def test_the_folder_is_one_that_openvino_reads(model: Path, tmp_path: Path) -> None:
     require("openvino")
-    from spectune.runtime.engines.running import run_engine
+    from spectune.engines.running import run_engine
 
     assert converted(model, "--engine", "openvino", "--dtype", "float16", "-o", tmp_path / "target").exit_code == 0
     engine = run_engine("openvino", tmp_path / "target", {}, dtype="float16", threads=1, folder=tmp_path / "none")

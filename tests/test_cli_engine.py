@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from spectune.cli import main
 from spectune.cli.engine import NAMES, PLAN, PROFILE, TOLD, VALIDATE
 from spectune.db import open_store
-from spectune.runtime.engines.running import RUNNING, own_dtype
+from spectune.engines.running import RUNNING, own_dtype
 
 from .engine_profiles import profiled, saved_models
 from .llama_program import use_fake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -155,6 +156,32 @@ def test_a_server_that_fails_is_an_error_of_one_line(
     result = typed(prompts)
     assert result.exit_code == 1
     assert re.search(said, result.stderr.splitlines()[-1])
+
+
+def test_a_full_disk_is_an_error_of_one_line_and_leaves_what_was_saved(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two documents are saved; then the disk is full, and later it has room again."""
+    bundle, command = tmp_path / "out.json", (*LLAMA, "-md", "small.gguf")
+    words, written = ("--starts", "3", "--bundle", str(bundle)), list[Path]()
+
+    def full(draft: Path, target: Path) -> Path:
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(target)
+        return rename(draft, target)
+
+    rename = Path.replace
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        result = typed(prompts, *words, command=command)
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert re.search(r"cannot write .*out\.json \(No space left on device\); free", result.stderr.splitlines()[-1])
+    assert len(read_bundle(bundle).trials) == 1
+    assert [*tmp_path.glob(".out.json*")] == []
+    resumed = typed(prompts, *words, command=command)
+    assert resumed.exit_code == 0 and "resuming: 1 loads ran before" in resumed.stderr
+    assert read_bundle(bundle).chosen is not None
 
 
 def test_what_was_measured_is_raced_against_the_server_as_it_was(prompts: str, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spectune.db.remote_http import BRISK, CA_VARIABLE, PATIENT, Ask, AwayError, RefusedError, Transport
+from spectune.db.certificates import CA_VARIABLE
+from spectune.db.remote_http import BRISK, PATIENT, Ask, AwayError, RefusedError, Transport
 from spectune.db.remote_service import Service, require_spoken
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.db.wire import Document, ServiceInfo

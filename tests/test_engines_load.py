@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import ssl
+import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from spectune.db.certificates import CA_VARIABLE
 from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.load import Sampling, open_loop
 from spectune.engines.server import Limits, Server, reached, started
 from spectune.engines.table import ENGINES
-from spectune.errors import MeasurementError, NoRoomError, RequestError
+from spectune.errors import MeasurementError, NoRoomError, RequestError, StoreError
 from spectune.profiler.prompt import Prompt
 
+from . import fake_openai_server
 from .openai_program import LLAMA, VLLM, chats, texts
 
 ENGINE = ENGINES["vllm"]
@@ -91,6 +97,57 @@ def test_what_a_server_does_wrong_is_named(fault: str, said: str, monkeypatch: p
     monkeypatch.setenv("FAKE_FAULT", fault)
     with started(ENGINE, VLLM, LIMITS) as running, pytest.raises(MeasurementError, match=said):
         running.measure(texts(2), SAMPLING, concurrency=2)
+
+
+def test_a_server_that_tells_a_key_again_has_it_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_FAULT", "500")
+    with started(ENGINE, VLLM, LIMITS, key="sesame-123") as running:
+        with pytest.raises(MeasurementError, match=r"an internal error behind Bearer \.\.\."):
+            running.measure(texts(1), SAMPLING, concurrency=1)
+        with pytest.raises(MeasurementError, match=r"answers 500.*Bearer \.\.\."):
+            running.post("/v1/completions", {"prompt": "a", "max_tokens": 2})
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Yield the URL of a server with a certificate of its own, and the certificate's file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    file, key = folder / "certificate.pem", folder / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2"]
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subprocess.run([*command, *names, "-out", file, "-keyout", key], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    serving = fake_openai_server.Server(
+        ("127.0.0.1", 0), fake_openai_server.handler(fake_openai_server.Fake(["-m", "m"]))
+    )
+    serving.socket = context.wrap_socket(serving.socket, server_side=True)
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    yield f"https://localhost:{serving.server_address[1]}", file
+    serving.shutdown()
+    serving.server_close()
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused_and_the_way_to_trust_it_is_told(
+    encrypted: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, file = encrypted
+    with pytest.raises(MeasurementError, match=rf"certificate is not valid here: self.signed.*{CA_VARIABLE}") as caught:
+        reached(ENGINE, url, LIMITS)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv(CA_VARIABLE, str(file))
+    found = reached(ENGINE, url, LIMITS)
+    assert found.measure(texts(2), SAMPLING, concurrency=2).load.tokens == 48
+    monkeypatch.setenv(CA_VARIABLE, str(file.with_name("key.pem")))
+    with pytest.raises(StoreError, match="holds no certificates"):
+        reached(ENGINE, url, LIMITS)
+
+
+def test_a_command_that_serves_tls_is_refused_at_once() -> None:
+    with pytest.raises(RequestError, match="serves TLS"), started(ENGINE, [*VLLM, "--ssl-keyfile", "k"], LIMITS):
+        pass
 
 
 def test_want_of_memory_is_told_from_other_ends(monkeypatch: pytest.MonkeyPatch) -> None:

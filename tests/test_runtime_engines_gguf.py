@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from spectune.engines.own_llama_cpp import as_gguf, missing
+from spectune.engines.running import run_engine
 from spectune.errors import ModelError
 from spectune.runtime.engines.converted import GgufDtype
 from spectune.runtime.engines.gguf_file import interleaved, write_gguf
-from spectune.runtime.engines.gguf_header import shape_of_gguf
-from spectune.runtime.engines.llama_running import as_gguf, missing
-from spectune.runtime.engines.llama_server import LlamaServer
+from spectune.runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf
 from spectune.runtime.engines.measured import Load
-from spectune.runtime.engines.positions import positions_of_gguf
 from spectune.runtime.engines.setting import EngineDrafter, Setting
 
 from .llama_program import say_ascii
@@ -159,14 +158,14 @@ def test_llama_cpp_continues_as_transformers_does(folder: Path, tmp_path: Path, 
     file = write_gguf(folder, tmp_path / "tiny.gguf", dtype="f32")
     itself = EngineDrafter(name="small", path=str(file), form="model")
     setting = Setting(method="draft-simple", drafter=itself, knobs=(("p_min", 0.0),), length=length) if length else None
-    server = LlamaServer(file, setting, Load(concurrency=1, capacity=64), dtype="float32", threads=1)
+    engine = run_engine("llama.cpp", file, {}, dtype="float32", threads=1, folder=tmp_path)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    for prompt in PROMPTS:
-        (answer,) = server.decode([prompt], NEW_TOKENS)
+    with engine.started(setting, Load(concurrency=1, capacity=64)) as running:
+        answers = [running.decode([prompt], NEW_TOKENS)[0] for prompt in PROMPTS]
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
         fed = torch.tensor([prompt])
         whole = model.generate(fed, attention_mask=torch.ones_like(fed), max_new_tokens=NEW_TOKENS, do_sample=False)
         assert answer.tokens == tuple(whole[0, len(prompt) :].tolist())
-    server.close()
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,17 @@ import pytest
 from click.testing import CliRunner
 
 from spectune.cli import main
+from spectune.engines import own_llama_cpp
+from spectune.engines.llama_build import VARIABLE, llama_build
+from spectune.engines.own_llama_cpp import OwnLlamaCpp, needed_bytes
+from spectune.engines.running import run_engine
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.walk import walk
 from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
-from spectune.runtime.engines import llama_server
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
-from spectune.runtime.engines.llama_build import VARIABLE, llama_build
-from spectune.runtime.engines.llama_running import RunningLlamaCpp
-from spectune.runtime.engines.llama_server import LlamaServer, needed_bytes
 from spectune.runtime.engines.measured import EngineText, Load
-from spectune.runtime.engines.running import run_engine
 from spectune.runtime.engines.setting import Setting
 
 from .engine_traces import followed
@@ -54,7 +53,7 @@ def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return int(request.param)
 
 
-def engine(files: Path, drafter: str = "small") -> RunningLlamaCpp:
+def engine(files: Path, drafter: str = "small") -> OwnLlamaCpp:
     found = run_engine(
         "llama.cpp",
         files / "target.gguf",
@@ -63,11 +62,11 @@ def engine(files: Path, drafter: str = "small") -> RunningLlamaCpp:
         threads=1,
         folder=files,
     )
-    assert isinstance(found, RunningLlamaCpp)
+    assert isinstance(found, OwnLlamaCpp)
     return found
 
 
-def decoded(found: RunningLlamaCpp, setting: Setting | None) -> tuple[EngineText, ...]:
+def decoded(found: OwnLlamaCpp, setting: Setting | None) -> tuple[EngineText, ...]:
     """Return the texts of all prompts at once, whose counts must be the server's."""
     with found.started(setting, Load(concurrency=len(PROMPTS), capacity=128)) as running:
         running.decode([PROMPTS[0]] * len(PROMPTS), 8)
@@ -117,9 +116,7 @@ def test_a_drafter_that_reads_texts_as_other_tokens_is_refused(build: int, files
 def test_a_server_is_started_with_the_flags_of_an_export(build: int, files: Path) -> None:
     found = engine(files)
     setting = found.chain(found.drafters[0], 3)
-    with found.started(setting, Load(concurrency=2, capacity=64)) as running:
-        words = Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
-    told = dict(pairwise(words))
+    told = dict(pairwise(found.command(found.target, setting, Load(concurrency=2, capacity=64))))
     assert told["--model"] == str(files / "target.gguf")
     assert told["--spec-draft-model"] == str(files / "small.gguf")
     assert (told["--spec-type"], told["--spec-draft-n-max"], told["--parallel"]) == ("draft-simple", "3", "2")
@@ -131,8 +128,8 @@ def test_acceptance_is_set_where_the_build_can(build: int, files: Path) -> None:
     load = Load(concurrency=1, capacity=64, synthetic=(0.5, 0.25))
     assert found.facts.sets_acceptance == (build == BUILDS[1])
     if found.facts.sets_acceptance:
-        with found.started(found.chain(found.drafters[0], 2), load) as running:
-            assert "--spec-synth-rates\x000.5,0.25\0" in Path(f"/proc/{running.pid}/cmdline").read_text()
+        words = found.command(found.target, found.chain(found.drafters[0], 2), load)
+        assert words[-2:] == ["--spec-synth-rates", "0.5,0.25"]
     else:
         with pytest.raises(MeasurementError, match="no --spec-synth-rates"), found.started(None, load):
             pass
@@ -141,12 +138,15 @@ def test_acceptance_is_set_where_the_build_can(build: int, files: Path) -> None:
 def test_what_the_server_refuses_is_said_in_its_words(build: int, files: Path) -> None:
     found = engine(files)
     with found.started(None, Load(concurrency=1, capacity=32)) as running:
-        with pytest.raises(MeasurementError, match=r"/completion \(400: .*exceeds the available context"):
+        with pytest.raises(MeasurementError, match=r"status 400: .*exceeds the available context"):
             running.decode([(1,) * 40], 4)
         assert running.decode([(1,)], 4)
     unknown = Setting(method="telepathy", drafter=None, knobs=(), length=1)
-    with pytest.raises(MeasurementError, match="unknown speculative type: telepathy"):
-        LlamaServer(found.target, unknown, Load(concurrency=1, capacity=32), dtype="float32", threads=1)
+    with (
+        pytest.raises(MeasurementError, match="unknown speculative type: telepathy"),
+        found.started(unknown, Load(concurrency=1, capacity=32)),
+    ):
+        pass
 
 
 def test_too_little_memory_is_refused_before_anything_is_started(
@@ -158,11 +158,10 @@ def test_too_little_memory_is_refused_before_anything_is_started(
     assert shape.cached == 32 and shape.vocabulary > 0  # a key and a value of 16 numbers
     one = found.target.stat().st_size + 32 * 4 * 300 + 4 * MICRO_BATCH * shape.vocabulary
     needed = needed_bytes(found.target, setting, load, "float32")
-    assert needed == llama_server.OWN_BYTES + 2 * one
-    monkeypatch.setattr(llama_server, "ServerProcess", None)  # would raise another error
-    monkeypatch.setattr(llama_server, "available_bytes", lambda: needed - 1)
+    assert needed == own_llama_cpp.OWN_BYTES + 2 * one
+    monkeypatch.setattr(own_llama_cpp, "available_bytes", lambda: needed - 1)
     with pytest.raises(RequestError, match=r"needs 0\.1 GB for .* with small and 3 sequences of 100 tokens, and 0\.1"):
-        LlamaServer(found.target, setting, load, dtype="float32", threads=1)
+        found.command(found.target, setting, load)
 
 
 def test_without_a_server_it_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,17 +16,17 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+from spectune.engines import running
+from spectune.engines.own_llama_cpp import missing
+from spectune.engines.running import run_engine
 from spectune.errors import MeasurementError, ModelError, RequestError
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.lookup import find_continuation
 from spectune.profiler.identity import identify
-from spectune.runtime.engines import running
-from spectune.runtime.engines.llama_running import missing
 from spectune.runtime.engines.measured import EngineText, Load, MeasuredEngine
 from spectune.runtime.engines.openvino_decoding import drafted_in_all
 from spectune.runtime.engines.round_counts import RoundCounts
-from spectune.runtime.engines.running import run_engine
 from spectune.runtime.engines.setting import Setting
 from spectune.runtime.engines.transformers_ import Transformers
 from spectune.tuning.engines.models import identify_engine_model
@@ -115,8 +115,10 @@ def decoded(name: str, way: str, drafter: str = "twin") -> EngineText:
         before = running.counters()
         (text,) = running.decode([prompt()], TOKENS)
         counted = running.counters().since(before)
-    assert (counted.drafted, counted.accepted) == (text.drafted, text.accepted)
-    assert sum(counted.by_position) == text.accepted or counted.drafts is None  # an older llama.cpp
+    assert counted.drafted == text.drafted
+    past_the_end = name in DRAFTS_PAST_THE_END and counted.accepted > text.accepted
+    assert counted.accepted == text.accepted or past_the_end
+    assert sum(counted.by_position) == counted.accepted or counted.drafts is None  # an older llama.cpp
     return text
 
 
@@ -227,28 +229,6 @@ def test_a_lookup_copies_behind_the_first_occurrence_round_for_round(name: str, 
         at += 1 + right
     assert (text.kept, text.drafted) == (tuple(kept), drafted)
     assert setting.length in kept
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_vllm_copies_by_the_planner_s_own_search_and_counts_it_itself(number: int) -> None:
-    """What it counts is its own; what the texts say is what our search finds behind every round."""
-    found = engine("vllm", target="circling")
-    setting = found.ngrams()[number]
-    with found.started(setting, Load(concurrency=2, capacity=128)) as running:
-        before = running.counters()
-        texts = running.decode([prompt(), prompt()[3:]], 2 * TOKENS)
-        counted = running.counters().since(before)
-    assert counted.drafted == sum(text.drafted for text in texts) >= counted.accepted > 0
-    most, least = (int(setting.knob(f"prompt_lookup_{end}")) for end in ("max", "min"))
-    drafts = 0
-    for given, text in zip((prompt(), prompt()[3:]), texts, strict=True):
-        at = 1
-        for kept in text.kept:
-            copied = find_continuation([*given, *text.tokens[:at]], setting.length, most, least, occurrence="first")
-            assert list(text.tokens[at : at + kept]) == copied[:kept]
-            drafts += len(copied) > 0
-            at += 1 + kept
-    assert counted.drafts == drafts
 
 
 @each

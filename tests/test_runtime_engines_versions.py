@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spectune.engines.running import RUNNING
 from spectune.runtime.engines.measured import notes_on_version
-from spectune.runtime.engines.running import RUNNING
 from spectune.runtime.engines.schema import nearest_recorded, schema_of
 
 

@@ -39,3 +39,10 @@ def shape_of_gguf(path: Path) -> GgufShape:
         cached=(sum(kept) if isinstance(kept, tuple) else told("block_count") * kept) * wide,
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
     )
+
+
+def positions_of_gguf(path: Path) -> int | None:
+    """Return the longest text in tokens by a GGUF file; None where it does not say."""
+    file = read_gguf(path)
+    told = file.said.get(f"{file.family}.context_length")
+    return told if isinstance(told, int) else None

@@ -2,9 +2,9 @@
 
   facts -> settings worth a look -> a context per setting -> texts in turns -> counters
 
-An engine is bound to its models when it is made (see `running.py`). A context starts it with one setting, made by
-`Engine.setting` of its exporting file, so that the measured setting is the exported one. Entering it loads and warms up
-the models, leaving it frees their memory. Up to `most_open` are measured in turns; only one decodes at a time.
+An engine is bound to its models when it is made (see `engines/running.py`). A context starts it with one setting, made
+by `Engine.setting` of its exporting file, so that the measured setting is the exported one. Entering it loads and warms
+up the models, leaving it frees their memory. Up to `most_open` are measured in turns; only one decodes at a time.
 
 A round is one forward of the target behind a text's first token; it emits one token of its own and the accepted ones.
 So a text of n tokens with a accepted ones took n - 1 - a rounds. Acceptance by position is unconditional: of the rounds

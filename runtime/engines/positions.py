@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import ModelError
-from ...profiler.gguf_file import read_gguf
 from ..models.configuration import longest_context_of
 from ..models.loading import load_config
 
@@ -17,10 +16,3 @@ def positions_of_folder(folder: Path) -> int | None:
     except ModelError:
         return None
     return longest_context_of(config) if hasattr(config, "max_position_embeddings") else None
-
-
-def positions_of_gguf(path: Path) -> int | None:
-    """Return the longest text in tokens by a GGUF file; None where it does not say."""
-    file = read_gguf(path)
-    told = file.said.get(f"{file.family}.context_length")
-    return told if isinstance(told, int) else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from ...errors import RequestError
-from ..models.loading import load_tokenizer
 from .setting import EngineDrafter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PROBE = "def price(x: float) -> str:\n    return f'{x:.2f} €'  # naïve 東京"
 TOKENIZER_FILE = "tokenizer.json"
@@ -30,6 +31,8 @@ def require_same_tokens(drafter: str, own: Sequence[int], target: Sequence[int],
 
 def require_same_tokenizer(drafter: EngineDrafter, target: PreTrainedTokenizerBase, *, otherwise: str) -> None:
     """Do what `require_same_tokens` does by the tokenizer in a drafter's folder, if there is one."""
+    from ..models.loading import load_tokenizer
+
     if (Path(drafter.path) / TOKENIZER_FILE).is_file():
         own = load_tokenizer(drafter.path)
         require_same_tokens(drafter.name, own.encode(PROBE), target.encode(PROBE), otherwise=otherwise)

@@ -31,7 +31,7 @@ def workload_in(engine: str, workload: str) -> str:
 
 def own_workload(engine: str, name: str) -> str | None:
     """Return a workload's name without the engine's suffix ("": our own decoder); None for one of another engine."""
-    from ...runtime.engines.running import RUNNING
+    from ...engines.running import RUNNING
 
     if engine:
         end = workload_in(engine, "")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ...errors import RequestError
-from .schema import nearest_recorded, schema_of
+from ..errors import RequestError
+from ..runtime.engines.schema import nearest_recorded, schema_of
 
 VARIABLE = "SPECTUNE_LLAMA_SERVER"
 PROGRAM = "llama-server"

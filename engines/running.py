@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import RequestError
-from ...profiler.cpu import available_bytes
-from .drafter import require_language_model
-from .measured import FREE_SOME, MeasuredEngine
+from ..errors import RequestError
+from ..profiler.cpu import available_bytes
+from ..runtime.engines.drafter import require_language_model
+from ..runtime.engines.measured import FREE_SOME, MeasuredEngine
 
 WEIGHTS = ("safetensors", "bin")  # endings
 Maker = Callable[[Path, Mapping[str, Path], str, int, Path], MeasuredEngine]
@@ -59,7 +59,7 @@ def _weight_bytes(model: Path) -> int:
 
 def own_dtype(name: str, native: str) -> str:
     """Return the engine's default number format: the device's `native`, float32 where the engine cannot run that."""
-    from .openvino_running import DTYPES
+    from ..runtime.engines.openvino_running import DTYPES
 
     return "float32" if name == "openvino" and native not in DTYPES else native
 
@@ -89,37 +89,37 @@ def convert_model(name: str, model: Path, out: Path, *, dtype: str) -> Path:
 
 
 def _llama_cpp(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
-    from .llama_running import RunningLlamaCpp
+    from .own_llama_cpp import OwnLlamaCpp
 
-    return RunningLlamaCpp(target, drafters, dtype=dtype, threads=threads, folder=folder)
+    return OwnLlamaCpp(target, drafters, dtype=dtype, threads=threads, folder=folder)
 
 
 def _transformers(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
-    from .transformers_running import RunningTransformers
+    from ..runtime.engines.transformers_running import RunningTransformers
 
     return RunningTransformers(target, drafters, dtype=dtype, threads=threads)
 
 
 def _openvino(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
-    from .openvino_running import RunningOpenVINO
+    from ..runtime.engines.openvino_running import RunningOpenVINO
 
     return RunningOpenVINO(target, drafters, dtype=dtype, threads=threads, folder=folder)
 
 
 def _vllm(target: Path, drafters: Mapping[str, Path], dtype: str, threads: int, folder: Path) -> MeasuredEngine:
-    from .vllm_running import RunningVLLM
+    from .own_vllm import OwnVLLM
 
-    return RunningVLLM(target, drafters, dtype=dtype, threads=threads)
+    return OwnVLLM(target, drafters, dtype=dtype, threads=threads)
 
 
 def _as_gguf(model: Path, out: Path, dtype: str) -> Path:
-    from .llama_running import write_as_gguf
+    from .own_llama_cpp import write_as_gguf
 
     return write_as_gguf(model, out, dtype)
 
 
 def _as_openvino(model: Path, out: Path, dtype: str) -> Path:
-    from .openvino_running import write_as_openvino
+    from ..runtime.engines.openvino_running import write_as_openvino
 
     return write_as_openvino(model, out, dtype)
 

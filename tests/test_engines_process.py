@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from spectune.engines import process
+from spectune.engines.load import Address
+from spectune.engines.process import ServerProcess
 from spectune.errors import MeasurementError
-from spectune.runtime.engines import server_process
-from spectune.runtime.engines.server_process import ServerProcess
 
 from .llama_program import use_fake
 
@@ -47,9 +48,9 @@ def test_a_server_answers_until_it_is_closed(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     use_fake(monkeypatch, tmp_path, mode=mode)
-    monkeypatch.setattr(server_process, "STOP_S", 0.2)  # one that does not end is killed
+    monkeypatch.setattr(process, "STOP_S", 0.2)  # one that does not end is killed
     server = ServerProcess("fake", command, advice=ADVICE)
-    assert server.post("/tokenize", {"content": "a"}) == {"tokens": [0]}
+    assert Address(url=server.url).post("/tokenize", {"content": "a"}) == {"tokens": [0]}
     assert is_alive(server.pid)
     server.close()
     assert not is_alive(server.pid)
@@ -78,9 +79,26 @@ def test_a_server_that_the_system_kills_is_named_with_what_to_do(
 ) -> None:
     use_fake(monkeypatch, tmp_path, mode="is killed")
     server = ServerProcess("fake", command, advice=ADVICE)
+    with pytest.raises(MeasurementError, match="/completion does not answer"):
+        Address(url=server.url).post("/completion", {"prompt": [1], "n_predict": 1})
     with pytest.raises(MeasurementError, match="killed by the system, most likely for want of memory: free some"):
-        server.post("/completion", {"prompt": [1], "n_predict": 1})
+        server.require_alive()
     server.close()
+
+
+def test_what_a_server_started_ends_with_it_even_where_it_was_killed_before(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path)
+    file = tmp_path / "child"
+    begun = ["sh", "-c", f'sleep 600 & echo $! > {file}; exec "$0" "$@"', *command]
+    server = ServerProcess("fake", begun, advice=ADVICE)
+    child = int(file.read_text())
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for_end(server.pid)
+    assert is_alive(child)
+    server.close()
+    wait_for_end(child)
 
 
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
@@ -90,7 +108,7 @@ def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
 
 PARENT = """
 import sys
-from spectune.runtime.engines.server_process import ServerProcess
+from spectune.engines.process import ServerProcess
 server = ServerProcess("fake", sys.argv[1:], advice="")
 print(server.pid, flush=True)
 input()

@@ -1,4 +1,4 @@
-"""A server in a separate process, with answers over HTTP; on Linux it also ends where this process is killed."""
+"""A server in a separate process; on Linux it also ends where this process is killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import httpx
 
-from ...errors import MeasurementError, NoRoomError, RequestError
+from ..errors import MeasurementError, NoRoomError, RequestError
 
 START_S = 600.0  # until a server has loaded its models from a slow disk
 STOP_S = 10.0  # between SIGTERM and SIGKILL
-REQUEST_S = 3600.0  # without a byte of an answer
+ANSWER_S = 1.0  # of the path that says whether it is up
 POLL_S = 0.05
 TAIL_LINES, TAIL_BYTES = 12, 4096  # of its log, in an error
 HOST = "127.0.0.1"
@@ -33,7 +33,6 @@ NO_ROOM = re.compile(
     re.IGNORECASE,
 )
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
-Json = dict[str, Any]  # JSON values
 
 
 class ServerProcess:
@@ -75,18 +74,12 @@ class ServerProcess:
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C reaches it through `close` alone
-                preexec_fn=_die_with_parent if LIBC is not None else None,
+                preexec_fn=partial(_die_with, os.getpid()) if LIBC is not None else None,
             )
         except OSError as error:
             self._log.close()
             raise MeasurementError(f"{name} does not start: {command[0]}: {error.strerror}; {advice}") from error
         atexit.register(self.close)
-        self._client = httpx.Client(  # past any proxy, and without certificates, which take time to read
-            base_url=self.url,
-            timeout=httpx.Timeout(REQUEST_S, connect=10.0),
-            trust_env=False,
-            verify=False,
-        )
         try:
             self._wait(is_up, start_s)
         except BaseException:
@@ -98,31 +91,27 @@ class ServerProcess:
         """Its process id."""
         return self._process.pid
 
-    def get(self, path: str) -> str:
-        """Return the text at a path."""
-        return self._answer(path, lambda: self._client.get(path)).text
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:  # Any: JSON values
-        """Return the JSON answer to a JSON body."""
-        return self._answer(path, lambda: self._client.post(path, json=body)).json()
-
     def close(self) -> None:
-        """End it by SIGTERM, and `STOP_S` later by SIGKILL."""
+        """End it by SIGTERM, and `STOP_S` later by SIGKILL, with all that it started."""
         atexit.unregister(self.close)
-        self._client.close()
-        for how, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, None)):
-            if self._process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, how)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(patience_s)
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
         self._log.close()
+
+    def _signal(self, how: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
+            os.killpg(self._process.pid, how)
 
     def _wait(self, is_up: str, start_s: float) -> None:
         end = time.monotonic() + start_s
         while time.monotonic() < end:
-            with contextlib.suppress(httpx.TransportError):
-                if self._client.get(is_up, timeout=1.0).status_code == httpx.codes.OK and self._process.poll() is None:
+            with contextlib.suppress(httpx.TransportError):  # past any proxy, and without certificates
+                answer = httpx.get(self.url + is_up, timeout=ANSWER_S, trust_env=False, verify=False)
+                if answer.status_code == httpx.codes.OK and self._process.poll() is None:
                     return
             if self._process.poll() is not None:
                 raise self._not_up(self._ending())
@@ -150,22 +139,6 @@ class ServerProcess:
         """Return the error of its end: want of memory is one that fewer sequences may mend."""
         is_killed = self._process.returncode == -signal.SIGKILL
         return NoRoomError if is_killed or NO_ROOM.search(tail) else MeasurementError
-
-    def _answer(self, path: str, ask: Callable[[], httpx.Response]) -> httpx.Response:
-        try:
-            answer = ask()
-        except httpx.TransportError as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)  # a process that dies closes its sockets first
-            is_up = self._process.poll() is None
-            what = f"{type(error).__name__}: {error}" if is_up else f"it {self._ending()}{self._tail()}"
-            raise MeasurementError(f"{self._name} does not answer {path}: {what}") from error
-        if answer.is_error:
-            raise MeasurementError(
-                f"{self._name} does not answer {path} ({answer.status_code}: {answer.text.strip()}); give shorter "
-                "texts, or another model"
-            )
-        return answer
 
     def _ending(self) -> str:
         status = self._process.returncode
@@ -198,7 +171,9 @@ def require_free(port: int) -> None:
             raise RequestError(f"something listens on port {port} already; stop it, or give the command another --port")
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
     """Let the kernel kill this process with the thread that started it."""
     assert LIBC is not None
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before
+        os._exit(1)

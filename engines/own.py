@@ -1,0 +1,158 @@
+"""A server of ours with models of ours, as an engine that is profiled: it decodes token ids over HTTP.
+
+Prompts are read by a load of one token each, and found in the server's cache by the load that counts. So a text's time
+holds no prompt but the end that the cache leaves out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..planner.records.recording import Text
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.lookup import LookupPolicy
+from ..runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from ..runtime.engines.one_sequence import measurable
+from ..runtime.engines.setting import EngineDrafter, Setting
+from ..runtime.engines.table import ENGINES
+from .answers import Answer
+from .base import ServerEngine
+from .counters import Counts
+from .load import Sampling, TokenPrompt
+from .server import Limits, Server, started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenForm:
+    """How a server takes and tells token ids: a path, and fields of the body beside OpenAI's."""
+
+    path: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+class OwnServer(ABC):
+    """An engine's server with a target and its drafters; a `MeasuredEngine`."""
+
+    server: ClassVar[ServerEngine]
+    form: ClassVar[TokenForm]
+    searches: ClassVar[Sequence[LookupPolicy]]  # for n-grams, the simplest first
+
+    def __init__(self, target: Path, drafters: Sequence[EngineDrafter], *, dtype: str, threads: int) -> None:
+        """Take models in the engine's own form; `dtype` is also that of keys and values."""
+        self.target, self.drafters = target, tuple(drafters)
+        self._dtype, self._threads = dtype, threads
+
+    @property
+    @abstractmethod
+    def facts(self) -> EngineFacts:
+        """The engine's version and its properties here."""
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' token ids."""
+
+    @abstractmethod
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return a draft model's own next tokens, by a server with it as target; see `MeasuredEngine.next_tokens`."""
+
+    @abstractmethod
+    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+        """Return the command of a server for a load; MeasurementError or RequestError where it cannot run."""
+
+    def ngrams(self) -> Sequence[Setting]:
+        """Return the searches that the engine's version knows."""
+        found = (ENGINES[self.server.name].setting(way, None, self.facts.recorded) for way in self.searches)
+        return [setting for setting in found if isinstance(setting, Setting)]
+
+    def chain(self, drafter: EngineDrafter, length: int) -> Setting:
+        """Return the setting of a draft model's chains without early end."""
+        return measurable(ENGINES[self.server.name], self.facts.recorded, ChainPolicy(length=length), drafter)
+
+    @contextmanager
+    def started(self, setting: Setting | None, load: Load) -> Iterator[OwnDecoding]:
+        """Start a server with a setting; it stops when the context is left."""
+        with self.serving(self.target, setting, load) as server:
+            yield OwnDecoding(server, self.form, drafts=setting is not None)
+
+    @contextmanager
+    def serving(self, model: Path, setting: Setting | None, load: Load) -> Iterator[Server]:
+        """Start a server with any model; it stops when the context is left."""
+        with started(self.server, self.command(model, setting, load), Limits()) as server:
+            yield server
+
+
+class OwnDecoding:
+    """A running server; a `RunningEngine`."""
+
+    def __init__(self, server: Server, form: TokenForm, *, drafts: bool) -> None:
+        self.server = server
+        self._form, self._drafts = form, drafts
+        self._counted = EngineCounters(drafts=0 if drafts else None, drafted=0, accepted=0)
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
+        """Continue prompts greedily, all at once."""
+        given = [TokenPrompt(path=self._form.path, tokens=tuple(prompt)) for prompt in prompts]
+        self.server.measure(given, self._sampling(1), concurrency=len(given))
+        found = self.server.measure(given, self._sampling(new_tokens), concurrency=len(given))
+        texts = texts_of(found.load.answers, found.counts, drafts=self._drafts)
+        self._counted = self._counted.plus(_counters(found.counts, texts))
+        return texts
+
+    def counters(self) -> EngineCounters:
+        """Return the counts of all texts so far."""
+        return self._counted
+
+    def _sampling(self, new_tokens: int) -> Sampling:
+        return Sampling(ignore_eos=True, more={**self._form.more, "max_tokens": new_tokens})
+
+
+def _counters(counts: Counts, texts: Sequence[EngineText]) -> EngineCounters:
+    """Return a server's counts; sums over texts where they drafted and it counted no drafts."""
+    drafted = sum(text.drafted for text in texts)
+    if drafted and not counts.drafts:
+        return EngineCounters(drafts=None, drafted=drafted, accepted=sum(text.accepted for text in texts))
+    return EngineCounters(
+        drafts=round(counts.drafts),
+        drafted=round(counts.drafted),
+        accepted=round(counts.accepted),
+        by_position=tuple(map(round, counts.by_position)),
+    )
+
+
+def texts_of(answers: Sequence[Answer], counts: Counts, *, drafts: bool) -> tuple[EngineText, ...]:
+    """Return answers as texts, by a server's own timings where it sends them.
+
+    Else an event is a round, and what was accepted is what it holds beside the target's own token. A busy client may
+    get two rounds in one event, so that all texts together accept no more than the server counted. It counts drafted
+    tokens of all texts together: each has an equal share.
+    """
+    if all("predicted_ms" in one.timings for one in answers):
+        return tuple(_timed(one) for one in answers)
+    accepted = [sum(map(len, one.events)) - len(one.events) if drafts else 0 for one in answers]
+    while sum(accepted) > counts.accepted:
+        accepted[accepted.index(max(accepted))] -= 1
+    share = max(0, round(counts.drafted) - sum(accepted)) // len(answers)
+    return tuple(
+        EngineText(
+            tokens=_tokens(one), ms=one.e2e_ms - one.ttft_ms, drafted=own + (share if drafts else 0), accepted=own
+        )
+        for one, own in zip(answers, accepted, strict=True)
+    )
+
+
+def _timed(one: Answer) -> EngineText:
+    return EngineText(
+        tokens=_tokens(one),
+        ms=one.timings["predicted_ms"],
+        drafted=int(one.timings.get("draft_n", 0)),
+        accepted=int(one.timings.get("draft_n_accepted", 0)),
+    )
+
+
+def _tokens(one: Answer) -> tuple[int, ...]:
+    return tuple(token for event in one.events for token in event)

@@ -1,0 +1,207 @@
+"""llama.cpp as an engine that runs here: GGUF files as they are, or Hugging Face folders converted to them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import MeasurementError, RequestError
+from ..planner.records.recording import Text
+from ..planner.strategies.lookup import AnyOccurrence, LookupPolicy
+from ..profiler.cpu import available_bytes
+from ..runtime.engines.converted import GGUF_DTYPES, converted
+from ..runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf
+from ..runtime.engines.llama_cpp import LlamaCpp
+from ..runtime.engines.measured import FREE_SOME, EngineFacts, Load, notes_on_version
+from ..runtime.engines.setting import EngineDrafter, Schedule, Serving, Setting, Stage
+from ..runtime.engines.vocabulary import PROBE, require_same_tokens
+from .llama_build import llama_build, missing_server
+from .llama_cpp import LlamaCppServer
+from .own import OwnServer, TokenForm
+from .server import Server
+
+SEARCHES: Mapping[AnyOccurrence, tuple[int, ...]] = {"last": (1, 2, 3), "mapped": (2, 3)}  # sizes of n-grams
+NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
+SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
+SYNTHETIC = "--spec-synth-rates"  # of newer builds, which also count rounds
+OWN_BYTES = 100_000_000  # of a server without any model
+NO_TOKEN = -1  # of a model that would end the text
+NO_COUNT = (
+    "this llama.cpp does not count rounds that draft, only drafted tokens: n-grams are taken to copy their full length"
+)
+OTHERWISE = "llama.cpp would translate its drafts, and what that keeps and costs is not known here"
+
+
+def missing() -> str | None:
+    """Return why llama.cpp cannot run here, None where it can."""
+    reason = missing_server()
+    return None if reason is None else f"llama.cpp: {reason}"
+
+
+class OwnLlamaCpp(OwnServer):
+    """`llama-server` on the CPU."""
+
+    server = LlamaCppServer()
+    form = TokenForm(  # a stream leaves out tokens of characters that are cut
+        path="/completion", more={"cache_prompt": True, "stream": False, "return_tokens": True}
+    )
+    searches = tuple(
+        LookupPolicy(length=length, max_ngram=size, min_ngram=size, occurrence=occurrence)
+        for occurrence, sizes in SEARCHES.items()
+        for size in sizes
+        for length in NGRAM_LENGTHS
+    )
+
+    def __init__(self, target: Path, drafters: Mapping[str, Path], *, dtype: str, threads: int, folder: Path) -> None:
+        """Find or write the GGUF files of models, which are GGUF files or Llama folders of Hugging Face.
+
+        A GGUF file has its own number format; `dtype` then only sets that of keys and values. Converted files go to
+        `folder`, and are used again for the same weights and dtype.
+
+        Raises:
+            RequestError: there is no llama-server, or the dtype is none of GGUF's.
+            ModelError: a folder cannot be converted.
+        """
+        require_dtype(dtype)
+        llama_build()
+        found = [
+            EngineDrafter(name=name, path=str(as_gguf(path, folder, dtype)), form="model")
+            for name, path in drafters.items()
+        ]
+        super().__init__(as_gguf(target, folder, dtype), found, dtype=dtype, threads=threads)
+        self._probe: tuple[int, ...] = ()  # as the target reads it, once that is known
+
+    @cached_property
+    def facts(self) -> EngineFacts:
+        """The engine's version and its properties here."""
+        build = llama_build()
+        is_new = build.knows(SYNTHETIC)
+        return EngineFacts(
+            name="llama.cpp",
+            version=build.version,
+            recorded=build.recorded,
+            regime=f"engine:llama.cpp-{build.version}",
+            dtype=self._dtype,
+            threads=self._threads,
+            most_concurrency=None,
+            sets_acceptance=is_new,
+            most_open=1,
+            positions=positions_of_gguf(self.target),
+            notes=(
+                *notes_on_version("llama.cpp", build.version, build.recorded),
+                *([build.built] if build.built else []),
+                *([] if is_new else [NO_COUNT]),
+            ),
+        )
+
+    def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return texts' tokens by the target's file."""
+        with self.serving(self.target, None, Load(concurrency=1, capacity=64)) as server:
+            *found, self._probe = [_encoded(server, text) for text in (*texts, PROBE)]
+        return found
+
+    def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+        """Return a draft model's own next tokens, one request for each place of the texts."""
+        room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
+        load = Load(concurrency=min(len(texts), SIDE_BY_SIDE), capacity=room)
+        found: list[tuple[int, ...]] = []
+        if not self._probe:
+            self.encode([])
+        with self.serving(Path(drafter.path), None, load) as server:
+            require_same_tokens(drafter.name, _encoded(server, PROBE), self._probe, otherwise=OTHERWISE)
+            for at in range(0, len(texts), load.concurrency):
+                found += _followed(server, texts[at : at + load.concurrency])
+        return found
+
+    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+        """Return a command with the flags of the setting's export; the load's room holds the last round's drafts."""
+        build = llama_build()
+        require_memory(model, setting, load, self._dtype)
+        if load.synthetic and not build.knows(SYNTHETIC):
+            raise MeasurementError(f"llama.cpp {build.version} has no {SYNTHETIC}; acceptance cannot be set by hand")
+        schedule = Schedule(
+            setting=setting,
+            stages=(Stage(first=1, last=None, length=0 if setting is None else setting.length),),
+            most_batch=load.concurrency,
+            serving=Serving(dtype=self._dtype, threads=self._threads),
+        )
+        return [
+            *(build.path, "--model", str(model), "--ctx-size", str(load.concurrency * load.capacity), "--metrics"),
+            *("--cache-ram", "0"),  # prompts stay in their slots and nowhere else
+            *LlamaCpp().flags(schedule, str(model), build.recorded),
+            *((SYNTHETIC, ",".join(map(str, load.synthetic))) if load.synthetic else ()),
+        ]
+
+
+def _encoded(server: Server, text: str) -> tuple[int, ...]:
+    return tuple(server.post("/tokenize", {"content": text, "add_special": True})["tokens"])
+
+
+def _followed(server: Server, texts: Sequence[Text]) -> list[tuple[int, ...]]:
+    """Return the model's next token at every place behind the continuations' first; -1 for end of text."""
+    found: list[list[int]] = [[] for _ in texts]
+    for place in range(1, max(len(text.continuation) for text in texts)):
+        asked = [number for number, text in enumerate(texts) if place < len(text.continuation)]
+        given = [[*texts[number].prompt, *texts[number].continuation[:place]] for number in asked]
+        body = {"prompt": given, "n_predict": 1, "return_tokens": True, "temperature": 0.0, "cache_prompt": True}
+        told = server.post("/completion", body)
+        answers = sorted(told, key=lambda one: int(one["index"])) if isinstance(told, list) else [told]
+        for number, one in zip(asked, answers, strict=True):
+            found[number].append(int(one["tokens"][0]) if one["tokens"] else NO_TOKEN)
+    return [tuple(one) for one in found]
+
+
+def needed_bytes(target: Path, setting: Setting | None, load: Load, dtype: str) -> int:
+    """Return a server's bytes: weights, KV caches of all slots and logits, of target and drafter."""
+    drafter = None if setting is None or setting.drafter is None else Path(setting.drafter.path)
+    tokens, number_bytes = load.concurrency * load.capacity, 4 if dtype == "float32" else 2
+    files = [target] if drafter is None else [target, drafter]
+    beside = [shape_of_gguf(file).bytes_beside_weights(tokens, number_bytes) for file in files]
+    return OWN_BYTES + sum(file.stat().st_size for file in files) + sum(beside)
+
+
+def require_memory(target: Path, setting: Setting | None, load: Load, dtype: str) -> None:
+    """Raise RequestError where the machine, or this process's control group, has too little memory."""
+    needed, free = needed_bytes(target, setting, load, dtype), available_bytes()
+    if free is not None and needed > free:
+        who = "" if setting is None or setting.drafter is None else f" with {setting.drafter.name}"
+        raise RequestError(
+            f"llama.cpp needs {needed / 1e9:.1f} GB for {target}{who} and {load.concurrency} sequences of "
+            f"{load.capacity} tokens, and {free / 1e9:.1f} GB of memory are free; {FREE_SOME}"
+        )
+
+
+def require_dtype(dtype: str) -> None:
+    """Raise RequestError where GGUF files have no such number format."""
+    if dtype not in GGUF_DTYPES:
+        raise RequestError(f"llama.cpp runs {', '.join(GGUF_DTYPES)} here, not {dtype!r}; give one with --dtype")
+
+
+def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
+    """Return a model's GGUF file, written for a Hugging Face folder; RequestError if the path has neither."""
+    if path.suffix == ".gguf" and path.is_file():
+        return path
+    if not path.is_dir():
+        raise RequestError(f"no GGUF file and no model folder at {path}; give one of these")
+    out = converted(path, folder, f"{dtype}.gguf")
+    if out.is_file():
+        return out
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_as_gguf(path, out, dtype)
+
+
+def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:
+    """Write a Hugging Face folder as a GGUF file and return the file.
+
+    Raises:
+        RequestError: `gguf` is not installed, or the dtype is none of GGUF's.
+        ModelError: it cannot be converted.
+    """
+    require_dtype(dtype)
+    if importlib.util.find_spec("gguf") is None:
+        raise RequestError("llama.cpp: no gguf here, which writes its files; pip install gguf")
+    from ..runtime.engines.gguf_file import write_gguf
+
+    return write_gguf(model, out, dtype=GGUF_DTYPES[dtype])
