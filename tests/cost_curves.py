@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 CurveKind = Literal["convex", "stepped", "inverted"]
+Number = TypeVar("Number", float, Fraction)
 KINDS: tuple[CurveKind, ...] = ("convex", "stepped", "inverted")
 
 
@@ -28,3 +31,12 @@ def random_utilities(random: np.random.Generator, nodes: int) -> Floats:
     """Return (nodes + 1,): 1, and then path probabilities added best first."""
     gains = np.sort(random.random(nodes) ** 2)[::-1]
     return 1.0 + np.concatenate(([0.0], gains.cumsum()))
+
+
+def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number], threshold: Number) -> int:
+    """Return what `Ops.last_steep` defines, on floats and on exact fractions."""
+    last = 0
+    for index in range(1, len(utilities)):
+        if utilities[index] - utilities[last] >= threshold * (costs[index] - costs[last]):
+            last = index
+    return last

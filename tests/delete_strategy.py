@@ -3,11 +3,11 @@
     python -m tests.delete_strategy talon cast
     python -m tests.delete_strategy --all --full
 
-A strategy's files are `planner/strategies/NAME.py` and those beside it whose names go on with `_`, its twin on a device
-`runtime/growth/NAME.py`, its rule of a recording `tuning/recording/NAME_rule.py`, and its own tests. Its lines in the
-registry go with them. Then every module is imported, and the tests of the registry, of the floors and of the planner
-run. Where a test uses what is gone, it is skipped, and counted. Nothing of the product may need that help: it is
-imported without. Plain decoding, chains, lookups, hybrids and stacks are what others are made of, and stay.
+A strategy's files are `planner/strategies/NAME.py` and those beside it whose names go on with `_`, its rule of a
+recording `tuning/recording/NAME_rule.py`, and its own tests. Its lines in the registry go with them. Then every module
+is imported, and the tests of the registry, of the floors and of the planner run. Where a test uses what is gone, it is
+skipped, and counted. Nothing of the product may need that help: it is imported without. Plain decoding, chains,
+lookups, hybrids and stacks are what others are made of, and stay.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def files_of(name: str, names: Sequence[str], tree: Path) -> list[Path]:
         if re.fullmatch(f"{start}{name}(_.*)?", path.stem)
         and not any(re.fullmatch(f"{start}{other}(_.*)?", path.stem) for other in rival)
     ]
-    twins = [tree / "runtime/growth" / f"{name}.py", tree / "tuning/recording" / f"{name}_rule.py"]
-    return [*own, *(twin for twin in twins if twin.exists())]
+    rule = tree / "tuning/recording" / f"{name}_rule.py"
+    return [*own, rule] if rule.exists() else own
 
 
 def copied(to: Path) -> None:
@@ -184,7 +184,7 @@ class _Finder:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         own = os.environ[GONE].split(",")[0]
         package, _, last = name.rpartition(".")
-        is_own = package in ("spectune.planner.strategies", "spectune.runtime.growth") and last.partition(own)[0] == ""
+        is_own = package == "spectune.planner.strategies" and last.partition(own)[0] == ""
         is_rule = name == f"spectune.tuning.recording.{own}_rule"
         is_there = (ROOT / Path(*name.split(".")[1:])).with_suffix(".py").exists()
         return ModuleSpec(name, self) if (is_own or is_rule) and not is_there else None  # type: ignore[arg-type]

@@ -7,19 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.kernels.beam import choose
-from spectune.planner.records.candidates import (
-    MANY,
-    all_scores,
-    best_candidates,
-    best_tree,
-    first_layer,
-    next_layer,
-    ragged_tree_of,
-    tree_of,
-)
+from spectune.planner.kernels.beam import best_first, hang_best
+from spectune.planner.records.candidates import Candidates
+from spectune.planner.records.draft import DraftBatch, Growth, Ints, answered
+from spectune.planner.records.ops import MANY, NumpyOps, best_candidates
 
 from .toy_drafter import drafted_paths, toy_scorer
+
+
+def two_layers(ops: NumpyOps, kept: Ints | None) -> Growth[Candidates]:
+    """Grow layers of 3 children each: the root's, and those of kept candidates, by default the best two."""
+    tree = yield from Candidates.below_root(ops, 3)
+    yield from tree.expand(ops.best(tree.scores, 2) if kept is None else kept)
+    return tree
+
+
+def grown(*seeds: int, kept: Ints | None = None) -> Candidates:
+    ops = NumpyOps(len(seeds))
+    return answered(two_layers(ops, kept), toy_scorer(*seeds), len(seeds))
+
+
+def tree_of(tree: Candidates, counts: tuple[int, ...]) -> DraftBatch:
+    """Return the trees of each row's best candidates, as many as its count."""
+    places = best_candidates(tree.all_scores, tree.count)
+    is_real = np.arange(tree.count) < np.array(counts)[:, None]
+    found: DraftBatch = tree.tree(tree.ops.marked(places, is_real, tree.count), tree.count)
+    return found
 
 
 def best_by_sorting(row: list[float], count: int) -> list[int]:
@@ -43,48 +56,39 @@ def test_the_best_are_those_of_a_whole_sort_ties_in_order(
     expected = [best_by_sorting(row, count) for row in scores.tolist()]
     assert found == expected
     chosen = np.empty((3, min(count, candidates)), dtype=np.int64)
-    choose(scores, chosen)
-    assert chosen.tolist() == [sorted(row) for row in expected]
+    best_first(scores, chosen)
+    assert chosen.tolist() == expected
 
 
-@pytest.mark.parametrize("drafts", [0, 1, 4, 8, 9, 20])
-@pytest.mark.parametrize("depth", [0, 1])
-def test_the_tree_of_the_best_is_that_of_those_who_are_chosen(depth: int, drafts: int) -> None:
-    scorer = toy_scorer(3, 4)
-    layers = [first_layer(scorer, 3)]
-    if depth:
-        layers.append(next_layer(scorer, layers[0], best_candidates(layers[0].scores, 2), 3))
-    found, expected = best_tree(layers, drafts), tree_of(layers, best_candidates(all_scores(layers), drafts))
-    assert found.widths == expected.widths
-    for one, other in zip(
-        (found.tokens, found.parents, found.depths, found.sizes),
-        (expected.tokens, expected.parents, expected.depths, expected.sizes),
-        strict=True,
-    ):
-        assert one.tolist() == other.tolist()
+@pytest.mark.parametrize("drafts", [1, 4, 8, 9])
+def test_the_tree_of_the_best_by_one_call_is_that_of_those_who_are_chosen(drafts: int) -> None:
+    tree = grown(3, 4)
+    trees, tokens, parents = np.empty((3, 2, drafts + 1), dtype=np.int64), tree.tokens, tree.parents
+    hang_best(tree.all_scores, tree.ops.concat(tokens), tree.ops.concat(parents), np.array(tree.starts), trees)
+    expected = tree_of(tree, (drafts, drafts))
+    assert [one.tolist() for one in trees] == [
+        expected.tokens.tolist(),
+        expected.parents.tolist(),
+        expected.depths.tolist(),
+    ]
+    assert expected.widths == (1, 2) and expected.sizes.tolist() == [drafts + 1] * 2
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_ragged_tree_is_each_rows_own_tree(seed: int) -> None:
-    layers = [first_layer(toy_scorer(seed, seed + 1), 3)]
-    layers.append(next_layer(toy_scorer(seed, seed + 1), layers[0], best_candidates(layers[0].scores, 2), 3))
-    picked = [best_candidates(np.concatenate([layer.scores for layer in layers], axis=1), count) for count in (2, 6)]
-    is_chosen = np.zeros((2, 9), dtype=np.bool_)
-    is_chosen[0, picked[0][0]] = is_chosen[1, picked[1][1]] = True
-    ragged = ragged_tree_of(layers, is_chosen)
-    alone = [tree_of(layers, chosen) for chosen in picked]
+    tree = grown(seed, seed + 1)
+    ragged, alone = tree_of(tree, (2, 6)), [tree_of(tree, (count, count)) for count in (2, 6)]
     assert ragged.sizes.tolist() == [3, 7]
     assert [drafted_paths(ragged, row) for row in (0, 1)] == [drafted_paths(alone[row], row) for row in (0, 1)]
+    assert ragged.tokens[0, 3:].tolist() == [-1] * 4 and ragged.parents[0, 3:].tolist() == [0] * 4
+    assert ragged.depths[0, 3:].tolist() == [1] * 4
 
 
 def test_a_ragged_tree_of_nothing_is_the_root() -> None:
-    layer = first_layer(toy_scorer(1, 2), 3)
-    draft = ragged_tree_of([layer], np.zeros((2, 3), dtype=np.bool_))
+    draft = tree_of(grown(1, 2), (0, 0))
     assert (draft.tokens.tolist(), draft.sizes.tolist()) == ([[-1], [-1]], [1, 1])
 
 
 def test_what_hangs_below_a_padding_slot_is_no_candidate() -> None:
-    scorer = toy_scorer(1, 2)
-    layer = first_layer(scorer, 3)
-    below = next_layer(scorer, layer, np.array([[0, 2], [1, -1]]), 3)
-    assert np.isneginf(below.scores).tolist() == [[False] * 6, [False] * 3 + [True] * 3]
+    below = grown(1, 2, kept=np.array([[0, 2], [1, -1]]))
+    assert np.array_equal(np.isneginf(below.scores), [[False] * 6, [False] * 3 + [True] * 3])

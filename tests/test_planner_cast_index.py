@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.strategies.cast_growth import select_max_valid_index
-
-from .cost_curves import KINDS, CurveKind, random_costs, random_utilities
+from .cost_curves import KINDS, CurveKind, random_costs, random_utilities, select_max_valid_index
 
 FRACTIONS = st.fractions(min_value=0, max_value=4, max_denominator=12)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ROOT_TOKEN, Floats32, Ints
+from .arrays import ROOT_TOKEN, Bools, Floats, Floats32, Ints
 from .compiled import compiled
 
 
@@ -41,14 +41,6 @@ def add_up(kept: Ints, start: int, above: Floats32, log_probs: Floats32, scores:
 
 
 @compiled
-def choose(scores: Floats32, chosen: Ints) -> None:
-    """Write what `best_first` writes, in ascending order."""
-    best_first(scores, chosen)
-    for row in range(len(chosen)):
-        chosen[row].sort()
-
-
-@compiled
 def best_first(scores: Floats32, chosen: Ints) -> None:
     """Write into `chosen` (batch, any) the best of `scores` (batch, candidates), best first, of equals the first.
 
@@ -71,40 +63,51 @@ def best_first(scores: Floats32, chosen: Ints) -> None:
 
 
 @compiled
-def hang(tokens: Ints, parents: Ints, starts: Ints, chosen: Ints, sizes: Ints, trees: Ints) -> None:
+def last_steep(gains: Floats, costs: Floats, last: int, threshold: float) -> int:
+    """Return what `Ops.last_steep` returns, of arrays (any,)."""
+    found = 0
+    for place in range(1, last + 1):
+        if gains[place] - gains[found] >= threshold * (costs[place] - costs[found]):
+            found = place
+    return found
+
+
+@compiled
+def hang(tokens: Ints, parents: Ints, starts: Ints, is_chosen: Bools, trees: Ints) -> None:
     """Write the trees of chosen candidates.
 
     Args:
-        tokens, parents: (batch, candidates of all layers); a parent is an index among them, or -1: the root.
+        tokens, parents: (batch, candidates of all layers); a parent is an index among them, or negative: the root.
         starts: (layers,), index of each layer's first candidate.
-        chosen: (batch, drafts), the candidates of each tree in ascending order, then padding.
-        sizes: (batch,), nodes of each tree, root included.
-        trees: (3, batch, drafts + 1), tokens, parents and depths, roots included; written.
+        is_chosen: (batch, candidates of all layers), closed under parents.
+        trees: (3, batch, nodes of the largest tree), tokens, parents and depths, roots included; written.
     """
     node_of = np.zeros(tokens.shape[1], dtype=np.int64)
-    for row in range(len(sizes)):
-        layer, trees[0, row, 0], trees[1, row, 0], trees[2, row, 0] = 0, ROOT_TOKEN, -1, 0
-        for node in range(1, trees.shape[2]):
-            if node >= sizes[row]:
-                trees[0, row, node], trees[1, row, node], trees[2, row, node] = ROOT_TOKEN, 0, 1
-                continue
-            candidate = chosen[row, node - 1]
-            while layer + 1 < len(starts) and starts[layer + 1] <= candidate:
-                layer += 1
-            node_of[candidate] = node
-            above = parents[row, candidate]
-            trees[0, row, node] = tokens[row, candidate]
-            trees[1, row, node] = 0 if above < 0 else node_of[above]
-            trees[2, row, node] = layer + 1
+    for row in range(len(tokens)):
+        layer, node = 0, 1
+        trees[0, row, 0], trees[1, row, 0], trees[2, row, 0] = ROOT_TOKEN, -1, 0
+        for candidate in range(tokens.shape[1]):
+            if is_chosen[row, candidate]:
+                while layer + 1 < len(starts) and starts[layer + 1] <= candidate:
+                    layer += 1
+                node_of[candidate] = node
+                above = parents[row, candidate]
+                trees[0, row, node] = tokens[row, candidate]
+                trees[1, row, node] = 0 if above < 0 else node_of[above]
+                trees[2, row, node] = layer + 1
+                node += 1
+        trees[0, row, node:], trees[1, row, node:], trees[2, row, node:] = ROOT_TOKEN, 0, 1
 
 
 @compiled
 def hang_best(scores: Floats32, tokens: Ints, parents: Ints, starts: Ints, trees: Ints) -> None:
-    """Write the trees of the best candidates: `choose`, then `hang`.
+    """Write the trees of the best candidates: `best_first`, then `hang`.
 
     `trees` (3, batch, drafts + 1) has at least one draft and at most the candidates; the rest is as in `hang`.
     """
-    batch, drafts = len(scores), trees.shape[2] - 1
-    chosen = np.empty((batch, drafts), np.int64)
-    choose(scores, chosen)
-    hang(tokens, parents, starts, chosen, np.full(batch, drafts + 1), trees)
+    chosen, is_chosen = np.empty((len(scores), trees.shape[2] - 1), np.int64), np.zeros(scores.shape, np.bool_)
+    best_first(scores, chosen)
+    for row in range(len(scores)):
+        for place in chosen[row]:
+            is_chosen[row, place] = True
+    hang(tokens, parents, starts, is_chosen, trees)

@@ -7,10 +7,10 @@ A *layer* is what one drafter forward sees: `width` nodes per sequence. Its answ
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from ..kernels.arrays import ROOT_TOKEN as ROOT_TOKEN
 Ints = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Array: TypeAlias = Any  # numpy's or torch's: both have shapes, slices, operators, sum and cumsum
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,36 @@ class LayerScorer(Protocol):
         """
 
 
+class Asked(NamedTuple):
+    """What a growing tree asks its drafter: the best `children` of the root, or of the next layer's nodes.
+
+    `parents` and `ranks` (batch, width) as in `LayerScorer.expand`; None for the root, which is asked about first.
+    """
+
+    children: int
+    parents: Array = None
+    ranks: Array = None
+
+
+Growth: TypeAlias = Generator[Asked, Array, Result]  # is sent tokens and log_probs of what it asks for
+
+
+def answered(growth: Growth[Result], scorer: LayerScorer | Array, batch: int) -> Result:
+    """Return what grows where a drafter of tensors or numpy's arrays answers; PlanError if it serves another batch."""
+    try:
+        below = scorer.root(next(growth).children)
+        if len(below.tokens) != batch:
+            raise PlanError(
+                f"the scorer serves {len(below.tokens)} sequences, expected {batch}; pass the scorer's batch"
+            )
+        while True:
+            asked = growth.send(below)
+            below = scorer.expand(asked.parents, asked.ranks, asked.children)
+    except StopIteration as end:
+        found: Result = end.value
+        return found
+
+
 @dataclass(slots=True, kw_only=True)
 class DraftBatch:
     """One drafted tree per sequence; not frozen, as that slows setting its fields every round, but never written to.
@@ -80,7 +112,7 @@ class DraftBatch:
 
 
 def draft_of_one_shape(
-    tokens: Ints, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range, widths: tuple[int, ...]
+    tokens: Ints, parents: Sequence[int], depths: Sequence[int], widths: tuple[int, ...]
 ) -> DraftBatch:
     """Return the draft in which every sequence has the same tree; `widths` are nodes of every drafter forward.
 
@@ -92,7 +124,7 @@ def draft_of_one_shape(
 
 
 @lru_cache(maxsize=256)
-def _shape_of(batch: int, parents: tuple[int, ...] | range, depths: tuple[int, ...] | range) -> tuple[Ints, Ints, Ints]:
+def _shape_of(batch: int, parents: Sequence[int], depths: Sequence[int]) -> tuple[Ints, Ints, Ints]:
     """Return parents, depths and sizes of a tree for so many sequences; cached, a tree is grown every round."""
     return shared_rows(parents, batch), shared_rows(depths, batch), np.full(batch, len(parents), dtype=np.int64)
 
@@ -120,6 +152,6 @@ def shared_rows(row: Sequence[int] | Ints, batch: int) -> Ints:
     return rows
 
 
-def is_sure(log_probs: Scores, confidence: float) -> Bools:
-    """Return whether tokens are not doubted: conditional log-probabilities in float32, compared in float64."""
-    return log_probs.astype(np.float64) >= (math.log(confidence) if confidence else -math.inf)
+def is_sure(log_probs: Array, confidence: float) -> Array:
+    """Return whether tokens with such conditional log-probabilities, in float64, are not doubted."""
+    return log_probs >= (math.log(confidence) if confidence else -math.inf)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, Union
 
 import numpy as np
 
 from ...errors import PlanError
 from ..lockstep import Replay, replay_results
 from ..records.costs import PlannedCosts
-from ..records.draft import DraftBatch, Ints, LayerScorer
+from ..records.draft import DraftBatch, Growth, Ints, LayerScorer, answered
+from ..records.ops import NumpyOps, Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
@@ -27,6 +28,7 @@ LATE = 1  # forwards that draft for nobody on a GPU, since word of the end is st
 MOST_CAPTURED = 16  # forwards of a draft that is captured whole: of more, too many would draft for nobody
 
 Source: TypeAlias = Literal["none", "text", "model", "models", "both"]
+Trees = TypeVar("Trees")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +193,12 @@ class Strategy:
         """Return whether sequences of such a batch influence each other's trees."""
         return False
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the trees that it drafts for a batch of sequences; PlanError if no single model drafts.
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        """Grow the trees that it drafts for a batch of sequences; PlanError if no single model drafts.
 
-        Path scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node,
-        then to the one recorded first. The scorer is fresh in every round.
+        It yields what it asks of the drafter, `Asked`, and is sent the children, in arrays as the operations have. Path
+        scores are float32 sums of conditional log-probabilities from the root down; ties go to the shallower node, then
+        to the one recorded first.
         """
         raise PlanError(f"a {self.label} is not drafted by one scorer; ask the runtime's drafter")
 
@@ -268,11 +271,11 @@ class Strategy:
 
 
 def grow(policy: Strategy, scorer: LayerScorer, batch: int) -> DraftBatch:
-    """Return the trees of `Strategy.grow`; PlanError if no single model drafts, or the scorer serves another batch."""
-    draft = policy.grow(scorer, batch)
-    if len(draft.tokens) != batch:
-        raise PlanError(f"the scorer serves {len(draft.tokens)} sequences, expected {batch}; pass the scorer's batch")
-    return draft
+    """Return the trees of `Strategy.grow` on the host, by a scorer that is fresh in every round.
+
+    PlanError if no single model drafts, or the scorer serves another batch.
+    """
+    return answered(policy.grow(NumpyOps(batch)), scorer, batch)
 
 
 def results_of(policy: Strategy, recording: Recording) -> PositionResults:

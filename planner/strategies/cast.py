@@ -21,10 +21,11 @@ from ...errors import PlanError
 from ...profiler.records.calibration import SurvivalCurve
 from ..lockstep import Replay, numbering_of, replayed, room_for
 from ..records.costs import PlannedCosts
-from ..records.draft import DraftBatch, LayerScorer
+from ..records.draft import Growth
 from ..records.knobs import Knobs, Range
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
-from .base import Bounds, Strategy, require_at_least
+from .base import Bounds, Strategy, Trees, require_at_least
 from .cast_growth import breadth_origin, grow_cast
 from .cast_sweep import cast_walk
 from .cast_trees import Rule, Setting
@@ -130,8 +131,8 @@ class CastPolicy(Strategy):
     def sure_width(self) -> int:
         return self.max_width
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        return grow_cast(self, scorer)
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        return grow_cast(self, ops)
 
     def replay(self, recorded: Recorded, batch: int) -> Replay:
         return replay_cast(self, recorded.drafted, batch)
@@ -169,6 +170,10 @@ class CastPolicy(Strategy):
             verify_cost_ms=(0.0, *([1.0] * tokens)),
         )
         return [uncut]
+
+    @classmethod
+    def smallest(cls) -> list[CastPolicy]:
+        return cls.probes(8)
 
 
 def _require_costs(name: str, costs_ms: Sequence[float], up_to: int) -> None:

@@ -22,101 +22,89 @@ Source: Hong et al. 2025, arXiv:2510.26577, Sec. 4, Algorithm 1 (reconstructed),
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from fractions import Fraction
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..records.candidates import CandidateLayer, all_scores, best_candidates, first_layer, next_layer, tree_of
-from ..records.draft import DraftBatch, Ints, LayerScorer, Scores
+from ...profiler.records.calibration import SurvivalCurve
+from ..records.candidates import NOTHING, Candidates
+from ..records.draft import Array, Growth
+from ..records.ops import Ops
 
 if TYPE_CHECKING:
     from .cast import CastPolicy
 
-Number = TypeVar("Number", float, Fraction)
-Floats = NDArray[np.float64]
+Trees = TypeVar("Trees")
 
 
-def grow_cast(policy: CastPolicy, scorer: LayerScorer) -> DraftBatch:
+def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
     """Return trees of one shared size and shared widths, with each sequence's own nodes.
 
-    With all thresholds 0 it is EAGLE-2's tree for top_k = max_width, depth = max_depth - 1.
+    With all thresholds 0 it is EAGLE-2's tree for top_k = max_width, depth = max_depth - 1. What the batch prunes is a
+    mask (1, candidates) that all sequences share. A pruned candidate ranks behind every other one, even behind those of
+    probability 0.
     """
-    draft_cost = [cost / policy.verify_cost_ms[1] for cost in policy.draft_cost_ms]
-    layers = [first_layer(scorer, policy.max_width)]
-    ratios = deque([1.0], maxlen=policy.ratio_window)
-    last_utility = 0.0
-    while len(layers) < policy.max_depth:
-        ranked = best_candidates(layers[-1].scores, policy.max_width)
-        utilities = _utilities(survivals(policy, layers[-1].scores, len(layers)), ranked)
-        width = _kept_width(utilities, draft_cost, policy.breadth)
-        if len(layers) > 1:
-            ratios.append(utilities[width] / last_utility if last_utility > 0 else 0.0)
-        last_utility = utilities[width]
-        if _mean(ratios) * last_utility < policy.depth * draft_cost[width]:
+    costs = costs_of(policy)
+    tree = yield from Candidates.below_root(ops, policy.max_width)
+    is_real: list[Array] = [] if ops.is_host else [ops.row((True,) * tree.count)]
+    is_open, ratios, last, survived = True, [1.0], None, list[Array]()
+    while True:
+        survived.append(survivals(policy.survival, tree.scores, tree.depth, ops))
+        if tree.depth == policy.max_depth:
             break
-        layers.append(next_layer(scorer, layers[-1], ranked[:, :width], policy.max_width))
-    return _reranked(policy, layers)
+        ranked = ops.best(tree.scores, policy.max_width, *is_real[-1:])
+        utilities = _utilities(survived[-1], ranked, ops)
+        width = 1
+        if ranked.shape[1] > 1:
+            width = ops.last_steep(
+                utilities, ops.row(costs.breadth)[:, : utilities.shape[1]], policy.breadth, *is_real[-1:]
+            )
+            width = width + (width < 1)
+        utility = ops.at(utilities, width)
+        if last is not None:
+            ratios.append(utility / (last + (last <= 0)) * (last > 0))  # 0 behind what has no utility
+        last = utility
+        pays = _mean(ratios[-policy.ratio_window :]) * utility >= policy.depth * ops.at(ops.row(costs.draft), width)
+        is_open = pays & is_open
+        if ops.stopped(is_open):
+            break
+        is_kept = (ops.row(range(ranked.shape[1])) < width) & is_open
+        yield from tree.expand(ops.used(ops.where(is_kept, ranked, -1)))
+        if not ops.is_host:
+            children = tree.scores.shape[1] // tree.widths[-1]
+            is_real.append((is_kept[:, :, None] & ops.row((True,) * children)).reshape(1, -1))
+    all_real = (ops.concat(is_real),) if is_real else ()
+    ranked = ops.best(tree.all_scores, policy.max_verify_tokens - 1, *all_real)
+    utilities = 1.0 + _utilities(ops.concat(survived), ranked, ops)
+    verify = ops.row(costs.verify)[:, : utilities.shape[1]]
+    drafts = ops.last_steep(utilities, verify, policy.rerank, *all_real)  # of every sequence, may be 0
+    is_kept = ops.row(range(ranked.shape[1])) < drafts
+    return tree.tree(ops.marked(ranked, is_kept, tree.count), ranked.shape[1])
 
 
-def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number], threshold: Number) -> int:
-    """Return the last index whose secant from the index accepted before is steep enough.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """A policy's costs in units of one plain decoding step."""
 
-    last = 0;  k becomes `last` iff  u[k] - u[last] >= threshold * (c[k] - c[last]),  k = 1, 2, ...
-
-    Entry 0 is the origin. The product form accepts k exactly if u[k] - threshold * c[k] is at least its running
-    maximum; so the result is the largest arg-max of u - threshold * c, for every cost curve. It does not increase with
-    the threshold if costs do not decrease. Works on floats and on exact fractions.
-
-    Source: arXiv:2510.26577, Algorithm 1 "Select Maximum Valid Index" (reconstructed).
-    """
-    last = 0
-    for index in range(1, len(utilities)):
-        if utilities[index] - utilities[last] >= threshold * (costs[index] - costs[last]):
-            last = index
-    return last
+    draft: tuple[float, ...]  # by width
+    breadth: tuple[float, ...]  # the same, entry 0 the fixed cost of a forward
+    verify: tuple[float, ...]  # by drafted nodes
 
 
-def survivals(policy: CastPolicy, scores: Scores, depth: int) -> Floats:
-    """Return (batch, candidates): the chance that each candidate of a layer is on the target's own path.
-
-    Without survival curves it is the drafter's own path probability. `scores` holds path log-probabilities, -inf where
-    there is no candidate; `depth` is 1 for the root's children.
-    """
-    if not policy.survival:
-        return np.exp(scores, dtype=np.float64)
-    curve = policy.survival[min(depth, len(policy.survival)) - 1]
-    return np.where(np.isneginf(scores), 0.0, curve.at(scores.astype(np.float64)))
-
-
-def _utilities(survived: Floats, ranked: Ints) -> list[float]:
-    """Return u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k.
-
-    The compiled replay adds in the same order, sequence by sequence, then node by node, and so decides the same.
-    """
-    best = survived[np.arange(len(ranked))[:, None], ranked]
-    mean = best.cumsum(axis=0)[-1] / len(best)
-    return [0.0, *mean.cumsum().tolist()]
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """Return the mean, added up one by one: how `sum` rounds depends on Python's version."""
-    total, count = 0.0, 0
-    for ratio in ratios:
-        total, count = total + ratio, count + 1
-    return total / count
-
-
-def _kept_width(utilities: list[float], draft_cost: list[float], threshold: float) -> int:
-    """Return n_i, at least 1: how many nodes of the layer the next drafter forward expands."""
-    most = len(utilities) - 1
-    if most == 1:
-        return 1
-    costs = [breadth_origin(draft_cost), *draft_cost[1 : most + 1]]
-    return max(1, select_max_valid_index(utilities, costs, threshold))
+@lru_cache(maxsize=256)
+def costs_of(policy: CastPolicy) -> Costs:
+    """Return a policy's costs; cached, a tree is grown every round."""
+    unit = policy.verify_cost_ms[1]
+    draft = tuple(cost / unit for cost in policy.draft_cost_ms)
+    origin = breadth_origin(draft) if policy.max_width > 1 else 0.0
+    return Costs(
+        draft=draft,
+        breadth=(origin, *draft[1:]),
+        verify=tuple(cost / unit for cost in policy.verify_cost_ms[1 : policy.max_verify_tokens + 1]),
+    )
 
 
 def breadth_origin(draft_cost: Sequence[float]) -> float:
@@ -124,12 +112,43 @@ def breadth_origin(draft_cost: Sequence[float]) -> float:
     return min(max(2 * draft_cost[1] - draft_cost[2], 0.0), draft_cost[1])
 
 
-def _reranked(policy: CastPolicy, layers: Sequence[CandidateLayer]) -> DraftBatch:
-    """Return the tree of the best m candidates; m is shared by the batch and may be 0."""
-    scores = all_scores(layers)
-    ranked = best_candidates(scores, policy.max_verify_tokens - 1)
-    survived = [survivals(policy, layer.scores, depth) for depth, layer in enumerate(layers, start=1)]
-    utilities = [1.0 + utility for utility in _utilities(np.concatenate(survived, axis=1), ranked)]
-    costs = [cost / policy.verify_cost_ms[1] for cost in policy.verify_cost_ms[1 : len(utilities) + 1]]
-    drafts = select_max_valid_index(utilities, costs, policy.rerank)
-    return tree_of(layers, ranked[:, :drafts])
+def survivals(curves: tuple[SurvivalCurve, ...], scores: Array, depth: int, ops: Ops[Any]) -> Array:
+    """Return (batch, candidates) float64: the chance that each candidate of a layer is on the target's own path.
+
+    Without survival curves it is the drafter's own path probability; else to the bit what the depth's curve tells.
+    `scores` holds path log-probabilities, -inf where there is no candidate; `depth` is 1 for the root's children.
+    """
+    if not curves:
+        return ops.exp(scores)
+    log_probs, survived, slopes = _lines_of(curves[min(depth, len(curves)) - 1])
+    steps, at, slope = ops.row(log_probs), ops.double(scores), ops.row(slopes)[0]
+    is_below = at < log_probs[0]
+    at = ops.where(is_below, log_probs[0], at)
+    left = ops.reached(steps, at) - 1
+    found = slope[left] * (at - steps[0][left]) + ops.row(survived)[0][left]
+    return ops.where(scores > NOTHING, ops.where(is_below, survived[0], found), 0.0)
+
+
+@lru_cache(maxsize=256)
+def _lines_of(curve: SurvivalCurve) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """Return a curve's points, and the slopes behind each; 0 behind the last."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # of two points in one place the slope is never asked
+        slopes = np.diff(curve.survivals) / np.diff(curve.log_probs)
+    return curve.log_probs, curve.survivals, (*slopes.tolist(), 0.0)
+
+
+def _utilities(survived: Array, ranked: Array, ops: Ops[Any]) -> Array:
+    """Return (1, ranked + 1), u_0 = 0, u_1, ...: batch mean of the summed survivals of the best k.
+
+    The compiled replay adds in the same order, sequence by sequence, then node by node, and so decides the same.
+    """
+    mean = ops.take(survived, ranked).cumsum(axis=0)[-1:] / ops.batch
+    return ops.concat((ops.row((0.0,)), mean.cumsum(axis=1)))
+
+
+def _mean(ratios: Sequence[Array]) -> Array:
+    """Return the mean, added up one by one: how `sum` rounds depends on Python's version."""
+    total = ratios[0]
+    for ratio in ratios[1:]:
+        total = total + ratio
+    return total / len(ratios)

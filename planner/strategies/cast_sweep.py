@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..kernels.arrays import Floats, Ints
+from ..kernels.beam import last_steep
 from ..kernels.compiled import ZERO, compiled
 from ..kernels.expansions import bring_near
 from ..kernels.slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
@@ -105,7 +106,7 @@ def _kept_width(rule: Rule, work: Work, batch: int) -> int:
     _sum_up(work, batch, rule.max_width, 0.0)
     if rule.max_width == 1:
         return 1
-    return max(1, last_valid(work.utilities, rule.draft_costs, rule.max_width, rule.breadth))
+    return max(1, last_steep(work.utilities, rule.draft_costs, rule.max_width, rule.breadth))
 
 
 @compiled
@@ -122,17 +123,7 @@ def _sum_up(work: Work, batch: int, count: int, offset: float) -> None:
 def _tree_size(rule: Rule, work: Work, batch: int, count: int) -> int:
     """Return how many drafted nodes are verified of every sequence."""
     _sum_up(work, batch, count, 1.0)
-    return last_valid(work.utilities, rule.verify_costs, count, rule.rerank)
-
-
-@compiled
-def last_valid(utilities: Floats, costs: Floats, most: int, threshold: float) -> int:
-    """Return what `cast_growth.select_max_valid_index` returns."""
-    last = 0
-    for index in range(1, most + 1):
-        if utilities[index] - utilities[last] >= threshold * (costs[index] - costs[last]):
-            last = index
-    return last
+    return last_steep(work.utilities, rule.verify_costs, count, rule.rerank)
 
 
 @compiled

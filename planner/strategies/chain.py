@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from ..records.costs import PlannedCosts
-from ..records.draft import ROOT_TOKEN, DraftBatch, Ints, LayerScorer, draft_of_one_shape
+from ..records.draft import Asked, Growth, Ints
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, of_one_size
 from ..records.tree import TokenTree
-from .base import Strategy, require_at_least
+from .base import Strategy, Trees, require_at_least
 from .grown import grown_results
 from .naming import name_by
 from .offers import Graded, Limits, Published
@@ -59,15 +59,13 @@ class ChainPolicy(Strategy):
     def written(self) -> str:
         return f"ChainPolicy(length={self.length!r}, kind='chain')"
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        children = scorer.root(1)
-        nodes = self.length + 1
-        tokens = np.full((len(children.tokens), nodes), ROOT_TOKEN, dtype=np.int64)
-        tokens[:, 1] = children.tokens[:, 0, 0]
-        for depth in range(2, nodes):
-            first = first_of(len(tokens))
-            tokens[:, depth] = scorer.expand(first, first, 1).tokens[:, 0, 0]
-        return draft_of_one_shape(tokens, range(-1, self.length), range(nodes), (1,) * self.length)
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        below, first = (yield Asked(1)), ops.rows((0,))  # the first slot, or child, of every row
+        tokens = [below.tokens[:, 0]]
+        while len(tokens) < self.length:
+            below = yield Asked(1, first, first)
+            tokens.append(below.tokens[:, 0])
+        return ops.fixed(tokens, range(-1, self.length), range(self.length + 1), self.widths)
 
     def results(self, recorded: Recorded) -> PositionResults:
         return chain_results(self, recorded.drafted)
@@ -89,12 +87,6 @@ class ChainPolicy(Strategy):
 def chains(most_tokens: int) -> list[ChainPolicy]:
     """Return the chains that compete where one verify can feed so many tokens."""
     return [ChainPolicy(length=length) for length in LENGTHS if length < most_tokens]
-
-
-@lru_cache(maxsize=256)
-def first_of(batch: int) -> Ints:
-    """Return (batch, 1), read-only: the first slot, or child, of every row."""
-    return np.zeros((batch, 1), dtype=np.int64)
 
 
 def chain_results(policy: ChainPolicy, recording: Recording) -> PositionResults:

@@ -10,11 +10,12 @@ import numpy as np
 
 from ...errors import PlanError
 from ..records.costs import PlannedCosts
-from ..records.draft import ROOT_TOKEN, Bools, DraftBatch, Ints, LayerScorer, Scores, chains_of, is_sure
+from ..records.draft import Asked, Bools, Growth, Ints, Scores, is_sure
 from ..records.knobs import Knobs, Range
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
-from .base import Strategy, require_at_least
+from .base import Strategy, Trees, require_at_least
 from .naming import name_by
 from .offers import Graded, Limits, Published, Space
 
@@ -67,23 +68,19 @@ class ConfidentChainPolicy(Strategy):
     def max_verify_tokens(self) -> int:
         return self.length + 1
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
         """Return one chain per sequence; drafting goes on while any sequence's last token is not doubted."""
-        children = scorer.root(1)
-        batch = len(children.tokens)
-        tokens = np.full((batch, self.length + 1), ROOT_TOKEN, dtype=np.int64)
-        lengths = np.zeros(batch, dtype=np.int64)
-        is_open = np.ones(batch, dtype=np.bool_)
-        depth = 0
+        below, first = (yield Asked(1)), ops.rows((0,))
+        tokens, drafted = [below.tokens[:, 0]], [first == 0]
         while True:
-            depth += 1
-            tokens[is_open, depth] = children.tokens[is_open, 0, 0]
-            lengths[is_open] = depth
-            is_open = is_open & is_sure(children.log_probs[:, 0, 0], self.confidence)
-            if depth == self.length or not is_open.any():
-                break
-            children = scorer.expand(np.where(is_open, 0, -1)[:, None], np.zeros((batch, 1), dtype=np.int64), 1)
-        return chains_of(tokens[:, : depth + 1], lengths, (1,) * depth)
+            is_open = drafted[-1] & is_sure(ops.double(below.log_probs[:, :, 0]), self.confidence)
+            if len(tokens) == self.length or ops.stopped(is_open):
+                parents = ops.rows(tuple(range(-1, len(tokens) - 1)))
+                chosen, starts = ops.concat(drafted), range(len(tokens))
+                return ops.tree(ops.concat(tokens), parents, starts, chosen, len(tokens), (1,) * len(tokens))
+            below = yield Asked(1, ops.where(is_open, 0, -1), first)
+            tokens.append(below.tokens[:, 0])
+            drafted.append(is_open)
 
     def results(self, recorded: Recorded) -> PositionResults:
         ((_, results),) = confident_chain_results(recorded.drafted, [self.length], [self.confidence])
@@ -157,7 +154,9 @@ class _Chains:
     is_recorded: Bools  # the expansion that chose this token
 
     def results(self, policy: ConfidentChainPolicy) -> PositionResults:
-        goes_on = np.logical_and.accumulate(is_sure(self.log_probs[:, : policy.length - 1], policy.confidence), axis=1)
+        goes_on = np.logical_and.accumulate(
+            is_sure(self.log_probs[:, : policy.length - 1].astype(np.float64), policy.confidence), axis=1
+        )
         drafted = 1 + goes_on.sum(axis=1)
         is_drafted = np.arange(policy.length) < drafted[:, None]
         return PositionResults(

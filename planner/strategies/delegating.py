@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .base import Bounds, Strategy
+from ..records.draft import Growth
+from ..records.ops import Ops
+from .base import Bounds, Strategy, Trees
 from .chain import ChainPolicy
 from .stack import StackPolicy
 
@@ -37,3 +39,6 @@ class DelegatingPolicy(Strategy):
     @property
     def children(self) -> int:
         return self.draft.children
+
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        return self.draft.grow(ops)

@@ -10,12 +10,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ...errors import PlanError
-from ..records.candidates import best_candidates, best_tree, first_layer, next_layer
+from ..records.candidates import Candidates
 from ..records.costs import PlannedCosts
-from ..records.draft import DraftBatch, LayerScorer
+from ..records.draft import Growth
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, same_everywhere
-from .base import Strategy, require_at_least
+from .base import Strategy, Trees, require_at_least
 from .eagle2_sweep import eagle2_sweep
 from .grown import grown_results
 from .naming import name_by
@@ -92,7 +93,7 @@ class Eagle2Policy(Strategy):
             "kind='eagle2')"
         )
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
         """Return the best `verify_tokens - 1` candidates of a beam search, and the root.
 
         layer 1 = top_k children of the root
@@ -101,11 +102,11 @@ class Eagle2Policy(Strategy):
 
         Source: Li et al. 2024, arXiv:2406.16858, Sec. 4 (expansion, reranking); same in arXiv:2503.01840.
         """
-        layers = [first_layer(scorer, self.top_k)]
+        tree = yield from Candidates.below_root(ops, self.top_k)
         for _ in range(self.depth):
-            frontier = best_candidates(layers[-1].scores, self.top_k)
-            layers.append(next_layer(scorer, layers[-1], frontier, self.top_k))
-        return best_tree(layers, self.verify_tokens - 1)
+            yield from tree.expand(ops.best(tree.scores, self.top_k))
+        best = ops.best(tree.all_scores, self.verify_tokens - 1)
+        return tree.tree(ops.marked(best, best >= 0, tree.count), best.shape[1])
 
     def results(self, recorded: Recorded) -> PositionResults:
         ((_, results),) = eagle2_results(recorded.drafted, self.top_k, [self.depth], [self.verify_tokens])

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
@@ -43,9 +42,6 @@ class ResumedPolicy(DelegatingPolicy):
     @property
     def fixed_tree(self) -> TokenTree:
         return self.draft.fixed_tree
-
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        return self.draft.grow(scorer, batch)
 
     def results(self, recorded: Recorded) -> PositionResults:
         return self.draft.results(recorded)

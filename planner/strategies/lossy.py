@@ -9,7 +9,6 @@ from typing import ClassVar, TypeAlias
 
 from ...errors import PlanError
 from ...profiler.records.model import ModelIdentity
-from ..records.draft import DraftBatch, LayerScorer
 from ..records.recording import Recorded
 from ..records.results import PositionResults
 from .chain import ChainPolicy
@@ -42,9 +41,6 @@ class LossyPolicy(DelegatingPolicy):
     @property
     def judge(self) -> ModelIdentity | None:
         return None
-
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        return self.draft.grow(scorer, batch)
 
     def results(self, recorded: Recorded) -> PositionResults:
         raise PlanError(f"{self.label} decodes other texts than the target's own; its own rounds are recorded")

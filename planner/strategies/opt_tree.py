@@ -9,29 +9,20 @@ from itertools import accumulate
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..records.candidates import (
-    NOTHING,
-    CandidateLayer,
-    best_candidates,
-    first_layer,
-    next_layer,
-    ragged_tree_of,
-)
+from ..records.candidates import NOTHING, Candidates
 from ..records.costs import PlannedCosts
-from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..records.draft import Growth
 from ..records.knobs import Knobs, Range
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
-from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, layer_widths, require_at_least
+from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, Trees, layer_widths, require_at_least
 from .grown import grown_results
 from .naming import name_by
 from .offers import Graded, Limits, Published, Space
 from .opt_tree_sweep import BestTrees, opt_tree_sweep
-
-Floats = NDArray[np.float64]
 
 PAPER = "Wang et al. 2024, arXiv:2406.17276, published code"
 ALL_CHILDREN = 60  # as many as nodes
@@ -96,20 +87,27 @@ class OptTreePolicy(Strategy):
     def sure_width(self) -> int:
         return min(self.nodes, self.children)
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        """Return the root and the best candidates. Each sequence stops by itself; a forward serves those that go on."""
-        layers = [first_layer(scorer, self.children)]
-        is_open = np.ones(len(layers[0].scores), dtype=np.bool_)
-        best, gained = _Best.none(len(is_open)), np.zeros(len(is_open))
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        """Return the root and the best candidates. Each sequence stops by itself; a forward serves those that go on.
+
+        E is added one by one, best first: padding changes nothing, so no sequence's sum depends on its neighbours.
+        """
+        tree = yield from Candidates.below_root(ops, self.children)
+        picks = top = ops.best(tree.scores, self.nodes)
+        best = scores = ops.take(tree.scores, top)
+        is_open, gained = ops.rows((0,)) == 0, 0.0
         while True:
-            ranked = best_candidates(layers[-1].scores, self.nodes)
-            best = best.with_layer(layers[-1], ranked, self.nodes)
-            before, gained = gained, best.expected()
-            is_open &= gained - before > self.least_gain
-            frontier = _frontier(layers[-1], ranked, is_open)
-            if len(layers) == self.max_depth or frontier.shape[1] == 0:
-                return ragged_tree_of(layers, best.chosen(layers))
-            layers.append(next_layer(scorer, layers[-1], frontier, self.children))
+            before, gained = gained, ops.exp(best).cumsum(axis=1)[:, -1:]
+            is_open = is_open & (gained - before > self.least_gain)
+            wanted = (scores > NOTHING) & is_open
+            if tree.depth == self.max_depth or ops.stopped(wanted):
+                return tree.tree(ops.marked(picks, best > NOTHING, tree.count), self.nodes)
+            yield from tree.expand(ops.used(ops.where(wanted, top, -1)))
+            top = ops.best(tree.scores, self.nodes)
+            scores = ops.take(tree.scores, top)
+            both, places = ops.concat((best, scores)), ops.concat((picks, top + tree.start))
+            order = ops.best(both, self.nodes)
+            best, picks = ops.take(both, order), ops.take(places, order)
 
     def results(self, recorded: Recorded) -> PositionResults:
         ((_, results),) = opt_tree_results(recorded.drafted, [self])
@@ -165,48 +163,6 @@ class OptTreePolicy(Strategy):
     @classmethod
     def probes(cls, most_tokens: int) -> list[OptTreePolicy]:
         return [cls(nodes=min(24, most_tokens) - 1, least_gain=-1.0, max_depth=5, children=6)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Best:
-    """The best candidates of all layers so far, best first, ties in recorded order; (batch, up to nodes) each."""
-
-    scores: Scores
-    candidates: Ints  # index among all candidates of all layers
-
-    @classmethod
-    def none(cls, batch: int) -> _Best:
-        return cls(scores=np.zeros((batch, 0), dtype=np.float32), candidates=np.zeros((batch, 0), dtype=np.int64))
-
-    def with_layer(self, layer: CandidateLayer, ranked: Ints, nodes: int) -> _Best:
-        scores = np.concatenate([self.scores, np.take_along_axis(layer.scores, ranked, axis=1)], axis=1)
-        candidates = np.concatenate([self.candidates, ranked + layer.start], axis=1)
-        order = best_candidates(scores, nodes)
-        return _Best(
-            scores=np.take_along_axis(scores, order, axis=1), candidates=np.take_along_axis(candidates, order, axis=1)
-        )
-
-    def expected(self) -> Floats:
-        """Return (batch,): E, the sum of the path probabilities.
-
-        Added one by one, best first: padding changes nothing, so no sequence's sum depends on its neighbours.
-        """
-        total: Floats = np.exp(self.scores, dtype=np.float64).cumsum(axis=1)[:, -1]
-        return total
-
-    def chosen(self, layers: list[CandidateLayer]) -> Bools:
-        """Return (batch, candidates of all layers): which are among the best."""
-        every = layers[-1].start + layers[-1].tokens.shape[1]
-        is_chosen = np.zeros((len(self.scores), every), dtype=np.bool_)
-        np.put_along_axis(is_chosen, self.candidates, self.scores > NOTHING, axis=1)
-        return is_chosen
-
-
-def _frontier(layer: CandidateLayer, ranked: Ints, is_open: Bools) -> Ints:
-    """Return (batch, width): the layer's best candidates to expand, -1 behind the last of a row."""
-    wanted = (np.take_along_axis(layer.scores, ranked, axis=1) > NOTHING) & is_open[:, None]
-    width = int(wanted.sum(axis=1).max())
-    return np.where(wanted, ranked, -1)[:, :width]
 
 
 def opt_tree_results(

@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ..records.draft import ROOT_TOKEN, DraftBatch, LayerScorer, draft_of_one_shape
+from ..records.draft import Growth
+from ..records.ops import Ops
 from ..records.recording import Recorded, Rows
 from ..records.results import PositionResults, of_one_size
-from .base import Source, Strategy
+from .base import Source, Strategy, Trees
 from .offers import Graded, Limits
 
 PLAIN = "plain decoding"
@@ -45,8 +46,9 @@ class PlainPolicy(Strategy):
     def sure_width(self) -> int:
         return 0
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
-        return draft_of_one_shape(np.full((batch, 1), ROOT_TOKEN, dtype=np.int64), (-1,), (0,), ())
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
+        yield from ()  # it asks nothing
+        return ops.fixed((), (-1,), (0,), ())
 
     def results(self, recorded: Recorded) -> PositionResults:
         return plain_results(recorded.rows)

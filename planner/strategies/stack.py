@@ -8,10 +8,11 @@ from math import prod
 from typing import ClassVar, Literal
 
 from ...errors import PlanError
-from ..records.draft import DraftBatch, LayerScorer
+from ..records.draft import Growth
+from ..records.ops import Ops
 from ..records.recording import Recorded
 from ..records.results import PositionResults
-from .base import Bounds, Source, Strategy, require_at_least
+from .base import Bounds, Source, Strategy, Trees, require_at_least
 from .lookup import LookupPolicy
 from .naming import LOOKUP as LOOKUP  # the text itself as the lowest drafter
 
@@ -121,7 +122,7 @@ class StackPolicy(Strategy):
     def widest_layer(self) -> int:
         return 1 + 2 * self.max_chain  # what was committed is read again before what is drafted
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
         raise PlanError(f"a {self.label} is drafted by several models and not by one scorer; ask the runtime's drafter")
 
     def results(self, recorded: Recorded) -> PositionResults:

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import PlanError
-from ..kernels.compiled import compiled
 from ..records.best_trees import DEPTHS, static_trees
 from ..records.crossfit import EVERYWHERE, HALVES, folds_of, half_of
-from ..records.draft import ROOT_TOKEN, Bools, Children, DraftBatch, Ints, LayerScorer, shared_rows
+from ..records.draft import Array, Asked, Bools, Growth
+from ..records.ops import Ops
 from ..records.recording import UNKNOWN, Recorded, Recording, path_ranks
 from ..records.results import PositionResults, of_one_size
 from ..records.tree import TokenTree
-from .base import Strategy, require_at_least
+from .base import Strategy, Trees, require_at_least
 from .naming import named_tree
 from .offers import Graded, Limits
 
@@ -50,7 +50,7 @@ class StaticPolicy(Strategy):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return widths_of(self.tree)
+        return shape_of(self.tree).widths
 
     @property
     def children(self) -> int:
@@ -65,22 +65,20 @@ class StaticPolicy(Strategy):
         tree = f"TokenTree(parents={self.tree.parents!r}, ranks={self.tree.ranks!r})"
         return f"StaticPolicy(tree={tree}, kind='static')"
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
         """Return the same tree for every sequence, nodes in the tree's own order.
 
         Only nodes with children are expanded; each forward yields as many children as the highest rank below it needs.
+        PlanError if the tree has children of ranks beyond the drafter's vocabulary.
         """
-        levels = levels_of(self.tree)
-        children = scorer.root(levels[0].children)
-        shape = shape_of(self.tree, len(children.tokens))
-        tokens = np.empty(shape.parents.shape, dtype=np.int64)
-        tokens[:, 0] = ROOT_TOKEN
-        _fill(children, levels[0], tokens)
-        for level, slots, ranks in zip(levels[1:], shape.slots, shape.ranks, strict=True):
-            _fill(scorer.expand(slots, ranks, level.children), level, tokens)
-        return DraftBatch(
-            tokens=tokens, parents=shape.parents, depths=shape.depths, sizes=shape.sizes, widths=shape.widths
-        )
+        shape, tokens = shape_of(self.tree), list[Array]()
+        for level in shape.levels:
+            asked = (ops.rows(level.slots), ops.rows(level.ranks)) if tokens else ()
+            below = yield Asked(level.children, *asked)
+            require_children(level.children, below.tokens.shape[2])
+            tokens.append(below.tokens.reshape(ops.batch, -1)[:, ops.row(level.picks)[0]])
+        drafted = ops.concat(tokens)[:, ops.row(shape.order)[0]]
+        return ops.fixed((drafted,), self.tree.parents, shape.depths, shape.widths)
 
     def results(self, recorded: Recorded) -> PositionResults:
         return static_results(self.tree, recorded.drafted)
@@ -101,15 +99,6 @@ class StaticPolicy(Strategy):
             trunk = first
         return [cls(tree=TokenTree(parents=tuple(parents), ranks=tuple(ranks)))]
 
-    @classmethod
-    def smallest(cls) -> list[StaticPolicy]:
-        return [cls(tree=TokenTree(parents=(-1, 0), ranks=(0, 0)))]
-
-
-def _fill(children: Children, level: TreeLevel, tokens: Ints) -> None:
-    require_children(level.children, children.tokens.shape[2])
-    fill(np.ascontiguousarray(children.tokens), level.picks, tokens)
-
 
 def require_children(asked: int, known: int) -> None:
     """Raise PlanError where a static tree needs more children of a node than the drafter has tokens."""
@@ -122,83 +111,48 @@ def require_children(asked: int, known: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeLevel:
-    """One forward over a tree's inner nodes of one depth, and the nodes it fills below them.
+    """One forward over a tree's inner nodes of one depth: children `ranks` of the previous level's `slots`.
 
-    The expanded nodes are children `expanded_ranks` of the previous level's slots `expanded_slots`. `picks` (3, nodes)
-    holds for each node below them its parent's slot, its rank, and its place in the tree.
+    `picks` are its answers that are nodes of the tree: slot * children + rank.
     """
 
-    expanded_slots: Ints
-    expanded_ranks: Ints
-    picks: Ints
+    slots: tuple[int, ...]
+    ranks: tuple[int, ...]
+    picks: tuple[int, ...]
     children: int
-
-
-@lru_cache(maxsize=256)
-def widths_of(tree: TokenTree) -> tuple[int, ...]:
-    """Return the nodes of every drafter forward; cached, as every round needs them."""
-    return tree.widths
-
-
-@lru_cache(maxsize=256)
-def levels_of(tree: TokenTree) -> tuple[TreeLevel, ...]:
-    """Return the forwards that grow the tree, top down; cached, a tree is grown every round."""
-    levels: list[TreeLevel] = []
-    above: tuple[int, ...] = (-1,)
-    for inner in tree.inner_by_depth():
-        nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
-        slots, ranks = [inner.index(tree.parents[node]) for node in nodes], [tree.ranks[node] for node in nodes]
-        levels.append(
-            TreeLevel(
-                expanded_slots=np.array([above.index(tree.parents[node]) for node in inner], dtype=np.int64),
-                expanded_ranks=np.array([tree.ranks[node] for node in inner], dtype=np.int64),
-                picks=np.array([slots, ranks, nodes], dtype=np.int64),
-                children=max(ranks) + 1,
-            )
-        )
-        above = inner
-    return tuple(levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What is the same in every draft of a tree for so many sequences; read-only.
+    """The forwards that grow a tree, and which of all that they pick each node is: `order` (nodes - 1,)."""
 
-    `slots` and `ranks` (batch, width) hold what every level but the first expands; others are a draft's.
-    """
-
-    slots: tuple[Ints, ...]
-    ranks: tuple[Ints, ...]
-    parents: Ints
-    depths: Ints
-    sizes: Ints
+    levels: tuple[TreeLevel, ...]
+    order: tuple[int, ...]
+    depths: tuple[int, ...]
     widths: tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
-def shape_of(tree: TokenTree, batch: int) -> Shape:
-    """Return the shape of a tree's drafts; cached, as its levels are."""
-    levels = levels_of(tree)
-    return Shape(
-        slots=tuple(shared_rows(level.expanded_slots, batch) for level in levels[1:]),
-        ranks=tuple(shared_rows(level.expanded_ranks, batch) for level in levels[1:]),
-        parents=shared_rows(tree.parents, batch),
-        depths=shared_rows(tree.depths, batch),
-        sizes=np.full(batch, tree.size, dtype=np.int64),
-        widths=tuple(len(level.expanded_slots) for level in levels),
-    )
-
-
-@compiled
-def fill(children: Ints, picks: Ints, tokens: Ints) -> None:
-    """Write the tokens of a level's nodes into their trees.
-
-    `children` (batch, slots, children) are proposed behind the level's inner nodes; `picks` as in `TreeLevel`; `tokens`
-    (batch, nodes of the tree).
-    """
-    for row in range(len(tokens)):
-        for node in range(picks.shape[1]):
-            tokens[row, picks[2, node]] = children[row, picks[0, node], picks[1, node]]
+def shape_of(tree: TokenTree) -> Shape:
+    """Return the forwards that grow the tree, top down; cached, a tree is grown every round."""
+    levels: list[TreeLevel] = []
+    picked: list[int] = []
+    above: tuple[int, ...] = (-1,)
+    for inner in tree.inner_by_depth():
+        nodes = [node for node in range(1, tree.size) if tree.parents[node] in inner]
+        children = max(tree.ranks[node] for node in nodes) + 1
+        levels.append(
+            TreeLevel(
+                slots=tuple(above.index(tree.parents[node]) for node in inner),
+                ranks=tuple(tree.ranks[node] for node in inner),
+                picks=tuple(inner.index(tree.parents[node]) * children + tree.ranks[node] for node in nodes),
+                children=children,
+            )
+        )
+        picked += nodes
+        above = inner
+    order = sorted(range(len(picked)), key=lambda place: picked[place])
+    return Shape(levels=tuple(levels), order=tuple(order), depths=tree.depths, widths=tree.widths)
 
 
 def static_results(tree: TokenTree, recording: Recording) -> PositionResults:

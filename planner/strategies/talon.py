@@ -10,13 +10,14 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from ...errors import PlanError
-from ..records.candidates import NOTHING, best_candidates, first_layer, next_layer, ragged_tree_of
+from ..records.candidates import NOTHING, Candidates
 from ..records.costs import PlannedCosts
-from ..records.draft import Bools, DraftBatch, Ints, LayerScorer, Scores
+from ..records.draft import Array, Growth
 from ..records.knobs import Knobs, Range
+from ..records.ops import Ops
 from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults, empty_results
-from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, layer_widths, require_at_least
+from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, Trees, layer_widths, require_at_least
 from .grown import grown_results
 from .naming import named_tree
 from .offers import Graded, Limits, Published, Space
@@ -120,7 +121,7 @@ class TalonPolicy(Strategy):
     def compact_nodes(self) -> int:
         return self.nodes - 2
 
-    def grow(self, scorer: LayerScorer, batch: int) -> DraftBatch:
+    def grow(self, ops: Ops[Trees]) -> Growth[Trees]:
         """Return trees of `self.nodes` nodes, fewer where depth or recorded candidates end before.
 
         layer 1     = the root's top_k children
@@ -129,21 +130,23 @@ class TalonPolicy(Strategy):
 
         The filling layer is not expanded. Forwards are as wide and as many as the batch's largest sequence needs.
         """
-        layers = [first_layer(scorer, self.children)]
-        room = np.full(len(layers[0].scores), self.nodes - 1, dtype=np.int64)
-        chosen: list[Bools] = []
+        tree = yield from Candidates.below_root(ops, self.children)
+        room, chosen, most = ops.rows((self.nodes - 1,)), [], self.most_expanded
         while True:
-            ranked = best_candidates(layers[-1].scores, int(room.max()))
-            fits = _fitting(self, layers[-1].scores, ranked, room, is_first=len(layers) == 1)
-            is_chosen = np.zeros(layers[-1].scores.shape, dtype=np.bool_)
-            np.put_along_axis(is_chosen, ranked, fits, axis=1)
-            chosen.append(is_chosen)
-            room = room - fits.sum(axis=1)
-            frontier = np.where(fits & (room > 0)[:, None], ranked, -1)
-            width = int((frontier >= 0).sum(axis=1).max())
-            if width == 0 or len(layers) == self.max_depth:
-                return ragged_tree_of(layers, np.concatenate(chosen, axis=1))
-            layers.append(next_layer(scorer, layers[-1], frontier[:, :width], self.children))
+            ranked = ops.best(tree.scores, self.nodes - tree.depth)
+            fits = self._fitting(ops, tree, ranked, room)
+            chosen.append(ops.marked(ranked, fits, tree.scores.shape[1]))
+            room = room - fits.sum(axis=1)[:, None]
+            goes_on = fits & (room > 0)
+            if tree.depth == self.max_depth or tree.depth > len(most) or ops.stopped(goes_on):
+                return tree.tree(ops.concat(chosen), self.nodes - 1)
+            yield from tree.expand(ops.used(ops.where(goes_on, ranked, -1)[:, : most[tree.depth - 1]]))
+
+    def _fitting(self, ops: Ops[Trees], tree: Candidates[Trees], ranked: Array, room: Array) -> Array:
+        """Return (batch, ranked): which of the ranked candidates join the tree; always a prefix of them."""
+        places, best = ops.row(range(ranked.shape[1])), ops.double(ops.take(tree.scores, ranked))
+        passes = places < self.top_k if tree.depth == 1 else best >= best[:, :1] + math.log(self.gate)
+        return passes & (best > NOTHING) & (places < room)
 
     def results(self, recorded: Recorded) -> PositionResults:
         tree = (self.gate, self.top_k, self.children)
@@ -198,17 +201,6 @@ class TalonPolicy(Strategy):
     @classmethod
     def probes(cls, most_tokens: int) -> list[TalonPolicy]:
         return [cls(nodes=min(24, most_tokens), top_k=6, children=6, max_depth=5)]
-
-
-def _fitting(policy: TalonPolicy, scores: Scores, ranked: Ints, room: Ints, *, is_first: bool) -> Bools:
-    """Return (batch, ranked): which of the ranked candidates join the tree; always a prefix of them."""
-    places = np.arange(ranked.shape[1])
-    best = np.take_along_axis(scores, ranked, axis=1)
-    if is_first:
-        passes = np.broadcast_to(places < policy.top_k, best.shape)
-    else:
-        passes = best >= best[:, :1].astype(np.float64) + math.log(policy.gate)
-    return passes & (best > NOTHING) & (places < room[:, None])
 
 
 def talon_results(

@@ -28,7 +28,7 @@ from ..requests import Request
 from ..transfer import Landing, host_memory, wait_for
 from .draft import batch_of
 from .eagle2_kernels import grow_eagle2_by_kernels, is_supported
-from .grow import grow_on_device, kept_for
+from .grow import grow_on_device
 from .layout import LayerLayout, columns_of
 from .scorer import DevicePass
 
@@ -129,6 +129,7 @@ class CapturedGrowth:
         """
         model = self._model.model
         widths: list[int] = []
+        held: list[Tensor] = []
         known: dict[int, tuple[Tensor, Tensor]] | None = {} if policy.is_of_one_shape else None
 
         def feed(layer: ForwardInput) -> Tensor:
@@ -152,13 +153,12 @@ class CapturedGrowth:
                 is_captured=True,
                 asks_rates=not isinstance(policy, ChainPolicy),
             )
-            draft = grow_on_device(policy, scorer, len(step.tokens))
+            draft = grow_on_device(policy, scorer, len(step.tokens), held)
             widths[:] = draft.widths
             return land(draft.numbers())
 
         graph, numbers = self._model.record(run)
-        held = (known, kept_for(policy, model.device))
-        return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=held)
+        return RecordedDraft(graph=graph, numbers=numbers, widths=tuple(widths), held=(known, *held))
 
     def _capture(
         self, step: ForwardInput, longest: int, policy: TreePolicy, seen: int, draws: DeviceDraws | None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.records.candidates import best_candidates
 from ...planner.records.draft import Scores
-from ...planner.strategies.cast_growth import select_max_valid_index, survivals
+from ...planner.records.ops import NumpyOps, best_candidates
+from ...planner.strategies.cast_growth import survivals
 from .growth_rule import Choice, Front, Growth, taken
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _CastGrowth:
         candidates = self.front.candidates(log_probs, most)
         order = best_candidates(candidates, most)
         best = np.take_along_axis(candidates, order, axis=1)
-        utilities = survivals(self.policy, best, self.layers).cumsum(axis=1)
+        utilities = survivals(self.policy.survival, best, self.layers, NumpyOps(len(best))).cumsum(axis=1)
         widths = np.array([self._width(row, mine) for row, mine in zip(self.rows, utilities, strict=True)])
         is_open = np.array([row.is_open for row in self.rows])
         choice, self.front = taken(candidates, order, np.arange(order.shape[1]) < widths[:, None], is_open)
@@ -88,4 +88,5 @@ class _CastGrowth:
             return 1
         origin = min(max(2 * self.costs[1] - self.costs[2], 0.0), self.costs[1])
         costs = [origin, *self.costs[1 : len(utilities) + 1].tolist()]
-        return max(1, select_max_valid_index([0.0, *utilities.tolist()], costs, self.policy.breadth))
+        gains = np.array([[0.0, *utilities.tolist()]])
+        return max(1, NumpyOps(1).last_steep(gains, np.array([costs]), self.policy.breadth))

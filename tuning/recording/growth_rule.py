@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.records.candidates import best_candidates
 from ...planner.records.draft import Ints, Scores
+from ...planner.records.ops import best_candidates
 
 Bools = NDArray[np.bool_]
 NOTHING = np.float32(-np.inf)  # score of a node that is not there

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import MeasurementError
-from ...planner.records.candidates import best_candidates
 from ...planner.records.draft import Ints, Scores
+from ...planner.records.ops import best_candidates
 from .growth_rule import NOTHING, Choice, Front, Growth, merged, taken
 
 Floats = NDArray[np.float64]
