@@ -48,8 +48,8 @@ from spectune.runtime.setup import RoundSetup, always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
-from spectune.tuning.measuring.gauge import Gauge, gauged_sizes
 from spectune.tuning.measuring.race import Entrant, race
+from spectune.tuning.measuring.speed_probe import SpeedProbe, gauged_sizes
 from spectune.tuning.validate import entrant
 
 from llama_server import PLAIN_NAME, ways  # isort: skip
@@ -262,7 +262,7 @@ def _gauged(
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
     nodes = {PLAIN: 1, PLAN: max(gauged_sizes(cell))}
-    gauges = {name: Gauge(cell, family.target, nodes[name]) for name in setups}
+    gauges = {name: SpeedProbe(cell, family.target, nodes[name]) for name in setups}
     own = {name: entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()}
     race([*own.values(), *gauges.values()], turns=min(TURNS, len(asked)), seed=seed)
     speeds = {name: one.tokens_per_s for name, one in own.items()}

@@ -37,9 +37,9 @@ from spectune.planner.edge.rounds import edge_rounds
 from spectune.planner.edge.search import EdgeChoice
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
-from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.messages import Hello, Welcome
 from spectune.runtime.edge.server import EdgeServer
+from spectune.runtime.edge.verification_queue import VerificationQueue
 from spectune.runtime.edge.verifier import EdgeVerifier
 from spectune.runtime.models.loading import load_model
 from spectune.tuning.edge import EdgePlanner
@@ -141,7 +141,7 @@ def served(rule: BatchRule, slots: int, welcome: Callable[[Hello], Welcome]) -> 
     models = family_models(family_folder())
     target = load_model(str(models.target), dtype=DTYPE, device="cpu")
     verifier = EdgeVerifier(target, slots=slots, capacity=512, most_drafted=MOST_DRAFTED)
-    server = EdgeServer(Desk(verifier, rule, welcome))
+    server = EdgeServer(VerificationQueue(verifier, rule, welcome))
     thread = serve_in_thread(server)
     try:
         yield server

@@ -22,10 +22,10 @@ from spectune.planner.edge.setting import DeviceDrafting
 from spectune.profiler.records.wire import from_json
 from spectune.runtime.edge import device, introduction
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
-from spectune.runtime.edge.guessing import Guesser
+from spectune.runtime.edge.edge_drafter import EdgeDrafter
 from spectune.runtime.edge.link import TcpLink
 from spectune.runtime.edge.messages import FromDevice, FromServer, Hello
-from spectune.runtime.edge.patience import Patience
+from spectune.runtime.edge.patience import RetryPolicy
 from spectune.runtime.models.loading import load_model
 
 from sweep import PROFILE_PROMPTS, requests  # isort: skip
@@ -33,10 +33,10 @@ from sweep import PROFILE_PROMPTS, requests  # isort: skip
 SWITCH_S = 1e-4  # between threads: what comes must not wait for a forward to end
 
 
-def paced(draft_ms: float) -> type[Guesser]:
+def paced(draft_ms: float) -> type[EdgeDrafter]:
     """Return guessers each of whose guesses takes a device's time, once the prompt is read."""
 
-    class Paced(Guesser):
+    class Paced(EdgeDrafter):
         """Guesses at a device's pace."""
 
         def guess(self) -> None:
@@ -97,16 +97,18 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_S)
     models = family_models(family_folder())
     drafter = load_model(str(models.drafters["small"]), dtype=told["dtype"], device="cpu")
-    device.Guesser = paced(told["draft_ms"])  # type: ignore[attr-defined]
+    device.EdgeDrafter = paced(told["draft_ms"])  # type: ignore[attr-defined]
     hello = Hello(drafter="small", draft_ms=told["draft_ms"])
     link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
     if told["drafting"] is None:
-        introduction.Guesser = device.Guesser  # type: ignore[attr-defined]
+        introduction.EdgeDrafter = device.EdgeDrafter  # type: ignore[attr-defined]
         known = introduction.introduce(link, replace(hello, draft_ms=introduction.draft_ms_of(drafter)))
         print(json.dumps(asdict(known.device)), flush=True)
         return
     drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))
-    remote = RemoteTarget(drafter, link, drafting, most_drafted=told["most_drafted"], patience=Patience(timeout_s=60.0))
+    remote = RemoteTarget(
+        drafter, link, drafting, most_drafted=told["most_drafted"], patience=RetryPolicy(timeout_s=60.0)
+    )
     is_over = threading.Event()
 
     def listen() -> None:

@@ -28,7 +28,7 @@ from spectune.profiler.device import detect
 from spectune.profiler.domain import Shape
 from spectune.profiler.efficiency import Measured, calibrate, estimated_ms
 from spectune.profiler.identity import identify
-from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.limits import Limits
 from spectune.profiler.records.measurement import Measurement
@@ -71,7 +71,7 @@ def main() -> None:
     print_result({**result, "holds": holds, "not_run": ["from one GPU to another", "H200"]})
 
 
-def measured(device: Device, rounds: int) -> tuple[Family, Ceilings]:
+def measured(device: Device, rounds: int) -> tuple[Family, PeakRates]:
     """Return the surfaces of the demo family by model, and the best speeds seen before and after."""
     places = {name: FAMILY / name for name in ("target", "medium", "small")}
     runners = {name: runner(path, "verify" if name == "target" else "draft") for name, path in places.items()}
@@ -171,7 +171,7 @@ def against_bound(family: Family, limits: Limits) -> dict[str, float]:
     return {"least": min(over), "median": float(np.median(over))}
 
 
-def kept(device: Device, family: Family, ceilings: Ceilings) -> str:
+def kept(device: Device, family: Family, ceilings: PeakRates) -> str:
     """Return everything measured as JSON."""
     surfaces = {name: json.loads(to_json(each.surface)) for name, each in family.items()}
     told = {"device": json.loads(to_json(device)), "ceilings": json.loads(to_json(ceilings)), "surfaces": surfaces}

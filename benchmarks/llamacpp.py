@@ -37,7 +37,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.ceilings import read_speeds
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.device import detect
-from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
 from spectune.runtime.engines.converted import GGUF_DTYPES
 from spectune.runtime.engines.gguf_file import write_gguf
@@ -169,7 +169,7 @@ def read_bytes_per_s(device: Device, footprint_bytes: float) -> float:
 
     What fits into the caches counts as read from there, as a decoder's weights are.
     """
-    measured = Ceilings(device=device.fingerprint, reads=read_speeds(device), products=())
+    measured = PeakRates(device=device.fingerprint, reads=read_speeds(device), products=())
     return 1000.0 * footprint_bytes / measured.limits(device).read_ms(footprint_bytes)
 
 

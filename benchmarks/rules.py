@@ -36,7 +36,7 @@ from spectune.runtime.requests import Request
 from spectune.tests.published_rivals import sequoia_tree
 from spectune.tuning.family import load_family, torch_device
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.gauge import Gauge, gauged_sizes
+from spectune.tuning.measuring.speed_probe import SpeedProbe, gauged_sizes
 
 from result import print_result  # isort: skip
 from sweep import (  # isort: skip
@@ -145,7 +145,7 @@ def one_cell(cell: PlanCell, inputs: PlanInputs, family: Family, fresh: list[Req
     padding = cell_costs(place, inputs.verify, {}, inputs.overhead).run_tokens
     rules, planned = rules_of(cell, inputs), Way(policy=cell.policy, drafter=cell.drafter)
     ways = list(dict.fromkeys([planned, *(rule.way for rule in rules)]))
-    gauges = {nodes: Gauge(cell, family.target, nodes) for nodes in sorted({1, *gauged_sizes(cell)})}
+    gauges = {nodes: SpeedProbe(cell, family.target, nodes) for nodes in sorted({1, *gauged_sizes(cell)})}
     runs = [
         raced(ways, padding, family, fresh, cell.batch, turns=FINE_TURNS, seed=repeat, gauges=tuple(gauges.values()))
         for repeat in range(repeats)

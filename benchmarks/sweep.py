@@ -25,8 +25,8 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.inputs import inputs_of
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.race import DecoderEntrant, race
+from spectune.tuning.measuring.speed_probe import SpeedProbe
 from spectune.tuning.plan import solve_and_store
 from spectune.tuning.profile import profile
 from spectune.tuning.prompts import requests_of
@@ -106,7 +106,7 @@ def raced(
     *,
     turns: int = TURNS,
     seed: int = 0,
-    gauges: Sequence[Gauge] = (),
+    gauges: Sequence[SpeedProbe] = (),
 ) -> list[Raced]:
     """Decode all requests with every way in turns of random order; return the ways, the fastest first.
 

@@ -88,7 +88,7 @@ def run(
     from ..profiler.identity import identify
     from ..runtime.edge.device import EdgeRun
     from ..runtime.edge.joining import joined
-    from ..runtime.edge.patience import Patience
+    from ..runtime.edge.patience import RetryPolicy
     from ..runtime.generation import GenerationSettings
     from ..runtime.models.formats import draft_role
     from ..runtime.models.loading import load_model, load_tokenizer
@@ -105,7 +105,7 @@ def run(
         )
     here, tokenizer, done = detect(device), load_tokenizer(str(drafter)), EdgeRun()
     model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
-    secret, patience = os.environ.get(TOKEN, ""), Patience(timeout_s=timeout_s, fallback=fallback)
+    secret, patience = os.environ.get(TOKEN, ""), RetryPolicy(timeout_s=timeout_s, fallback=fallback)
     own = vocabulary_hash(tokenizer)
     with joined(server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
         tell(settings, known.welcome.reason)

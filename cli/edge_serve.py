@@ -83,8 +83,8 @@ def serve(
     from ..planner.edge.setting import BatchRule
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model
-    from ..runtime.edge.desk import Desk
     from ..runtime.edge.server import EdgeServer
+    from ..runtime.edge.verification_queue import VerificationQueue
     from ..runtime.ends import end_tokens
     from ..runtime.models.loading import load_model, load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
@@ -104,7 +104,9 @@ def serve(
     verifier = _verifier(settings, model, slots=slots, capacity=capacity, most_drafted=most_drafted)
     tokenizer = load_tokenizer(str(place))
     ends, secret = end_tokens(place, tokenizer), os.environ.get(TOKEN, "")
-    desk = Desk(verifier, rule, adviser, token=secret, tokenizer=vocabulary_hash(tokenizer), stop=tuple(sorted(ends)))
+    desk = VerificationQueue(
+        verifier, rule, adviser, token=secret, tokenizer=vocabulary_hash(tokenizer), stop=tuple(sorted(ends))
+    )
     server = EdgeServer(desk, host=host, port=port)
     try:
         asyncio.run(server.serve(lambda at: tell(settings, f"listening on {host}:{at}")))

@@ -27,7 +27,7 @@ class Receipt:
     is_repeated: bool = False
 
 
-class Receipts:
+class IdempotencyStore:
     """Does every named write of a store at most once."""
 
     def __init__(self, database: Database) -> None:

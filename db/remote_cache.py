@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from ..errors import SpectuneError, StoreError
 from ..profiler.records.wire import from_json, to_json
 from ..profiler.remembered import CACHE_VARIABLE, cache_folder
-from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, Patience, RefusedError
+from .remote_http import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, RefusedError, RetryPolicy
 from .remote_service import ABSENT, CONFLICT, Params, Service
 from .tables import utc_now
 from .url import ServiceUrl
@@ -144,7 +144,7 @@ Understand = Callable[[str, str | None], Record]  # of a text and its ETag; rais
 class Fetch(Protocol):
     """Asks the service; it may answer that what had an ETag is still so."""
 
-    def __call__(self, *, etag: str | None, patience: Patience) -> Answer:
+    def __call__(self, *, etag: str | None, patience: RetryPolicy) -> Answer:
         """Return the answer."""
         ...
 
@@ -163,7 +163,9 @@ class CachedReader:
         """Whether the service did not answer a moment ago."""
         return self._clock() < self._away_until_s
 
-    def get(self, kind: type[Record], path: str, params: Params | None = None, patience: Patience = PATIENT) -> Record:
+    def get(
+        self, kind: type[Record], path: str, params: Params | None = None, patience: RetryPolicy = PATIENT
+    ) -> Record:
         """Return one record of a path with its query; `patience` is for a request without a cached answer.
 
         Raises:
@@ -187,7 +189,7 @@ class CachedReader:
     def ask(self, path: str, body: str, understand: Callable[[str], Record]) -> Record:
         """Return the answer to a question that is posted and changes nothing, as `get` does."""
 
-        def asking(*, etag: str | None, patience: Patience) -> Answer:
+        def asking(*, etag: str | None, patience: RetryPolicy) -> Answer:
             return self._service.post(path, body, patience)
 
         return self._now_or_before(f"{path} {body}", PATIENT, asking, lambda text, _: understand(text))
@@ -197,7 +199,7 @@ class CachedReader:
         self._away_until_s = self._clock() + AWAY_S
         self.note = " ".join(str(error).split())
 
-    def _now_or_before(self, asked: str, patience: Patience, fetch: Fetch, understand: Understand[Record]) -> Record:
+    def _now_or_before(self, asked: str, patience: RetryPolicy, fetch: Fetch, understand: Understand[Record]) -> Record:
         kept = self._kept(asked, understand)
         if kept is not None and self.is_away:
             return self._old(*kept)

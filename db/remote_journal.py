@@ -13,7 +13,7 @@ from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.visit import Visit
 from .profiles import SURFACES
-from .remote_http import BRISK, ONCE, AwayError, Patience, RefusedError
+from .remote_http import BRISK, ONCE, AwayError, RefusedError, RetryPolicy
 from .remote_service import CONFLICT, Service
 from .remote_spool import VisitSpool
 from .wire import Finish, OpenedProfile, Surfaces, Visits
@@ -105,7 +105,7 @@ class RemoteJournal:
     def _waiting(self) -> list[Visit]:
         return [visit for ordinal, visit in self._spool.visits.items() if ordinal not in self._delivered]
 
-    def _try_to_deliver(self, patience: Patience) -> None:
+    def _try_to_deliver(self, patience: RetryPolicy) -> None:
         """Send batches until none is left; while the service does not answer, the pauses between attempts grow."""
         try:
             while self._deliver_batch(patience):
@@ -116,7 +116,7 @@ class RemoteJournal:
         self._unsent = len(self._waiting())
         self._due_s = self._clock() + self._pause_s
 
-    def _deliver_batch(self, patience: Patience) -> bool:
+    def _deliver_batch(self, patience: RetryPolicy) -> bool:
         """Send one batch, under one key until it is answered; False where nothing is left."""
         if self._batch is None:
             waiting = self._waiting()[: 4 * BATCH_VISITS]

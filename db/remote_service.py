@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from ..errors import SpectuneError, StoreError
 from ..profiler.records.wire import from_json, to_json
-from .remote_http import ONCE, PATIENT, Answer, Ask, AwayError, Patience, RefusedError, Transport
+from .remote_http import ONCE, PATIENT, Answer, Ask, AwayError, RefusedError, RetryPolicy, Transport
 from .wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Page, ServiceInfo, UploadState
 
 Record = TypeVar("Record")
@@ -66,7 +66,7 @@ class Service:
         return items
 
     def fetch(
-        self, path: str, params: Params | None = None, *, etag: str | None = None, patience: Patience = PATIENT
+        self, path: str, params: Params | None = None, *, etag: str | None = None, patience: RetryPolicy = PATIENT
     ) -> Answer:
         """Return the answer to a GET."""
         headers = () if etag is None else (("If-None-Match", etag),)
@@ -74,7 +74,7 @@ class Service:
             Ask(method="GET", path=path, params=_params(params), headers=headers), patience=patience
         )
 
-    def post(self, path: str, body: str, patience: Patience = PATIENT) -> Answer:
+    def post(self, path: str, body: str, patience: RetryPolicy = PATIENT) -> Answer:
         """Return the answer to a question that is too long for a URL; nothing is written."""
         return self._transport.send(Ask(method="POST", path=path, body=body.encode()), patience)
 
@@ -85,7 +85,7 @@ class Service:
         record: object,
         *,
         key: str | None = None,
-        patience: Patience = PATIENT,
+        patience: RetryPolicy = PATIENT,
     ) -> Answer:
         """Send a record once, whatever the network does, and return the answer; equal keys are one write.
 
@@ -121,13 +121,13 @@ class Service:
                 return None
             raise
 
-    def _sent(self, ask: Ask, patience: Patience) -> Answer:
+    def _sent(self, ask: Ask, patience: RetryPolicy) -> Answer:
         assert ask.body is not None
         if len(ask.body) <= MOST_BODY_BYTES:
             return self._transport.send(ask, patience)
         return self._uploaded(ask, ask.body, patience)
 
-    def _uploaded(self, ask: Ask, body: bytes, patience: Patience) -> Answer:
+    def _uploaded(self, ask: Ask, body: bytes, patience: RetryPolicy) -> Answer:
         """Send a large body in pieces, each again where it was cut, and let the service do what it means."""
         new = NewUpload(
             kind=ask.path.rpartition("/")[2],
@@ -156,7 +156,7 @@ class Service:
         with suppress(StoreError):
             self._transport.send(Ask(method="DELETE", path=place), ONCE)
 
-    def _send_pieces(self, place: str, body: bytes, received: int, patience: Patience) -> None:
+    def _send_pieces(self, place: str, body: bytes, received: int, patience: RetryPolicy) -> None:
         stumbles = 0
         while received < len(body):
             piece = body[received : received + PIECE_BYTES]

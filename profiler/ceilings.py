@@ -10,7 +10,7 @@ from ..errors import DeviceError
 from .catalogue import catalogued
 from .clock import Call, Clock, clock_of
 from .cpu import allowed_cores, last_level_cache_bytes
-from .records.ceilings import Ceilings, ProductTiming, ReadTiming
+from .records.ceilings import PeakRates, ProductTiming, ReadTiming
 from .records.device import Device
 from .records.limits import Limits, ReadSpeed
 from .remembered import cache_folder, recalled, remember
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     import torch
 
 
-def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> Ceilings:
+def measure_ceilings(device: Device, dtype: str, clock: Clock | None = None) -> PeakRates:
     """Return the speeds a device, whose lock the caller holds, reaches now, in a few seconds, or raise DeviceError."""
     reads, products = read_speeds(device, clock), peak_flops(device, dtype, clock)
-    return Ceilings(device=device.fingerprint, reads=reads, products=products)
+    return PeakRates(device=device.fingerprint, reads=reads, products=products)
 
 
-def known_ceilings(device: Device, folder: Path | None = None) -> Ceilings | None:
+def known_ceilings(device: Device, folder: Path | None = None) -> PeakRates | None:
     """Return the best earlier measurement of exactly this device; None where there is none that can be read."""
-    return recalled(Ceilings, _file(device, folder))
+    return recalled(PeakRates, _file(device, folder))
 
 
-def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = None) -> Ceilings:
+def remember_ceilings(device: Device, measured: PeakRates, folder: Path | None = None) -> PeakRates:
     """Store and return the better of a measurement and the remembered one, size by size; or raise DeviceError."""
     known, file = known_ceilings(device, folder), _file(device, folder)
     best = measured if known is None else known.joined(measured)
@@ -38,7 +38,7 @@ def remember_ceilings(device: Device, measured: Ceilings, folder: Path | None = 
     return best
 
 
-def limits_here(device: Device, ceilings: Ceilings) -> Limits:
+def limits_here(device: Device, ceilings: PeakRates) -> Limits:
     """Return a present device's limits: the faster of measured and published speeds.
 
     A sum reads no faster than memory allows but may read slower, so a published bandwidth counts too.
@@ -79,7 +79,7 @@ FEWEST_TURNS = 5
 
 
 def peak_flops(device: Device, dtype: str, clock: Clock | None = None) -> tuple[ProductTiming, ...]:
-    """Return timed products of square matrices, by size, or DeviceError; `Ceilings.flops_per_s` takes the best."""
+    """Return timed products of square matrices, by size, or DeviceError; `PeakRates.flops_per_s` takes the best."""
     timer = clock or clock_of(device)
     try:
         calls = _products(device, dtype, timer)

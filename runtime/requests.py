@@ -136,7 +136,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         if self.request.images:
-            raise RequestError("the request's images were not shown to its target; pass it through Gallery.shown")
+            raise RequestError("the request's images were not shown to its target; pass it through ImageCache.shown")
         self.tokens = list(self.request.prompt)
         self.temperature = self.request.sole_temperature
 

@@ -15,7 +15,7 @@ from .decoder import Decoder
 from .faults import is_out_of_memory, reason_of
 from .generation import Event, FinishReason, GenerationOptions, GenerationSettings
 from .images import PromptLike
-from .models.gallery import Gallery
+from .models.image_cache import ImageCache
 from .models.layout import PREFILL_TOKENS
 from .prefill import Job
 from .prompt_ids import request_of, require_known, require_room
@@ -43,7 +43,7 @@ class Session:
         longest: int,
         piecewise: bool = True,
         observer: RoundObserver | None = None,
-        gallery: Gallery | None = None,
+        gallery: ImageCache | None = None,
         ends: frozenset[int] | None = None,
         prefill_tokens: int = PREFILL_TOKENS,
         why_longest: str = "",

@@ -14,7 +14,7 @@ from multiprocessing.context import SpawnProcess
 from time import monotonic
 
 from ..db.jobs import Jobs
-from ..db.receipts import Receipts
+from ..db.receipts import IdempotencyStore
 from ..db.sql_store import SqlStore
 from ..db.uploads import Uploads
 from ..errors import StoreError
@@ -123,7 +123,7 @@ class Planning:
             tell("jobs not released", level=logging.WARNING, worker=worker.name, error=str(error))
 
     def _clean(self) -> None:
-        receipts, uploads = Receipts(self._store).drop_old(), Uploads(self._store).drop_old()
+        receipts, uploads = IdempotencyStore(self._store).drop_old(), Uploads(self._store).drop_old()
         tell("cleaned", receipts=receipts, uploads=uploads, jobs=self._jobs.drop_ended())
 
 

@@ -14,7 +14,7 @@ from ..errors import StoreAwayError, StoreError
 REST_S = 0.5
 
 
-class Setback:
+class Backoff:
     """Remembers for a moment that the store failed; its block is then refused with the same words.
 
     A store that has just failed gets no request at once: all who waited would wait as long, one by one.
@@ -37,7 +37,7 @@ class Remembered:
     """Something of a store that is read again once it is too old; threads that ask at once share one reading."""
 
     def __init__(self) -> None:
-        self._lock, self._setback = Lock(), Setback()
+        self._lock, self._setback = Lock(), Backoff()
         self._read_at = float("-inf")
 
     def is_fresh(self, fresh_s: float) -> bool:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from ..db.access import Tokens
 from ..db.jobs import Jobs
-from ..db.receipts import Receipts
+from ..db.receipts import IdempotencyStore
 from ..db.sql_store import SqlStore
 from ..db.uploads import Uploads
 from .callers import Caller, Callers
@@ -41,7 +41,7 @@ class Service:
     settings: Settings
     tokens: Tokens
     jobs: Jobs
-    receipts: Receipts
+    receipts: IdempotencyStore
     uploads: Uploads
     index: PlanIndex
     resolver: Resolver
@@ -133,7 +133,7 @@ def service_on(store: SqlStore, settings: Settings, is_planning: Callable[[], bo
         settings=settings,
         tokens=tokens,
         jobs=Jobs(store),
-        receipts=Receipts(store),
+        receipts=IdempotencyStore(store),
         uploads=Uploads(store, settings.upload_bytes, settings.open_uploads),
         index=index,
         resolver=Resolver(store, index, settings.cache_bytes),

@@ -8,7 +8,6 @@ from functools import partial
 
 from spectune.errors import ServerAwayError
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting
-from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.messages import (
     Close,
     Draft,
@@ -24,6 +23,7 @@ from spectune.runtime.edge.messages import (
     from_server,
     to_line,
 )
+from spectune.runtime.edge.verification_queue import VerificationQueue
 from spectune.runtime.edge.verifier import EdgeVerifier
 from spectune.runtime.models.forward import CausalModel
 
@@ -50,19 +50,19 @@ def desk_of(
     clock: Clock | None = None,
     token: str = "",
     tokenizer: str = "",
-) -> Desk:
+) -> VerificationQueue:
     verifier = EdgeVerifier(target, slots=slots, capacity=capacity, most_drafted=most_drafted)
 
     def welcome(hello: Hello) -> Welcome:
         return Welcome(drafting=DeviceDrafting(), most_drafted=most_drafted, reason=f"for {hello.draft_ms:g} ms")
 
-    return Desk(verifier, rule, welcome, clock=clock or Clock(), token=token, tokenizer=tokenizer)
+    return VerificationQueue(verifier, rule, welcome, clock=clock or Clock(), token=token, tokenizer=tokenizer)
 
 
 class LocalLink:
     """Hands messages, as lines, to a desk that works whenever somebody waits for an answer."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: VerificationQueue) -> None:
         self.desk = desk
         self.sent: list[FromDevice] = []
         self._came = deque[FromServer]()
@@ -96,7 +96,7 @@ class LocalLink:
 class FaultyLink(LocalLink):
     """Loses, doubles and holds back messages of both directions, by a seed; never two in a row."""
 
-    def __init__(self, desk: Desk, seed: int) -> None:
+    def __init__(self, desk: VerificationQueue, seed: int) -> None:
         super().__init__(desk)
         self._dice, self._lost = random.Random(seed), {"there": False, "back": False}
         self._late: list[FromServer | FromDevice] = []
@@ -129,7 +129,7 @@ class FaultyLink(LocalLink):
 class SilentLink(LocalLink):
     """Loses all that is sent in a span of its messages, pings not counted."""
 
-    def __init__(self, desk: Desk, silent: range, *, is_cut: bool = False) -> None:
+    def __init__(self, desk: VerificationQueue, silent: range, *, is_cut: bool = False) -> None:
         super().__init__(desk)
         self._silent, self._is_cut, self._count = silent, is_cut, 0
 
@@ -144,7 +144,7 @@ class SilentLink(LocalLink):
 class DeafLink(LocalLink):
     """Takes pings alone where so many drafts are sent, as a server whose target is busy."""
 
-    def __init__(self, desk: Desk, times: int) -> None:
+    def __init__(self, desk: VerificationQueue, times: int) -> None:
         super().__init__(desk)
         self._left = times
 
@@ -158,7 +158,7 @@ class DeafLink(LocalLink):
 class BusyLink(LocalLink):
     """Refuses every draft so often at first, because the server is busy, and counts the waits for what never comes."""
 
-    def __init__(self, desk: Desk, times: int = 1) -> None:
+    def __init__(self, desk: VerificationQueue, times: int = 1) -> None:
         super().__init__(desk)
         self.refused, self.vain = 0, 0
         self._times, self._left = times, times
@@ -178,7 +178,7 @@ class BusyLink(LocalLink):
         return found
 
 
-def forgetful(link: LocalLink, desks: list[Desk], after: int) -> LocalLink:
+def forgetful(link: LocalLink, desks: list[VerificationQueue], after: int) -> LocalLink:
     """Return the link with another desk from its `after`-th message on, as if the server had begun anew."""
     send = link.send
 

@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 from sqlalchemy import update
 
-from spectune.db.receipts import Receipt, Receipts
+from spectune.db.receipts import IdempotencyStore, Receipt
 from spectune.db.service_tables import ReceiptTable
 from spectune.db.sql_store import SqlStore
 from spectune.errors import RequestError, StoreError
@@ -41,7 +41,7 @@ def timings(store: SqlStore) -> int:
 
 
 def test_a_write_sent_twice_is_done_once_and_answered_alike(store: SqlStore) -> None:
-    receipts = Receipts(store)
+    receipts = IdempotencyStore(store)
     first = receipts.once("key", "ci", "digest", lambda: add_cell(store))
     again = receipts.once("key", "ci", "digest", lambda: add_cell(store))
     assert (first.status, first.body) == (again.status, again.body)
@@ -51,12 +51,12 @@ def test_a_write_sent_twice_is_done_once_and_answered_alike(store: SqlStore) -> 
 
 def test_a_write_repeated_under_a_token_that_replaced_the_first_is_done_once(store: SqlStore) -> None:
     for name in ("one", "other"):
-        Receipts(store).once("key", name, "digest", lambda: add_cell(store))
+        IdempotencyStore(store).once("key", name, "digest", lambda: add_cell(store))
     assert timings(store) == 1
 
 
 def test_a_key_used_for_something_else_is_refused(store: SqlStore) -> None:
-    receipts = Receipts(store)
+    receipts = IdempotencyStore(store)
     receipts.once("key", "ci", "digest", lambda: add_cell(store))
     with pytest.raises(RequestError, match="another request"):
         receipts.once("key", "ci", "other digest", lambda: add_cell(store))
@@ -69,9 +69,9 @@ def test_a_write_that_fails_late_leaves_neither_rows_nor_a_receipt(store: SqlSto
         raise StoreError("the machine stopped")
 
     with pytest.raises(StoreError, match="stopped"):
-        Receipts(store).once("key", "ci", "digest", fail)
+        IdempotencyStore(store).once("key", "ci", "digest", fail)
     assert timings(store) == 0
-    assert not Receipts(store).once("key", "ci", "digest", lambda: add_cell(store)).is_repeated
+    assert not IdempotencyStore(store).once("key", "ci", "digest", lambda: add_cell(store)).is_repeated
     assert timings(store) == 1
 
 
@@ -88,7 +88,7 @@ def test_of_many_equal_writes_at_once_one_is_done(store: SqlStore) -> None:
 
     def send(_: int) -> bool:
         start.wait()
-        return Receipts(store).once("key", "ci", "digest", lambda: add_cell(store)).is_repeated
+        return IdempotencyStore(store).once("key", "ci", "digest", lambda: add_cell(store)).is_repeated
 
     with ThreadPoolExecutor(4) as clients:
         assert sorted(clients.map(send, range(4))) == [False, True, True, True]
@@ -96,7 +96,7 @@ def test_of_many_equal_writes_at_once_one_is_done(store: SqlStore) -> None:
 
 
 def test_old_receipts_are_dropped_and_new_ones_stay(store: SqlStore) -> None:
-    receipts = Receipts(store)
+    receipts = IdempotencyStore(store)
     for key in ("old", "new"):
         receipts.once(key, "ci", "digest", lambda: add_cell(store))
     with store._writing() as session:

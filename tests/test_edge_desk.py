@@ -13,7 +13,6 @@ from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.edge import desk as edge_desk
 from spectune.runtime.edge import verifier as edge_verifier
-from spectune.runtime.edge.desk import MOST_OPENING, Desk
 from spectune.runtime.edge.messages import (
     MOST_NAME,
     VERSION,
@@ -28,6 +27,7 @@ from spectune.runtime.edge.messages import (
     from_device,
     open_of,
 )
+from spectune.runtime.edge.verification_queue import MOST_OPENING, VerificationQueue
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -47,14 +47,14 @@ def own_text(request: Request) -> tuple[int, ...]:
     return *request.prompt, *answer
 
 
-def told(desk: Desk, message: Open | Draft | Close) -> list[FromServer]:
+def told(desk: VerificationQueue, message: Open | Draft | Close) -> list[FromServer]:
     """Return what a desk answers, at once or later."""
     answers: list[FromServer] = []
     desk.hear(message, answers.append)
     return answers
 
 
-def opened(desk: Desk, name: str = "a", request: Request = REQUEST) -> Answer:
+def opened(desk: VerificationQueue, name: str = "a", request: Request = REQUEST) -> Answer:
     answers = told(desk, open_of(name, request))
     desk.work()
     (answer,) = answers

@@ -19,7 +19,7 @@ from spectune.runtime.edge import patience as edge_patience
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.link import Link
 from spectune.runtime.edge.messages import Close, Ping
-from spectune.runtime.edge.patience import MOST_SILENT, Patience
+from spectune.runtime.edge.patience import MOST_SILENT, RetryPolicy
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -41,8 +41,8 @@ WAYS = [
     DeviceDrafting(chain=ConfidentChainPolicy(length=length, confidence=confidence), ahead=ahead)
     for length, confidence, ahead in [(1, 0.0, 0), (4, 0.0, 0), (4, 0.5, 0), (3, 0.0, 5), (6, 0.4, 2), (8, 0.9, 16)]
 ]
-PATIENT = Patience(timeout_s=9.0)  # nothing here takes time: what is not there at once never comes
-HASTY = Patience(timeout_s=0.02)  # for refusals, which are borne for a time
+PATIENT = RetryPolicy(timeout_s=9.0)  # nothing here takes time: what is not there at once never comes
+HASTY = RetryPolicy(timeout_s=0.02)  # for refusals, which are borne for a time
 
 
 @cache
@@ -55,7 +55,7 @@ def requests(temperature: float, penalty: float = 1.0) -> list[Request]:
     return [replace(one, repetition_penalty=penalty) for one in asked]
 
 
-def device(link: Link, way: DeviceDrafting = WAYS[3], patience: Patience = PATIENT) -> RemoteTarget:
+def device(link: Link, way: DeviceDrafting = WAYS[3], patience: RetryPolicy = PATIENT) -> RemoteTarget:
     return RemoteTarget(DRAFTER, link, way, most_drafted=MOST, patience=patience)
 
 

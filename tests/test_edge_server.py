@@ -16,7 +16,6 @@ from edge_thread import serve_in_thread
 from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.edge import server as edge_server
-from spectune.runtime.edge.desk import Desk
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.introduction import Introduced, draft_ms_of, introduce
 from spectune.runtime.edge.joining import joined
@@ -33,8 +32,9 @@ from spectune.runtime.edge.messages import (
     open_of,
     to_line,
 )
-from spectune.runtime.edge.patience import Patience
+from spectune.runtime.edge.patience import RetryPolicy
 from spectune.runtime.edge.server import MOST_UNHEARD, EdgeServer
+from spectune.runtime.edge.verification_queue import VerificationQueue
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
@@ -53,7 +53,7 @@ LONG_S = 60.0
 
 
 @contextmanager
-def served(target: CausalModel = TARGET, **desk: object) -> Iterator[tuple[EdgeServer, Desk]]:
+def served(target: CausalModel = TARGET, **desk: object) -> Iterator[tuple[EdgeServer, VerificationQueue]]:
     """Serve, and let nothing be left of it."""
     behind = desk_of(target, **desk)  # type: ignore[arg-type]
     server = EdgeServer(behind)
@@ -78,7 +78,7 @@ def introduced(server: EdgeServer, hello: Hello = HELLO) -> Introduced:
 def decoded(server: EdgeServer, asked: Request) -> EdgeRun:
     link = link_to(server)
     known = introduce(link, HELLO)
-    patience = Patience(timeout_s=LONG_S)
+    patience = RetryPolicy(timeout_s=LONG_S)
     remote = RemoteTarget(DRAFTER, link, known.welcome.drafting, most_drafted=8, patience=patience)
     try:
         return remote.generate(asked)
@@ -109,7 +109,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_text_is_made_anew() -> None
     with served() as (server, _):
         link = link_to(server)
         remote = RemoteTarget(
-            DRAFTER, link, introduce(link, HELLO).welcome.drafting, most_drafted=8, patience=Patience(timeout_s=0.5)
+            DRAFTER, link, introduce(link, HELLO).welcome.drafting, most_drafted=8, patience=RetryPolicy(timeout_s=0.5)
         )
         tokens: list[int] = []
         for place, new in enumerate(remote.stream(asked)):
@@ -127,7 +127,7 @@ def test_a_drafter_whose_table_is_padded_otherwise_drafts_for_the_target(rows: i
     target, drafter = LeanModel(FEW_ROWS), LeanModel(like_target(rows))
     requests = random_requests(4, tokens=20, temperature=temperature)
     with served(target) as (server, desk):
-        patience, address = Patience(timeout_s=LONG_S), ("127.0.0.1", server.port)
+        patience, address = RetryPolicy(timeout_s=LONG_S), ("127.0.0.1", server.port)
         with joined(address, model("small"), drafter, tokenizer="", token="", patience=patience) as (remote, _):
             found = [tuple(remote.generate(asked).tokens) for asked in requests]
     assert found == run(target, requests, slots=1).outputs
@@ -220,7 +220,7 @@ def test_whoever_does_not_read_is_cut_off_and_the_server_ends_all_the_same() -> 
 def test_pings_are_answered_while_the_target_works_however_often_it_was_asked_meanwhile() -> None:
     is_begun, is_over = threading.Event(), threading.Event()
 
-    class Busy(Desk):
+    class Busy(VerificationQueue):
         def work(self) -> None:
             is_begun.set()
             assert is_over.wait(LONG_S)
@@ -262,7 +262,7 @@ def test_a_connection_that_is_silent_for_long_is_made_anew() -> None:
         drafting = introduce(link, HELLO).welcome.drafting
         link.close()
         link._address = ("127.0.0.1", hole.getsockname()[1])
-        patience = Patience(timeout_s=0.2)
+        patience = RetryPolicy(timeout_s=0.2)
         stream = RemoteTarget(DRAFTER, link, drafting, most_drafted=8, patience=patience).stream(asked)
         renew = link.renew
 

@@ -29,7 +29,7 @@ from spectune.runtime.drafters.protocol import Drafter
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eagle import EagleHead
 from spectune.runtime.models.eagle_shape import Form, HeadShape
-from spectune.runtime.models.gallery import Gallery
+from spectune.runtime.models.image_cache import ImageCache
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
@@ -57,8 +57,8 @@ class Holder:
 HELD = Holder()
 
 
-def gallery(model: LeanModel = TARGET) -> Gallery:
-    found = model.gallery
+def gallery(model: LeanModel = TARGET) -> ImageCache:
+    found = model.image_cache
     assert found is not None
     return found
 

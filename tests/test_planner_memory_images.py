@@ -30,7 +30,7 @@ from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.anatomy import anatomy_of
 from spectune.runtime.models.drafter import BlindModel
 from spectune.runtime.models.eyesight import eyesight_of, seeing_config
-from spectune.runtime.models.gallery import IMAGES
+from spectune.runtime.models.image_cache import IMAGES
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
@@ -107,7 +107,7 @@ def about(seed: int) -> Request:
 
 
 def show(have: Pair, requests: Sequence[Request], holder: object) -> list[Request]:
-    gallery = have.target.gallery
+    gallery = have.target.image_cache
     assert gallery is not None
     return [gallery.shown(request, holder) for request in requests]
 

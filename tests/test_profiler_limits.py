@@ -17,7 +17,7 @@ from spectune.profiler.ceilings import (
 )
 from spectune.profiler.clock import Call
 from spectune.profiler.device import detect
-from spectune.profiler.records.ceilings import Ceilings, ProductTiming, ReadTiming
+from spectune.profiler.records.ceilings import PeakRates, ProductTiming, ReadTiming
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.limits import Limits, ReadSpeed
 from spectune.profiler.records.wire import from_json, to_json
@@ -52,8 +52,8 @@ def limits(*reads: tuple[int, float], cache_mib: int = 0) -> Limits:
     )
 
 
-def ceilings(read_ms: float, product_ms: float, footprint: int = MIB, size: int = 512) -> Ceilings:
-    return Ceilings(
+def ceilings(read_ms: float, product_ms: float, footprint: int = MIB, size: int = 512) -> PeakRates:
+    return PeakRates(
         device=DEVICE.fingerprint,
         reads=(ReadTiming(footprint_bytes=footprint, repeats_ms=(2 * read_ms, read_ms)),),
         products=(ProductTiming(dtype="float32", size=size, repeats_ms=(product_ms, 3 * product_ms)),),
@@ -112,7 +112,7 @@ def test_of_two_measurements_the_better_one_is_kept_size_by_size():
 
 
 def test_measurements_of_different_devices_do_not_join():
-    other = Ceilings(device="0" * 16, reads=(), products=())
+    other = PeakRates(device="0" * 16, reads=(), products=())
     with pytest.raises(MeasurementError, match="do not belong together"):
         ceilings(1.0, 1.0).joined(other)
 
@@ -132,12 +132,12 @@ def test_a_damaged_memory_is_measured_anew(tmp_path: Path):
 
 
 def test_ceilings_survive_the_wire():
-    assert from_json(Ceilings, to_json(ceilings(1.0, 2.0))) == ceilings(1.0, 2.0)
+    assert from_json(PeakRates, to_json(ceilings(1.0, 2.0))) == ceilings(1.0, 2.0)
 
 
 def test_a_catalogued_device_reads_no_slower_than_its_memory_is_published():
     here = Device(kind="cuda", name="NVIDIA H200", index=0, memory_bytes=2**37)
-    slow = Ceilings(device=here.fingerprint, reads=ceilings(1.0, 1.0).reads, products=())
+    slow = PeakRates(device=here.fingerprint, reads=ceilings(1.0, 1.0).reads, products=())
     assert limits_here(here, slow).read_ms(2**30) == pytest.approx(2**30 / 4.8e12 * 1e3)
     assert limits_here(here, slow).flops_per_s == catalogued("H200").limits.flops_per_s
 

@@ -13,7 +13,7 @@ from spectune.profiler.catalogue import catalogued
 from spectune.profiler.configuration import read_architecture
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.architecture import Architecture
-from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.configuration import architecture_of
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.limits import Limits
@@ -43,7 +43,7 @@ def recorded() -> tuple[Limits, dict[str, LatencySurface]]:
     """Return what benchmarks/estimate.py --keep measured on a shared virtual machine."""
     kept = json.loads((DATA / "cpu_surfaces.json").read_text())
     device = from_json(Device, json.dumps(kept["device"]))
-    limits = from_json(Ceilings, json.dumps(kept["ceilings"])).limits(device)
+    limits = from_json(PeakRates, json.dumps(kept["ceilings"])).limits(device)
     return limits, {name: from_json(LatencySurface, json.dumps(s)) for name, s in kept["surfaces"].items()}
 
 

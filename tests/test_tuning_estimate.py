@@ -15,7 +15,7 @@ from spectune.planner.reasons.duration import duration
 from spectune.profiler.ceilings import remember_ceilings
 from spectune.profiler.identity import identify
 from spectune.profiler.protocols import SurfaceKey
-from spectune.profiler.records.ceilings import Ceilings
+from spectune.profiler.records.ceilings import PeakRates
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import from_json
@@ -25,7 +25,7 @@ from spectune.tuning.request import Models
 DATA, FAMILY = Path(__file__).parent / "data", Path(__file__).parents[1] / "demo" / "models"
 KEPT = json.loads((DATA / "cpu_surfaces.json").read_text())
 DEVICE = from_json(Device, json.dumps(KEPT["device"]))
-CEILINGS = from_json(Ceilings, json.dumps(KEPT["ceilings"]))
+CEILINGS = from_json(PeakRates, json.dumps(KEPT["ceilings"]))
 SURFACES = {name: from_json(LatencySurface, json.dumps(surface)) for name, surface in KEPT["surfaces"].items()}
 MODELS = Models(target=FAMILY / "target", drafters={"small": FAMILY / "small"})
 

@@ -39,8 +39,8 @@ from spectune.tuning.documents import PlanFiles, inputs_from_files
 from spectune.tuning.inputs import inputs_from_store
 from spectune.tuning.latency_profile import LatencyRequest, profile_latency
 from spectune.tuning.measuring.decoding import Family
-from spectune.tuning.measuring.gauge import Gauge
 from spectune.tuning.measuring.overhead import measure_overhead
+from spectune.tuning.measuring.speed_probe import SpeedProbe
 from spectune.tuning.request import Models, PlanRequest
 
 from .coarse_design import BUDGET_S, timed_coarsely
@@ -152,10 +152,10 @@ def test_a_plan_from_files_knows_it_where_its_surface_is_given(tmp_path: Path) -
 
 
 def test_the_gauge_of_such_a_cell_times_a_plain_round_and_knows_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
     (cell,) = solved(CHEAP_MS).cells
     nodes = cell.policy.max_verify_tokens
-    gauge = Gauge(cell, LEAN, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
+    gauge = SpeedProbe(cell, LEAN, nodes, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
     assert nodes > 1 and gauge.name == "gauge of 1 tokens"
     assert gauge.speed == pytest.approx((WHOLE_MS + 0.1) / ((2 + 3 + STALL * 3.5 + 4) / 4))

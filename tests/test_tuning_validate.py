@@ -32,7 +32,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import always, plain_setup, setup_of
 from spectune.tuning.family import load_family
 from spectune.tuning.measuring.decoding import decode_timed, names_of
-from spectune.tuning.measuring.gauge import CALLS, Gauge, gauged_sizes, pace_of
+from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, gauged_sizes, pace_of
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
 from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
@@ -306,9 +306,9 @@ def profiled(bench: Bench, ms: float) -> PlanCell:
 def test_a_gauge_sets_its_mean_visit_against_the_profiled_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, mean_ms: float
 ) -> None:
-    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    gauge = Gauge(profiled(bench, profiled_ms), family.target, 1, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
+    gauge = SpeedProbe(profiled(bench, profiled_ms), family.target, 1, clock=ScriptedClock(2.0, 3.0, 50.0, 4.0))
     gauge.advance(1.0)
     assert gauge.speed == pytest.approx(profiled_ms / mean_ms)
 
@@ -318,9 +318,9 @@ def test_a_gauge_visits_as_the_profiler_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, profiled_ms: float, visits: int, untimed: int
 ) -> None:
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    gauge, calls = Gauge(profiled(bench, profiled_ms), family.target, 1), [0]
+    gauge, calls = SpeedProbe(profiled(bench, profiled_ms), family.target, 1), [0]
     monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
-    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
     gauge.advance(1.0)
     assert calls == [1 + visits * untimed + CALLS]
 
@@ -347,11 +347,11 @@ def test_the_forwards_that_tell_the_pace_take_as_long_as_the_plans_on_average(
 
 def test_the_pace_of_two_forwards_is_that_of_their_mean(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
     gauges = []
     for profiled_ms, now_ms in ((30.0, 30.0), (60.0, 90.0)):
         clock = ScriptedClock(now_ms, now_ms, now_ms, now_ms)
-        gauges.append(Gauge(profiled(bench, profiled_ms), family.target, 1, clock=clock))
+        gauges.append(SpeedProbe(profiled(bench, profiled_ms), family.target, 1, clock=clock))
         gauges[-1].advance(1.0)
     assert [gauge.speed for gauge in gauges] == pytest.approx([1.0, 2 / 3])
     assert pace_of([(gauges[0], 0.75), (gauges[1], 0.25)]) == pytest.approx((22.5 + 15.0) / (22.5 + 22.5))
@@ -359,7 +359,7 @@ def test_the_pace_of_two_forwards_is_that_of_their_mean(bench: Bench, monkeypatc
 
 def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    gauge, calls = Gauge(profiled(bench, 1.0), family.target, 1), [0]
+    gauge, calls = SpeedProbe(profiled(bench, 1.0), family.target, 1), [0]
     monkeypatch.setattr(gauge, "_call", lambda: calls.append(calls.pop() + 1))
     gauge.advance(1.0)
     assert calls == [1 + 6 * (6 + 4)]  # six visits of ten calls of a millisecond
@@ -368,8 +368,8 @@ def test_a_gauge_visits_for_about_as_long_as_others_decode(bench: Bench, monkeyp
 def test_a_cell_of_an_older_plan_is_gauged_by_its_plain_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = replace(bench.plan.cell(1, 10), run_ms=())
     family = load_family(Models(target=bench.folder / "target"), dtype="float32", device="cpu")
-    monkeypatch.setattr("spectune.tuning.measuring.gauge.TURN_MS", 0.0)
-    gauge = Gauge(cell, family.target, 3, clock=ScriptedClock(1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr("spectune.tuning.measuring.speed_probe.TURN_MS", 0.0)
+    gauge = SpeedProbe(cell, family.target, 3, clock=ScriptedClock(1.0, 1.0, 1.0, 1.0))
     gauge.advance(1.0)
     assert gauge.speed == pytest.approx(cell.plain.verify_ms / 1.0)
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from spectune.planner.records.draft import Children, Ints
-from spectune.tuning.recording.forest import Forest
 from spectune.tuning.recording.growth_rule import GrowthRule
+from spectune.tuning.recording.node_cache import NodeCache
 from spectune.tuning.recording.union import Layer, grow_union
 
 from .toy_drafter import ToyDrafter
@@ -57,7 +57,7 @@ def grown(
     roots = drafter.roots()
     is_next = roots.tokens[0] == np.array(text[1:])[:, None]
     joined = np.flatnonzero(is_next[:-1].any(axis=1))
-    forest = Forest(drafter, roots, joined, is_next[joined].argmax(axis=1))
+    forest = NodeCache(drafter, roots, joined, is_next[joined].argmax(axis=1))
     return drafter, grow_union(forest, rules, np.array(text), positions)
 
 

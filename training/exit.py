@@ -18,9 +18,9 @@ from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.images import Image
 from ..runtime.models.anatomy import text_part
 from ..runtime.models.drafter_shapes import ExitShape, exit_config
-from ..runtime.models.gallery import table_rows
+from ..runtime.models.image_cache import table_rows
 from ..runtime.models.loading import load_config
-from ..runtime.models.vision import Eyes, lens_of
+from ..runtime.models.vision import VisionEncoder, lens_of
 from .cards import Card, save_weights
 from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
@@ -130,7 +130,7 @@ class SeenStates:
 
     def __init__(self, model: PreTrainedModel, folder: Path) -> None:
         """Share the weights of a model that sees; the folder has its pixel preprocessing."""
-        self._eyes = Eyes(model.model, lens_of(model.config, folder))
+        self._eyes = VisionEncoder(model.model, lens_of(model.config, folder))
         self._embedding: Tensor = text_part(model).base.embed_tokens.weight
 
     def vectors(self, ids: Tensor, images: Sequence[Sequence[Image]]) -> Tensor:

@@ -22,7 +22,7 @@ from ..profiler.records.model import ModelIdentity
 from ..runtime.ends import end_tokens
 from ..runtime.images import read_image
 from ..runtime.models.drafter import load_drafter
-from ..runtime.models.gallery import IMAGES
+from ..runtime.models.image_cache import IMAGES
 from ..runtime.models.lean import LeanModel
 from ..runtime.models.loading import load_config, load_model, load_tokenizer
 from ..runtime.models.tapped import require_lean
@@ -181,7 +181,7 @@ def judged(
     progress("counting accepted drafts", 0.0)
     target = load_model(str(request.target), dtype=request.dtype, device=request.device)
     drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
-    gallery = target.gallery
+    gallery = target.image_cache
     asked = requests if gallery is None else [gallery.shown(each, target) for each in requests]
     return chain_acceptance(target, drafter, asked, length)
 

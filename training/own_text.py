@@ -16,7 +16,7 @@ from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.decoder import Decoder
 from ..runtime.feed import Feed
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.gallery import IMAGES
+from ..runtime.models.image_cache import IMAGES
 from ..runtime.requests import Request
 from ..runtime.setup import PLAIN, always
 from .language_model import Tokens

@@ -33,7 +33,7 @@ from ..runtime.models.rehearsal import require_loadable
 from ..runtime.shapes import ForwardShapes, room_of
 from ..runtime.shapes.lockstep import LockstepShapes, follow
 from .family import require_apart, require_formats, require_regime, settled_regime, torch_device
-from .measuring.holding import held
+from .measuring.holding import device_session
 from .measuring.timing import draft_tokens, resumed_domain, runner_for
 from .parts import finished_surfaces
 from .prompt_room import positions_of, why_shorter_at
@@ -111,7 +111,7 @@ def profile_latency(
     require_regime(regime, device)
     identities = _identities(request.models)
     _require_fit(request, device)
-    with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
+    with device_session(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(_key(request, device, identities), fresh)
         surfaces = finished_surfaces(journal)
         if surfaces is None:

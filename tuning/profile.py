@@ -36,10 +36,10 @@ from .family import (
     torch_device,
 )
 from .measuring.decoding import Family
-from .measuring.holding import held
+from .measuring.holding import device_session
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
-from .measuring.timing import FIRST, SECOND, Sittings, by_name, domains_of, resumes_by_name, runners_of
+from .measuring.timing import FIRST, SECOND, TimingWindows, by_name, domains_of, resumes_by_name, runners_of
 from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at
@@ -138,7 +138,7 @@ def profile(
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
     level = recipe or request.record
-    with held(device, identities, store, wait_s=lock_wait_s) as disturbed:
+    with device_session(device, identities, store, wait_s=lock_wait_s) as disturbed:
         journal = store.open_profile(request_key(request, device, identities, workloads, domains, level), fresh)
         family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
         seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
@@ -153,7 +153,7 @@ def profile(
         request = replace(request, budget_s=budget_s, held_out=held_out)
         limits = Limits.of(budget_s)
         progress(limits.told(recorded=request.record == "auto" and recipe is None), 0.0)
-        sittings = Sittings(request, identities, domains, device=device, journal=journal, progress=progress)
+        sittings = TimingWindows(request, identities, domains, device=device, journal=journal, progress=progress)
         sittings.sit(family, FIRST)
         effort = Effort(limit_s=limits.recording_s / len(seen), fewest_texts=max(request.batches))
         chosen = recipe or (effort if request.record == "auto" else recipe_of(request.record))

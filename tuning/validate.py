@@ -33,8 +33,8 @@ from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from .conversations import with_own_answers
 from .family import load_family, torch_device
 from .measuring.decoding import Family, decode_timed, names_of, room_for
-from .measuring.gauge import Gauge, gauged_sizes, pace_of
 from .measuring.race import DecoderEntrant, race
+from .measuring.speed_probe import SpeedProbe, gauged_sizes, pace_of
 from .profiled_last import USUAL, workload_planned_last
 from .prompt_room import why_shorter_at
 from .prompts import requests_of, require_room, shown_to
@@ -238,7 +238,7 @@ def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed:
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
     sizes = gauged_sizes(cell) if gauges_pace else {}
-    gauges = [(Gauge(cell, family.target, nodes), share) for nodes, share in sizes.items()]
+    gauges = [(SpeedProbe(cell, family.target, nodes), share) for nodes, share in sizes.items()]
     race([plain, planned, *(gauge for gauge, _ in gauges)], turns=TURNS, seed=seed)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,

@@ -8,7 +8,7 @@ from ...errors import PlanError
 from ...profiler.records.architecture import Architecture, bytes_of
 from ..records.footprint import Footprint, footprint_of
 
-IMAGES = 64  # that a target has room for at once: as runtime/models/gallery.py
+IMAGES = 64  # that a target has room for at once: as runtime/models/image_cache.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,7 +76,7 @@ class ProductTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ceilings:
+class PeakRates:
     """What one device did at best."""
 
     device: str  # Device.fingerprint
@@ -90,7 +90,7 @@ class Ceilings:
             raise MeasurementError(f"no product of {dtype} matrices was timed on {self.device}; measure it first")
         return max(speeds)
 
-    def joined(self, later: Ceilings) -> Ceilings:
+    def joined(self, later: PeakRates) -> PeakRates:
         """Return the better of two measurements, size by size; raise MeasurementError for different devices."""
         if later.device != self.device:
             raise MeasurementError(f"ceilings of {self.device} and of {later.device} do not belong together")
@@ -102,7 +102,7 @@ class Ceilings:
             place = (product.dtype, product.size)
             products[place] = _best_product(products.get(place), product)
         in_order = tuple(reads[footprint] for footprint in sorted(reads))
-        return Ceilings(device=self.device, reads=in_order, products=tuple(products.values()))
+        return PeakRates(device=self.device, reads=in_order, products=tuple(products.values()))
 
     def limits(self, device: Device) -> Limits:
         """Return the limits of the device, with its name and memory."""

@@ -20,10 +20,10 @@ from ...planner.edge.setting import DeviceDrafting
 from ..models.forward import CausalModel
 from ..requests import Request
 from ..walk import borne_out
-from .guessing import Guesser
+from .edge_drafter import EdgeDrafter
 from .link import Link
 from .messages import Answer, Close, Draft, FromDevice, FromServer, Ping, Pong, Refused, open_of
-from .patience import MOST_SILENT, Patience, Tries
+from .patience import MOST_SILENT, RetryPolicy, Tries
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,11 +60,11 @@ class RemoteTarget:
         drafting: DeviceDrafting,
         *,
         most_drafted: int,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> None:
         """Use what `introduce` has agreed; the drafter has the target's vocabulary."""
         self._drafter, self._link, self._drafting = drafter, link, drafting
-        self._most_drafted, self._patience = most_drafted, patience or Patience()
+        self._most_drafted, self._patience = most_drafted, patience or RetryPolicy()
 
     def stream(self, request: Request, run: EdgeRun | None = None) -> Generator[list[int], None, None]:
         """Yield the tokens of a text, without images, as they become known; `run` records what happens.
@@ -76,7 +76,7 @@ class RemoteTarget:
         """
         run = run or EdgeRun()
         most_ahead = self._most_drafted + self._drafting.ahead + 1
-        guesser = Guesser(self._drafter, request, most_ahead=most_ahead)
+        guesser = EdgeDrafter(self._drafter, request, most_ahead=most_ahead)
         text = _Text(self._link, request, self._patience)
         try:
             yield from self._emitted(text.begin(guesser, run), run)
@@ -98,7 +98,7 @@ class RemoteTarget:
         if tokens:
             yield tokens
 
-    def _round(self, text: _Text, guesser: Guesser, run: EdgeRun) -> list[int]:
+    def _round(self, text: _Text, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
         """Draft, send, and draft on until the answer comes; return the new tokens."""
         chain = self._chain(text, guesser)
         tries = Tries(self._patience)
@@ -114,7 +114,7 @@ class RemoteTarget:
     def _room(self, text: _Text) -> int:
         return max(min(self._most_drafted, text.left - 1), 0)
 
-    def _chain(self, text: _Text, guesser: Guesser) -> tuple[int, ...]:
+    def _chain(self, text: _Text, guesser: EdgeDrafter) -> tuple[int, ...]:
         chain, room = self._drafting.chain, self._room(text)
         length = 0
         while length < min(chain.length, room):
@@ -125,7 +125,7 @@ class RemoteTarget:
                 break
         return tuple(guesser.guesses[:length])
 
-    def _drafting_on(self, text: _Text, guesser: Guesser, sent: int) -> FromServer | None:
+    def _drafting_on(self, text: _Text, guesser: EdgeDrafter, sent: int) -> FromServer | None:
         """Draft on until an answer comes, even a refusal; None where none comes in time."""
         until = time.monotonic() + self._patience.timeout_s
         most = sent + self._drafting.ahead
@@ -135,7 +135,7 @@ class RemoteTarget:
 
 
 class _Text:
-    def __init__(self, link: Link, request: Request, patience: Patience) -> None:
+    def __init__(self, link: Link, request: Request, patience: RetryPolicy) -> None:
         self._link, self._request, self._patience = link, request, patience
         self._session = secrets.token_hex(8)
         self._tokens = list(request.prompt)
@@ -158,7 +158,7 @@ class _Text:
         """Whether the server has answered something since the last message to it."""
         return bool(self._reason)
 
-    def begin(self, guesser: Guesser, run: EdgeRun) -> list[int]:
+    def begin(self, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
         asked = replace(self._request, prompt=tuple(self._tokens), max_new_tokens=self.left)
         tries = Tries(self._patience)
         while tries.left:
@@ -198,7 +198,7 @@ class _Text:
         known = answer.base + len(answer.tokens)
         return known > len(self._tokens) or (answer.is_finished and known == len(self._tokens))
 
-    def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: Guesser, run: EdgeRun) -> list[int]:
+    def take(self, message: FromServer, chain: tuple[int, ...] | None, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
         """Take the answer to a chain, or to the opening where `chain` is None; return the new tokens."""
         if isinstance(message, Refused):
             if not message.is_unknown:
@@ -215,7 +215,7 @@ class _Text:
         self._is_ended = message.is_finished
         return new
 
-    def go_on_alone(self, guesser: Guesser, run: EdgeRun) -> list[int]:
+    def go_on_alone(self, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
         """Emit some tokens without the target; the next session lets it continue behind them.
 
         Raises RequestError or, if the server is silent, ServerAwayError where no fallback is allowed.

@@ -10,7 +10,7 @@ from ...errors import RequestError, ServerAwayError
 from ...planner.edge.setting import EdgeDevice
 from ..models.forward import CausalModel
 from ..requests import Request
-from .guessing import Guesser
+from .edge_drafter import EdgeDrafter
 from .link import Link
 from .messages import FromServer, Hello, Ping, Pong, Refused, Welcome
 
@@ -28,7 +28,7 @@ class Introduced:
 
 def draft_ms_of(drafter: CausalModel) -> float:
     """Return the median milliseconds of a drafted token on this device."""
-    guesser = Guesser(drafter, Request(prompt=(0,) * PROBED, max_new_tokens=PROBED), most_ahead=PROBED)
+    guesser = EdgeDrafter(drafter, Request(prompt=(0,) * PROBED, max_new_tokens=PROBED), most_ahead=PROBED)
     times = []
     for _ in range(PROBED):
         start = time.perf_counter()

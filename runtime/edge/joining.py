@@ -12,7 +12,7 @@ from .device import RemoteTarget
 from .introduction import Introduced, draft_ms_of, introduce
 from .link import TcpLink
 from .messages import Hello
-from .patience import Patience
+from .patience import RetryPolicy
 
 INTRODUCTION_S = 60.0  # the first device of its kind waits for a plan
 
@@ -25,7 +25,7 @@ def joined(
     *,
     tokenizer: str,
     token: str,
-    patience: Patience,
+    patience: RetryPolicy,
 ) -> Iterator[tuple[RemoteTarget, Introduced]]:
     """Connect a drafter to a server; yield the target behind it and the introduction's results.
 

@@ -13,7 +13,7 @@ PAUSE_S = 0.2  # before a server is asked again that has said that it cannot rig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How long a device waits.
 
     `timeout_s` is for one answer, before it sends again with what it has drafted meanwhile; `fallback` the tokens it
@@ -31,7 +31,7 @@ class Tries:
     one that answers only pings is waited for longer.
     """
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: RetryPolicy) -> None:
         self.left = MOST_SILENT
         self._timeout_s, self._begun_s = patience.timeout_s, time.monotonic()
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from ...errors import SpectuneError
 from ..openmp import let_workers_go
-from .desk import Desk
 from .messages import MOST_BYTES, FromServer, Hello, Ping, Pong, Refused, from_device, to_line
+from .verification_queue import VerificationQueue
 
 Value = TypeVar("Value")
 QUEUE = 256  # messages on their way to one device; one that does not read them is cut off
@@ -37,7 +37,7 @@ class _Connection:
 class EdgeServer:
     """Listens for devices and lets a desk serve them in one thread; connections are read meanwhile, for pings."""
 
-    def __init__(self, desk: Desk, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, desk: VerificationQueue, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Do not listen yet; port 0 means any free one."""
         self._desk, self._host, self._port = desk, host, port
         self._hands = ThreadPoolExecutor(1, thread_name_prefix="target")

@@ -17,12 +17,12 @@ from transformers.activations import ACT2FN
 from ...errors import ModelError
 from .bits import bits
 from .configuration import declared, longest_context_of, windows_of
-from .gallery import IMAGES, Gallery
+from .image_cache import IMAGES, ImageCache
 from .kernel_parts import KernelParts, kernel_parts
 from .norm import Norm
 from .packed import PackedProduct, PackedWeight
 from .projection import Projection
-from .vision import Eyes, lens_of, sees
+from .vision import VisionEncoder, lens_of, sees
 
 DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
 
@@ -100,7 +100,7 @@ class Anatomy:
     head: Projection
     attention_cap: float | None  # scores are squashed into (-cap, cap)
     logit_cap: float | None
-    gallery: Gallery | None = None  # images shown to it; None of a model that sees none
+    gallery: ImageCache | None = None  # images shown to it; None of a model that sees none
     hides_first: bool = False  # whether a text's first token is seen by itself alone, where trees tell what is seen
 
 
@@ -152,13 +152,15 @@ def anatomy_of(
     )
 
 
-def _seen(model: PreTrainedModel, embedding: Tensor, folder: Path | None, images: int) -> tuple[Tensor, Gallery | None]:
+def _seen(
+    model: PreTrainedModel, embedding: Tensor, folder: Path | None, images: int
+) -> tuple[Tensor, ImageCache | None]:
     """Return the embeddings, with rows for images after them if the model has vision, and the gallery of these rows."""
     if not sees(model.config):
         return embedding, None
-    eyes = Eyes(model.model, lens_of(model.config, folder))
+    eyes = VisionEncoder(model.model, lens_of(model.config, folder))
     table = torch.cat((embedding, embedding.new_zeros(images * eyes.tokens.size, embedding.shape[1])))
-    return table, Gallery(table[len(embedding) :], eyes)
+    return table, ImageCache(table[len(embedding) :], eyes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ...planner.kernels.arrays import Bools, Floats32, Ints
 from ..cache import KeyValueCache
 
 if TYPE_CHECKING:
-    from .gallery import Gallery
+    from .image_cache import ImageCache
 
 WORD = 64  # bits of a tree mask's words
 ALL: Ints = np.empty(0, dtype=np.int64)  # tokens of each row are wanted
@@ -189,7 +189,7 @@ class CausalModel(Protocol):
     attention: str  # the attention kernel, e.g. "sdpa"
 
     @property
-    def gallery(self) -> Gallery | None:
+    def gallery(self) -> ImageCache | None:
         """Its images, in whatever regime it runs; None where it has no vision."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:

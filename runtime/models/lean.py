@@ -20,7 +20,7 @@ from ..cache import FeatureCache, KeyValueCache
 from .anatomy import Anatomy, LayerWeights, anatomy_of
 from .attention import attend, attend_by_tree, attend_compiled, capped, is_compiled_attention, turned
 from .forward import ForwardInput, LeftStates
-from .gallery import Gallery, table_rows
+from .image_cache import ImageCache, table_rows
 from .joined_products import ALONE, NO_FEATURES, SHARED, Features, layers_by_kernels
 from .kernel_parts import stacked
 from .kernels.threads import shared_by
@@ -49,9 +49,9 @@ class LeanModel:
         self.products = FusedProducts(anatomy)  # of forwards that read trees
 
     @property
-    def gallery(self) -> Gallery | None:
+    def gallery(self) -> ImageCache | None:
         """Its images; None where it has no vision."""
-        return self.anatomy.gallery
+        return self.anatomy.image_cache
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

@@ -33,9 +33,9 @@ from .checkpoint import require_computable, require_loaded
 from .configuration import FULL, SLIDING, declared
 from .formats import require_no_drafter
 from .forward import CausalModel
-from .gallery import IMAGES
 from .generic import GenericModel
 from .gguf_weights import gguf_config, gguf_tokenizer, gguf_weights, packed_weights
+from .image_cache import IMAGES
 from .kernels.packed_dots import can_pack
 from .lean import LeanModel
 from .packed import has_packed_products

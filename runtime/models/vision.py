@@ -49,7 +49,7 @@ class Lens:
         return (cut - mean) / std
 
 
-class Eyes:
+class VisionEncoder:
     """A vision tower and a projector, without the language model they were trained with."""
 
     def __init__(self, core: PreTrainedModel, lens: Lens) -> None:

@@ -32,7 +32,7 @@ from ...profiler.records.acceptance import AcceptanceTrace
 from ...profiler.records.device import Device
 from ...profiler.records.surface import LatencySurface
 from ...runtime.engines.measured import EngineFacts, MeasuredEngine
-from ..measuring.holding import held
+from ..measuring.holding import device_session
 from ..request import Identities, Models
 from ..steps import Progress
 from .cut import require_room
@@ -113,7 +113,7 @@ def profile_engine(
     )
     prompts = read.ids
     require_room(facts, prompts, request.max_new_tokens)
-    with held(device, identities, store, wait_s=0.0):
+    with device_session(device, identities, store, wait_s=0.0):
         progress("recording drafts in the engine", 0.0)
         traces = engine_traces(request, engine, identities, prompts)
         surfaces = _timed(request, engine, identities, device, prompts, traces, progress)

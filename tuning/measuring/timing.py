@@ -186,7 +186,7 @@ def resumes_by_name(
 FIRST, SECOND = 0.25, 0.5  # share of the budget spent before anything is recorded, and when all is
 
 
-class Sittings:
+class TimingWindows:
     """The timing of a profile's forwards in sittings that continue each other; the last finishes it.
 
     Other regimes than eager are timed at a stretch, at the end: each sitting would compile or capture a shape again.

@@ -23,7 +23,7 @@ from ...runtime.models.recycling import RecyclingHead
 from ...runtime.requests import Request
 from ..parts import kept_or_made
 from .block_pass import BlockTextPass
-from .forest import Forest
+from .node_cache import NodeCache
 from .portion import WHOLE, Portion
 from .recipe import Recipe
 from .recycling_pass import RecyclingTextPass
@@ -111,7 +111,7 @@ def _pass_of(drafter: CausalModel, longest: int, children: int, portion: Portion
     return TextPass(drafter, longest=longest, children=children, portion=portion)
 
 
-def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> Forest:
+def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: Ints) -> NodeCache:
     """Return the roots at some positions, each joined to the next position's where that is among them.
 
     Heads are not joined: below the target's token they draft on their own feature. Nor are block drafters, which say
@@ -122,7 +122,7 @@ def _forest(drafter: AnyPass, roots: Children, continuation: Ints, positions: In
     is_joined = is_next[:-1].any(axis=1) & (np.diff(positions) == 1)
     joined = np.flatnonzero(is_joined & drafter.is_of_text_alone)
     own = Children(tokens=tokens, log_probs=roots.log_probs[:, positions])
-    return Forest(drafter, own, joined, is_next[joined].argmax(axis=1))
+    return NodeCache(drafter, own, joined, is_next[joined].argmax(axis=1))
 
 
 def _assembled(prompt: tuple[int, ...], continuation: tuple[int, ...], layers: list[Layer]) -> PromptTrace:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...planner.records.draft import Ints, Scores
 from ...profiler.records.acceptance import MISS
-from .forest import Forest
 from .growth_rule import NOTHING, Bools, Growth, GrowthRule
+from .node_cache import NodeCache
 
 ROW = 1 << 40  # a node in a row's tree has the key row * ROW + node; forests are smaller
 
@@ -34,7 +34,7 @@ class Layer:
     hit_ranks: Ints
 
 
-def grow_union(forest: Forest, rules: Sequence[GrowthRule], continuation: Ints, positions: Ints) -> list[Layer]:
+def grow_union(forest: NodeCache, rules: Sequence[GrowthRule], continuation: Ints, positions: Ints) -> list[Layer]:
     """Expand what any of the rules expands, without a view of the others; return the layers, the roots first.
 
     The forest holds one root per position, (rows,). After position t comes continuation[t + 1:].
@@ -82,7 +82,7 @@ class _Running:
         self._growth, self._nodes = growth, nodes
         self._shape = nodes.shape  # of the layer asked for
 
-    def ask(self, forest: Forest) -> _Wanted:
+    def ask(self, forest: NodeCache) -> _Wanted:
         scores = np.where(self._nodes[:, :, None] < 0, NOTHING, forest.log_probs[self._nodes])
         chosen = self._growth.choose(scores).expanded
         self._shape = chosen.shape
@@ -97,7 +97,7 @@ class _Running:
 
 
 class _Trees:
-    def __init__(self, forest: Forest, continuation: Ints, positions: Ints) -> None:
+    def __init__(self, forest: NodeCache, continuation: Ints, positions: Ints) -> None:
         self._forest, self._continuation, self._positions = forest, continuation, positions
         self._depth = 0
         self._counts = np.ones(len(positions), dtype=np.int64)

@@ -14,18 +14,18 @@ from ...errors import RequestError
 from ...planner.records.image_ids import IMAGE_IDS
 from ..images import Image, ImageTokens
 from ..requests import Request
-from .vision import Eyes
+from .vision import VisionEncoder
 
 IMAGES = 64  # that a target has room for at once
 
 
-class Gallery:
+class ImageCache:
     """Which images are in the table, and who holds them. Invariant: image n has the ids `tokens.ids(n)`.
 
     An image is computed once and stays until another needs its place, unless a holder has it; a dead holder holds none.
     """
 
-    def __init__(self, table: Tensor, eyes: Eyes) -> None:
+    def __init__(self, table: Tensor, eyes: VisionEncoder) -> None:
         """Take the rows (images * tokens of an image, hidden) to be written, and what sees."""
         self._table, self._eyes = table, eyes
         self._room = len(table) // eyes.tokens.size
@@ -38,7 +38,7 @@ class Gallery:
         return self._eyes.tokens
 
     @property
-    def eyes(self) -> Eyes:
+    def eyes(self) -> VisionEncoder:
         """The vision part."""
         return self._eyes
 

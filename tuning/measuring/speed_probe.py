@@ -38,7 +38,7 @@ def gauged_sizes(cell: PlanCell) -> dict[int, float]:
     return {nodes: own for nodes, own in ((1, 1.0 - share), (most, share)) if own > 0.0}
 
 
-class Gauge:
+class SpeedProbe:
     """Someone in a race who decodes nothing: it times the forward that verifies a tree, whatever its share of work."""
 
     def __init__(self, cell: PlanCell, target: CausalModel, nodes: int, clock: Clock | None = None) -> None:
@@ -88,6 +88,6 @@ class Gauge:
         return statistics.fmean(min(ms, longest) for ms in self._ms)
 
 
-def pace_of(gauges: Sequence[tuple[Gauge, float]]) -> float:
+def pace_of(gauges: Sequence[tuple[SpeedProbe, float]]) -> float:
     """Return the machine's pace by several forwards, each with its share of rounds."""
     return sum(one.profiled_ms * share for one, share in gauges) / sum(one.mean_ms * share for one, share in gauges)

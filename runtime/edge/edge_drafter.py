@@ -18,7 +18,7 @@ from ..transfer import fetched_together
 from ..walk import borne_out
 
 
-class Guesser:
+class EdgeDrafter:
     """Drafts what any model drafter would behind one text, the target's noise included, one forward a token."""
 
     def __init__(self, model: CausalModel, request: Request, *, most_ahead: int) -> None:

@@ -68,7 +68,7 @@ class _Waiting:
     since_s: float
 
 
-class Desk:
+class VerificationQueue:
     """Sessions of devices over one target; used by one thread at a time."""
 
     def __init__(

@@ -24,7 +24,7 @@ class TreeDrafter(Protocol):
         """Return new nodes' best children, (1, nodes, children); parents are rows or nodes, numbered as they came."""
 
 
-class Forest:
+class NodeCache:
     """Every node of one text expanded so far, rows first: best next tokens, and conditional log_probs, descending."""
 
     def __init__(self, drafter: TreeDrafter, roots: Children, next_roots: Ints, next_ranks: Ints) -> None:
