@@ -11,7 +11,7 @@ import pytest
 from spectune.errors import RequestError
 from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.cache import KeyValueCache
-from spectune.runtime.edge import desk as edge_desk
+from spectune.runtime.edge import verification_queue as edge_desk
 from spectune.runtime.edge import verifier as edge_verifier
 from spectune.runtime.edge.messages import (
     MOST_NAME,

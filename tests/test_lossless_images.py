@@ -58,7 +58,7 @@ HELD = Holder()
 
 
 def gallery(model: LeanModel = TARGET) -> ImageCache:
-    found = model.image_cache
+    found = model.gallery
     assert found is not None
     return found
 

@@ -107,7 +107,7 @@ def about(seed: int) -> Request:
 
 
 def show(have: Pair, requests: Sequence[Request], holder: object) -> list[Request]:
-    gallery = have.target.image_cache
+    gallery = have.target.gallery
     assert gallery is not None
     return [gallery.shown(request, holder) for request in requests]
 

@@ -48,7 +48,7 @@ class Holder:
 
 
 def small_gallery(images: int = 2) -> ImageCache:
-    gallery = anatomy_of(LLAVA, images=images).image_cache
+    gallery = anatomy_of(LLAVA, images=images).gallery
     assert gallery is not None
     return gallery
 
@@ -189,7 +189,7 @@ def test_an_abandoned_stream_frees_its_images() -> None:
     next(pieces)
     del pieces
     gc.collect()
-    gallery = model.image_cache
+    gallery = model.gallery
     assert gallery is not None and gallery.has_room([random_image(9)])
 
 
@@ -246,7 +246,7 @@ def test_a_folder_loads_as_a_target_that_sees_and_its_text_drafters_read_the_pla
     saved().save_pretrained(tmp_path / "target")
     tiny_llama(layers=1, seed=1, vocabulary=len(WORDS)).float().save_pretrained(tmp_path / "small")
     target = load_model(str(tmp_path / "target"), dtype="float32")
-    gallery = target.image_cache
+    gallery = target.gallery
     assert gallery is not None and gallery.tokens == gallery_tokens()
     assert type(load_drafter(str(tmp_path / "small"), target, dtype="float32")).__name__ == "BlindModel"
 
@@ -270,7 +270,7 @@ def test_a_language_model_that_images_are_not_shown_to_is_refused(tmp_path: Path
 def test_a_tower_that_gives_another_number_of_vectors_is_told() -> None:
     model = tiny_llava()
     model.config.image_seq_length = 7
-    gallery = anatomy_of(model).image_cache
+    gallery = anatomy_of(model).gallery
     assert gallery is not None
     with pytest.raises(ModelError, match="gives 4 vectors for an image and the configuration says 7"):
         gallery.eyes.rows([random_image(1)])

@@ -181,7 +181,7 @@ def judged(
     progress("counting accepted drafts", 0.0)
     target = load_model(str(request.target), dtype=request.dtype, device=request.device)
     drafter = load_drafter(str(folder), target, dtype=request.dtype, device=request.device)
-    gallery = target.image_cache
+    gallery = target.gallery
     asked = requests if gallery is None else [gallery.shown(each, target) for each in requests]
     return chain_acceptance(target, drafter, asked, length)
 

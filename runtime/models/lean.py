@@ -51,7 +51,7 @@ class LeanModel:
     @property
     def gallery(self) -> ImageCache | None:
         """Its images; None where it has no vision."""
-        return self.anatomy.image_cache
+        return self.anatomy.gallery
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         """Return an empty cache for that many sequences of at most `capacity` tokens."""

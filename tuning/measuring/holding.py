@@ -14,7 +14,7 @@ from ..request import Identities
 
 
 @contextmanager
-def held(
+def device_session(
     device: Device, identities: Identities, store: Store, *, wait_s: float
 ) -> Iterator[Callable[[], tuple[str, ...]]]:
     """Hold a device for one block, and store it and the models; yield a function that names disturbances.
