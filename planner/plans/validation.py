@@ -19,8 +19,8 @@ class ValidationRow:
     """One cell: what was promised and what was measured; tokens/s of all sequences together, above 0.
 
     Attributes:
-        machine_speed: the machine's pace while this was measured over its pace when it was profiled, by a
-            forward as long as those of the plan's rounds are on average; None where it was not gauged.
+        machine_speed: the machine's pace while this was measured over its pace when it was profiled, by forwards
+            of the plan's own sizes; None where it was not gauged.
         predicted_tokens_per_round: per sequence, optimism taken off as it is of the speed.
         tokens_per_round: per sequence, measured; None, like the predicted ones, where they were not counted.
     """
