@@ -55,13 +55,12 @@ def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
         survived.append(survivals(policy.survival, tree.scores, tree.depth, ops))
         if tree.depth == policy.max_depth:
             break
-        ranked = ops.best(tree.scores, policy.max_width, *is_real[-1:])
+        real = is_real[-1] if is_real else None
+        ranked = ops.best(tree.scores, policy.max_width, real)
         utilities = _utilities(survived[-1], ranked, ops)
         width = 1
         if ranked.shape[1] > 1:
-            width = ops.last_steep(
-                utilities, ops.row(costs.breadth)[:, : utilities.shape[1]], policy.breadth, *is_real[-1:]
-            )
+            width = ops.last_steep(utilities, ops.row(costs.breadth)[:, : utilities.shape[1]], policy.breadth, real)
             width = width + (width < 1)
         utility = ops.at(utilities, width)
         if last is not None:
@@ -76,11 +75,11 @@ def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
         if not ops.is_host:
             children = tree.scores.shape[1] // tree.widths[-1]
             is_real.append((is_kept[:, :, None] & ops.row((True,) * children)).reshape(1, -1))
-    all_real = (ops.concat(is_real),) if is_real else ()
-    ranked = ops.best(tree.all_scores, policy.max_verify_tokens - 1, *all_real)
+    real = ops.concat(is_real) if is_real else None
+    ranked = ops.best(tree.all_scores, policy.max_verify_tokens - 1, real)
     utilities = 1.0 + _utilities(ops.concat(survived), ranked, ops)
     verify = ops.row(costs.verify)[:, : utilities.shape[1]]
-    drafts = ops.last_steep(utilities, verify, policy.rerank, *all_real)  # of every sequence, may be 0
+    drafts = ops.last_steep(utilities, verify, policy.rerank, real)  # of every sequence, may be 0
     is_kept = ops.row(range(ranked.shape[1])) < drafts
     return tree.tree(ops.marked(ranked, is_kept, tree.count), ranked.shape[1])
 
