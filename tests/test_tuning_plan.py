@@ -130,7 +130,8 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(store: Store, m
     keep(store, but=missing)
     with pytest.raises(StoreError, match=complaint) as refusal:
         inputs_from_store(REQUEST, store)
-    assert "run: spectune profile --target nowhere [--drafter NAME=PATH] --workload 'made up'" in str(refusal.value)
+    command = "spectune profile --target nowhere [--drafter NAME=PATH] --dtype float32 --workload 'made up'"
+    assert f"run: {command}" in str(refusal.value)
 
 
 def test_of_a_missing_trace_the_temperature_is_told(store: Store) -> None:
