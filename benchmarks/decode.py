@@ -49,7 +49,7 @@ from spectune.tuning.family import load_family
 from spectune.tuning.measuring.baseline import GenerateEntrant
 from spectune.tuning.measuring.decoding import Family, room_for
 from spectune.tuning.measuring.race import Entrant, race
-from spectune.tuning.measuring.speed_probe import SpeedProbe, gauged_sizes
+from spectune.tuning.measuring.speed_probe import SpeedProbe, gauged_sizes, pace_of
 from spectune.tuning.validate import entrant
 
 from llama_server import PLAIN_NAME, ways  # isort: skip
@@ -261,12 +261,13 @@ def _gauged(
     cell: PlanCell, setups: dict[str, RoundSetup], family: Family, asked: list[Request], seed: int
 ) -> tuple[dict[str, float], dict[str, float], float]:
     """Return everybody's tokens/s in one race, the machine's pace in it over the profile's, and what the plan kept."""
-    nodes = {PLAIN: 1, PLAN: max(gauged_sizes(cell))}
-    gauges = {name: SpeedProbe(cell, family.target, nodes[name]) for name in setups}
+    shares = {PLAIN: {1: 1.0}, PLAN: gauged_sizes(cell)}
+    gauges = {nodes: SpeedProbe(cell, family.target, nodes) for nodes in {1, *shares[PLAN]}}
     own = {name: entrant(name, setup, family, asked, cell.batch) for name, setup in setups.items()}
     race([*own.values(), *gauges.values()], turns=min(TURNS, len(asked)), seed=seed)
     speeds = {name: one.tokens_per_s for name, one in own.items()}
-    return speeds, {name: gauge.speed for name, gauge in gauges.items()}, own[PLAN].run.tokens_per_round
+    pace = {name: pace_of([(gauges[nodes], share) for nodes, share in shares[name].items()]) for name in setups}
+    return speeds, pace, own[PLAN].run.tokens_per_round
 
 
 def _middle(runs: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -191,7 +191,7 @@ class Kept:
     def __init__(self, folder: Path, options: Options) -> None:
         """Take a folder, which need not be there."""
         self._folder, self._quick = folder, options.quick
-        self._machine = machine_name(CPUINFO.read_text() if CPUINFO.exists() else "", detect("cpu").label)
+        self._machine = machine_name(detect("cpu"), CPUINFO.read_text() if CPUINFO.exists() else "")
 
     def path(self, name: str) -> Path:
         """Return the file of a cell."""

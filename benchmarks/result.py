@@ -8,7 +8,10 @@ import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spectune.profiler.records.device import Device
 
 ABOUT = ("bench", "benchmark", "device", "machine")  # stand first
 
@@ -34,14 +37,12 @@ def commit() -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def machine_name(cpuinfo: str, label: str) -> str:
-    """Return the part of a file's name for a machine, from /proc/cpuinfo and the device's label.
+def machine_name(device: Device, cpuinfo: str) -> str:
+    """Return the part of a file's name for a machine; `cpuinfo` is the text of /proc/cpuinfo.
 
     A virtual machine's processor says "AMD EPYC" whatever it is; its generation is in the family and the extensions.
     """
-    fields = dict(re.findall(r"^([^\t:]+?)\s*: *(.*)$", cpuinfo, re.MULTILINE))
-    generation = {"25": "zen4" if "avx512f" in fields.get("flags", "").split() else "zen3", "26": "zen5"}
-    name = label.lower()
-    if fields.get("vendor_id") == "AuthenticAMD" and fields.get("cpu family") in generation:
-        name = name.replace("cpu", generation[fields["cpu family"]])
+    generations = {"25": "zen4" if "avx512f" in device.isa else "zen3", "26": "zen5"}  # families that AMD alone has
+    family = re.search(r"^cpu family\s*: (\d+)$", cpuinfo, re.MULTILINE)
+    name = device.label.lower().replace("cpu", generations.get(family[1] if family else "", "cpu"))
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-")

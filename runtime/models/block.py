@@ -149,15 +149,13 @@ def wanted_rows(step: ForwardInput, numbers: Tensor) -> Tensor:
 class MedusaHeads(BlockHead):
     """All heads of a target, run together.
 
-    The target's head has predicted the very next token, which is committed. So head 0 predicts the children of the
-    newest
-    token, and head 1 what follows these, whatever they are.
+    The target's head has predicted the very next token, which is committed. So head 0 predicts the newest
+    token's children, and head 1 what follows these, whatever they are.
 
         logits_i = lm_head(x + U_i SiLU(W_i x + b_i)),     x = final_norm(hidden state of the token before the newest)
 
-    Published heads have a language-model head each, hidden x vocabulary. Here all share the target's, and U_i replaces
-    it:
-    SiLU alone can subtract next to nothing from x.
+    Published heads have a language-model head each, hidden x vocabulary. Here all share the target's, and
+    U_i replaces it: SiLU alone can subtract next to nothing from x.
 
     Source: Cai et al. 2024, arXiv:2401.10774, Sec. 2.1.1.
     """

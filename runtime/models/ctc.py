@@ -202,8 +202,8 @@ class Frames:
     """The block of a CTC drafter; past the vocabulary is the chance that nothing more is predicted.
 
     Along a path of frames equal neighbours are merged, then blanks deleted. The chance of a prefix is the sum over all
-    paths whose text begins with it. With y(t) the frames' distributions, t = 1 .. F, and for a prefix p with last token
-    l
+    paths whose text begins with it. With y(t) the frames' distributions, t = 1 .. F, and for a prefix p with last
+    token l
 
         b(t), n(t) = chance that the first t frames say p and end in a blank, in l
         n'(t) = y_c(t) (phi(t - 1) + n'(t - 1)),   b'(t) = y_blank(t) (b'(t - 1) + n'(t - 1))          of p + c

@@ -222,8 +222,7 @@ class Reach:
       round_ms(c) = round_ms(C) * (1 + s (c / C - 1))
 
     b is the slope to the next cell of the same batch, on either side; it continues beyond the outermost cells. Where a
-    plan
-    has no other context of a batch, b is unknown: only what is near C is judged, as if b were 0.
+    plan has no other context of a batch, b is unknown: only what is near C is judged, as if b were 0.
     """
 
     batch: int
