@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-from spectune.db.store import Store, open_store
+from spectune.db import Store, open_store
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.engines.own import OwnDecoding

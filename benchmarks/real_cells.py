@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.planner.plans.prediction import SDS_OF_90_PERCENT
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import cell_costs

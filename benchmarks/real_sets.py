@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.errors import RequestError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan, PlanCell

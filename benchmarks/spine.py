@@ -22,7 +22,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 from variety import distinct_share
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.demo.contest import CHAIN, PLAIN, PLAN, TREE
 from spectune.demo.corpus import held_out_texts
 from spectune.demo.prompts import evaluation_prompts

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.demo.prompts import calibration_prompts, further_calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs

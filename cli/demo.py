@@ -117,7 +117,7 @@ def _console() -> Console:
 
 @contextlib.contextmanager
 def _opened(url: str | None) -> Iterator[Store]:
-    from ..db.store import open_store
+    from ..db import open_store
 
     with contextlib.ExitStack() as stack:
         if url is None:

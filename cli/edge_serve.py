@@ -79,7 +79,7 @@ def serve(
         )
     import asyncio
 
-    from ..db.store import open_store
+    from ..db import open_store
     from ..planner.edge.setting import BatchRule
     from ..profiler.device import detect
     from ..profiler.hub import resolve_model

@@ -57,7 +57,7 @@ def profile_command(
     settings: Settings, engine: str, target: str, drafters: Mapping[str, str], prompts: Sequence[Prompt], asked: Json
 ) -> None:
     """Profile an engine, keep it, and print what it costs."""
-    from ..db.store import open_store
+    from ..db import open_store
     from ..profiler.hub import resolve_model
     from ..tuning.engines.profile import EngineRequest, profile_engine
     from ..tuning.request import Models

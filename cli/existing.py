@@ -28,7 +28,7 @@ def opened_as_it_is(store: str | None) -> Store:
 
     StoreError: it cannot be opened, or its schema is older and needs an upgrade.
     """
-    from ..db.store import open_store
+    from ..db import open_store
     from ..db.url import is_sqlite_memory, resolve_url
 
     place = as_it_is(store)
@@ -37,7 +37,7 @@ def opened_as_it_is(store: str | None) -> Store:
 
 def opened_there(store: str | None, advice: str, *, writes: bool = True) -> Store:
     """Open a store; StoreError with some advice where there is none yet."""
-    from ..db.store import open_store
+    from ..db import open_store
 
     require_there(store, advice)
     return open_store(store, writes=writes)

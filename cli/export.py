@@ -69,7 +69,7 @@ def export(
         spectune export --engine sglang --plan plan.json -o deploy
         spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
     """
-    from ..db.store import open_store
+    from ..db import open_store
     from ..tuning.export import ExportRequest, export_from_store
     from ..tuning.export import export as exported_plan
 

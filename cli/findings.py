@@ -138,8 +138,8 @@ def _torch(devices: Sequence[Inspection]) -> Examination:
 
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
+    from ..db import open_store
     from ..db.migrate import OlderSchemaError
-    from ..db.store import open_store
     from ..db.url import is_sqlite_memory, resolve_url, shown, sqlite_file
 
     place = resolve_url(url)

@@ -75,7 +75,7 @@ def import_(
         _counters(settings, file, file_format, keeping, as_json=as_json)
         return
     _require_none({"plan": plan, "batch": batch, "context": context}, "is for an engine's counters.")
-    from ..db.store import open_store
+    from ..db import open_store
     from ..db.url import resolve_url, shown
     from ..tuning.foreign.importing import read_import
 
@@ -95,7 +95,7 @@ def import_(
 
 def _looked_into(store: str | None, dry_run: bool) -> Store:
     """Open a store, one in memory where there is none yet; in a dry run not even its schema is upgraded."""
-    from ..db.store import open_store
+    from ..db import open_store
 
     return opened_as_it_is(store) if dry_run else open_store(as_it_is(store))
 

@@ -272,7 +272,7 @@ def _from_files(
     made = solve_plan(inputs, PlanRequest(**(wanted | told)), effort)
     if store is None:
         return made, None, None
-    from ..db.store import open_store
+    from ..db import open_store
 
     with guard(plan_to_json(made)), open_store(store) as opened:
         return made, opened.url, keep_plan(made, inputs, opened)

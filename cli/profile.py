@@ -231,7 +231,7 @@ def _tell_reach(settings: Settings, request: ProfileRequest) -> None:
 
 
 def _profile_one(settings: Settings, request: ProfileRequest, store: str | None, fresh: bool, as_json: bool) -> None:
-    from ..db.store import open_store
+    from ..db import open_store
     from ..profiler.snapshot import place_or_id
     from ..tuning.profile import profile as measure
     from .measured import print_profile, profile_facts
@@ -250,7 +250,7 @@ def _profile_one(settings: Settings, request: ProfileRequest, store: str | None,
 def _time_alone(
     settings: Settings, models: Models, asked: dict[str, Any], store: str | None, fresh: bool, as_json: bool
 ) -> None:
-    from ..db.store import open_store
+    from ..db import open_store
     from ..tuning.latency_profile import LatencyRequest, follow_rank, is_leader, profile_latency
     from .measured import latency_facts, print_latency
 
@@ -295,7 +295,7 @@ def _dry_run(request: ProfileRequest, address: str | None, as_json: bool) -> Non
 def _estimate(
     settings: Settings, models: Models, device: str, store: str | None, measured: dict[str, Any], as_json: bool
 ) -> None:
-    from ..db.store import open_store
+    from ..db import open_store
     from ..tuning.estimates.estimate import EstimateRequest, estimate
     from ..tuning.positions import STRETCH, within_positions
     from .measured import estimate_facts, print_estimate

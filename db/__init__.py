@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .opening import open_store
 from .profiles import ProfileJournal
 from .rows import PlanRow, TraceRow
-from .store import OpenProfile, Store, open_store
+from .store import OpenProfile, Store
 
 __all__ = ["OpenProfile", "PlanRow", "ProfileJournal", "Store", "TraceRow", "open_store"]

@@ -15,7 +15,7 @@ from .database import Database
 from .documents import columns_of, rows_of
 from .migrate import stored_versions
 from .plans import with_states
-from .rows import PlanEvent, PlanRow
+from .rows import PlanRow
 from .store import Store
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
 
@@ -30,6 +30,15 @@ class SetupRow:
     temperature: float
     newest: int  # id of its newest plan
     plans: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A change of a plan's state, without who did it and why, which may be long."""
+
+    id: int
+    plan_id: int
+    action: str  # "promoted", "retired" or "restored"
 
 
 def setup_rows(store: Store) -> list[SetupRow]:
@@ -111,7 +120,7 @@ class News:
     known: Known
     plans: Sequence[PlanRow]
     is_all_plans: bool
-    events: Sequence[PlanEvent]
+    events: Sequence[Event]
     is_all_events: bool
     devices: Sequence[Device] | None
     models: Sequence[ModelIdentity] | None
@@ -166,9 +175,9 @@ def _plans_after(session: Session, plan_id: int) -> list[PlanRow]:
     return rows_of(session, PlanRow, found)
 
 
-def _events_after(session: Session, event_id: int) -> list[PlanEvent]:
-    found = select(*columns_of(PlanEventTable, PlanEvent)).where(PlanEventTable.id > event_id)
-    return rows_of(session, PlanEvent, found.order_by(PlanEventTable.id))
+def _events_after(session: Session, event_id: int) -> list[Event]:
+    found = select(*columns_of(PlanEventTable, Event)).where(PlanEventTable.id > event_id)
+    return rows_of(session, Event, found.order_by(PlanEventTable.id))
 
 
 def _devices(session: Session) -> list[Device]:

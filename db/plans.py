@@ -141,8 +141,12 @@ class Plans(Database):
         return self._write(work)
 
     def plan_events(self, plan_id: int) -> list[PlanEvent]:
-        found = select(*columns_of(PlanEventTable, PlanEvent)).where(PlanEventTable.plan_id == plan_id)
-        return self._rows(PlanEvent, found.order_by(PlanEventTable.id))
+        def work(session: Session) -> list[PlanEvent]:
+            own = PlanEventTable.plan_id == self._existing(session, plan_id).id
+            found = select(*columns_of(PlanEventTable, PlanEvent)).where(own).order_by(PlanEventTable.id)
+            return rows_of(session, PlanEvent, found)
+
+        return self._read(work)
 
     def add_observation(self, plan_id: int, document: str) -> None:
         self._append(ObservationTable, plan_id, document)

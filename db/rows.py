@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from ..errors import StoreError
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace
 from ..profiler.records.device import Device
@@ -117,14 +116,7 @@ class Records:
         return sum(len(surface.measurements) for surface in self.surfaces)
 
     def at(self, places: RecordPlaces) -> Records:
-        """Return the records at these places; raise StoreError where there are fewer."""
-        try:
-            return self._at(places)
-        except IndexError as error:
-            told = "the store answered with places of records that were not sent; see the log of its service"
-            raise StoreError(told) from error
-
-    def _at(self, places: RecordPlaces) -> Records:
+        """Return the records at these places; IndexError where there are fewer."""
         surfaces = [(self.surfaces[part.surface], part.runs) for part in places.cells]
         return Records(
             devices=tuple(self.devices[place] for place in places.devices),

@@ -72,9 +72,6 @@ class SharedDevice(SharedRow):
     kind: Literal["device"] = "device"
     device: Device
 
-    def __post_init__(self) -> None:
-        require_moment(self.created)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedModel(SharedRow):
@@ -83,9 +80,6 @@ class SharedModel(SharedRow):
     kind: Literal["model"] = "model"
     model: ModelIdentity
 
-    def __post_init__(self) -> None:
-        require_moment(self.created)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCell(Dated):
@@ -93,9 +87,6 @@ class SharedCell(Dated):
 
     profile: int | None
     measurement: Measurement
-
-    def __post_init__(self) -> None:
-        require_moment(self.created)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +106,6 @@ class SharedOverhead(SharedRow):
     kind: Literal["overhead"] = "overhead"
     overhead: RoundOverhead
 
-    def __post_init__(self) -> None:
-        require_moment(self.created)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedTrace(SharedRow):
@@ -126,9 +114,6 @@ class SharedTrace(SharedRow):
     kind: Literal["trace"] = "trace"
     trace: AcceptanceTrace
 
-    def __post_init__(self) -> None:
-        require_moment(self.created)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPairwise(SharedRow):
@@ -136,9 +121,6 @@ class SharedPairwise(SharedRow):
 
     kind: Literal["pairwise"] = "pairwise"
     pairwise: PairwiseAcceptance
-
-    def __post_init__(self) -> None:
-        require_moment(self.created)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +141,6 @@ class SharedOutcome(Dated):
     """What was seen of a plan, as text."""
 
     document: str
-
-    def __post_init__(self) -> None:
-        require_moment(self.created)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

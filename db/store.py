@@ -18,7 +18,6 @@ from ..profiler.records.surface import LatencySurface
 from .endpoint import Arguments, Endpoint, endpoint
 from .rows import PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
 from .sources import PlanSource
-from .url import is_service
 from .wire import Decision, Document, NewMeasurements, NewPlan, Resolved, Rollback
 
 KEPT = "Kept, all of it."
@@ -198,11 +197,18 @@ class Store:
 
     def missing(self, records: Records) -> Records:
         """Return the records that the store does not hold yet."""
-        return records.at(self.missing_places(records))
+        return self._at(records, self.missing_places(records))
 
     def add_records(self, records: Records) -> Records:
         """Keep the records that the store does not hold yet and return them: all of them or, after an error, none."""
-        return records.at(self.keep_records(records))
+        return self._at(records, self.keep_records(records))
+
+    def _at(self, records: Records, places: RecordPlaces) -> Records:
+        try:
+            return records.at(places)
+        except IndexError as error:
+            told = f"{self.url} answered with places of records that were not sent; see the log of its service"
+            raise StoreError(told) from error
 
     def open_profile(self, key: str, fresh: bool = False) -> OpenProfile:
         """Return the newest unfinished profile of a key (64 characters), or a new one; `fresh` abandons those first."""
@@ -349,26 +355,3 @@ def no_plan(
         raise StoreError(f"give device or device_kind, one of them, got {device!r} and {device_kind!r}")
     where = f"device {device}" if device_kind is None else f"device kind {device_kind}"
     return NoPlanError(f"target {target} on {where}, workload {workload!r}, temperature {temperature:g}", url)
-
-
-def open_store(url: str | None = None, *, upgrade: bool = True, writes: bool = True) -> Store:
-    """Open a store: a database, whose schema is created or upgraded where needed, or a planner service.
-
-    `url` is the path of an SQLite file, an SQLAlchemy URL, or a service's https:// URL (http:// on this machine); None
-    means SPECTUNE_STORE, else `store.db` in the user's data folder. Without `upgrade` this version's schema must be
-    there; without `writes` a read-only SQLite file will do.
-
-    Raises:
-        StoreError: the text is no URL, the scheme is unknown, the file is damaged or may not be written, the server
-            does not answer, or the schema is newer than this spectune. Nothing was written then.
-    """
-    from .sql_store import SqlStore
-    from .url import named_place, resolve_url
-
-    place = named_place(url)
-    if is_service(place):
-        from .remote import RemoteStore
-        from .url import service_url
-
-        return RemoteStore(service_url(place))
-    return SqlStore(resolve_url(place), upgrade=upgrade, writes=writes)

@@ -30,6 +30,7 @@ from .command import HIDDEN
 
 STALL_S = 600.0  # without a byte of an answer
 CONNECT_S = 10.0
+MOST_SAID = 320  # characters of an error that a server gave
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Json = dict[str, Any]  # JSON values
 
@@ -53,10 +54,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPrompt:
-    """A prompt of token ids, and the path that takes them."""
+    """A prompt of token ids, the path that takes them, and fields of the body beside those of the load."""
 
     path: str
     tokens: tuple[int, ...]
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +84,8 @@ class Address:
         """Return the JSON answer to a JSON body; MeasurementError where there is none, or it is an error."""
         answer = self._asked("POST", path, body, timeout_s)
         if answer.is_error:
-            raise MeasurementError(
-                f"{self.url}{path} answers {answer.status_code}: {self.hidden(answer.text.strip())[:300]}; look at the "
-                "server's log"
-            )
+            said = self.hidden(answer.text.strip())[:MOST_SAID]
+            raise MeasurementError(f"{self.url}{path} answers {answer.status_code}: {said}; look at the server's log")
         return answer.json()
 
     def hidden(self, text: str) -> str:
@@ -171,7 +171,7 @@ def _run(
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
         one = await _answer(client, address.model, prompts[number], number, sampling)
-        found[number] = replace(one, failure=address.hidden(one.failure))
+        found[number] = replace(one, failure=address.hidden(one.failure)[:MOST_SAID])
 
     async def whole() -> tuple[float, float]:
         async with address.client(stall_s) as client:
@@ -196,10 +196,10 @@ async def _answer(
         async with client.stream("POST", path, json=body) as response:
             if response.is_error:
                 text = (await response.aread()).decode(errors="replace").strip()
-                return Answer(prompt=number, failure=f"status {response.status_code}: {text[:300]}")
+                return Answer(prompt=number, failure=f"status {response.status_code}: {text}")
             async for event in _events(response):
                 if "error" in event:
-                    return Answer(prompt=number, failure=str(event["error"])[:300])
+                    return Answer(prompt=number, failure=str(event["error"]))
                 tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
                 timings = event.get("timings") or timings
                 for choice in event.get("choices", [event] if "content" in event else ()):
@@ -239,7 +239,7 @@ def _request(model: str, prompt: Prompt | TokenPrompt, sampling: Sampling) -> tu
         **sampling.more,
     }
     if isinstance(prompt, TokenPrompt):
-        return prompt.path, {**body, "prompt": list(prompt.tokens)}
+        return prompt.path, {**body, **prompt.more, "prompt": list(prompt.tokens)}
     if not prompt.messages:
         return "/v1/completions", {**body, "prompt": prompt.text}
     turns = [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt.messages]

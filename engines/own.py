@@ -26,13 +26,16 @@ from .counters import Counts
 from .load import Sampling, TokenPrompt
 from .server import Limits, Server, started
 
+ANSWER_S = 3600.0  # without a byte: a text that is not streamed comes as a whole
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenForm:
-    """How a server takes and tells token ids: a path, and fields of the body beside OpenAI's."""
+    """How a server takes and tells token ids: a path, more fields of the body, and the field of a prompt's slot."""
 
     path: str
     more: Mapping[str, Any] = field(default_factory=dict)
+    slot: str = ""
 
 
 class OwnServer(ABC):
@@ -82,7 +85,7 @@ class OwnServer(ABC):
     @contextmanager
     def serving(self, model: Path, setting: Setting | None, load: Load) -> Iterator[Server]:
         """Start a server with any model; it stops when the context is left."""
-        with started(self.server, self.command(model, setting, load), Limits()) as server:
+        with started(self.server, self.command(model, setting, load), Limits(stall_s=ANSWER_S)) as server:
             yield server
 
 
@@ -96,7 +99,11 @@ class OwnDecoding:
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[EngineText, ...]:
         """Continue prompts greedily, all at once."""
-        given = [TokenPrompt(path=self._form.path, tokens=tuple(prompt)) for prompt in prompts]
+        slots = [{self._form.slot: number} if self._form.slot else {} for number in range(len(prompts))]
+        given = [
+            TokenPrompt(path=self._form.path, tokens=tuple(prompt), more=slot)
+            for prompt, slot in zip(prompts, slots, strict=True)
+        ]
         self.server.measure(given, self._sampling(1), concurrency=len(given))
         found = self.server.measure(given, self._sampling(new_tokens), concurrency=len(given))
         texts = texts_of(found.load.answers, found.counts, drafts=self._drafts)
@@ -128,20 +135,25 @@ def texts_of(answers: Sequence[Answer], counts: Counts, *, drafts: bool) -> tupl
     """Return answers as texts, by a server's own timings where it sends them.
 
     Else an event is a round, and what was accepted is what it holds beside the target's own token. A busy client may
-    get two rounds in one event, so that all texts together accept no more than the server counted. It counts drafted
-    tokens of all texts together: each has an equal share.
+    get two rounds in one event, so that all texts together accept no more than rounds that the server counted leave.
+    It counts drafted tokens of all texts together: each has an equal share, the first one the rest.
     """
     if all("predicted_ms" in one.timings for one in answers):
         return tuple(_timed(one) for one in answers)
     accepted = [sum(map(len, one.events)) - len(one.events) if drafts else 0 for one in answers]
-    while sum(accepted) > counts.accepted:
+    tokens = sum(sum(map(len, one.events)) for one in answers)
+    most = tokens - len(answers) - counts.rounds(tokens, len(answers))
+    while sum(accepted) > max(most, 0):
         accepted[accepted.index(max(accepted))] -= 1
-    share = max(0, round(counts.drafted) - sum(accepted)) // len(answers)
+    share, rest = divmod(max(0, round(counts.drafted) - sum(accepted)) if drafts else 0, len(answers))
     return tuple(
         EngineText(
-            tokens=_tokens(one), ms=one.e2e_ms - one.ttft_ms, drafted=own + (share if drafts else 0), accepted=own
+            tokens=_tokens(one),
+            ms=one.e2e_ms - one.ttft_ms,
+            drafted=own + share + (0 if number else rest),
+            accepted=own,
         )
-        for one, own in zip(answers, accepted, strict=True)
+        for number, (one, own) in enumerate(zip(answers, accepted, strict=True))
     )
 
 

@@ -45,7 +45,7 @@ class OwnLlamaCpp(OwnServer):
 
     server = LlamaCppServer()
     form = TokenForm(  # a stream leaves out tokens of characters that are cut
-        path="/completion", more={"cache_prompt": True, "stream": False, "return_tokens": True}
+        path="/completion", more={"cache_prompt": True, "stream": False, "return_tokens": True}, slot="id_slot"
     )
     searches = tuple(
         LookupPolicy(length=length, max_ngram=size, min_ngram=size, occurrence=occurrence)

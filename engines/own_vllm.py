@@ -14,7 +14,7 @@ from pathlib import Path
 from ..errors import MeasurementError, RequestError
 from ..planner.records.recording import Text
 from ..planner.strategies.lookup import LookupPolicy
-from ..profiler.cpu import available_bytes
+from ..profiler.cpu import allowed_cores, available_bytes
 from ..profiler.records.architecture import Architecture
 from ..runtime.engines.drafter import tables_of
 from ..runtime.engines.measured import EngineFacts, Load, notes_on_version
@@ -129,11 +129,13 @@ class OwnVLLM(OwnServer):
         if load.synthetic:
             raise MeasurementError("vLLM verifies what is drafted on a CPU; acceptance cannot be set by hand")
         room = min(load.capacity, _positions(model) or load.capacity)
-        environment = {CORES: f"0-{self._threads - 1}", **ENVIRONMENT}
+        cores = sorted(allowed_cores())[: self._threads]
+        environment = {CORES: ",".join(map(str, cores)), **ENVIRONMENT}
         drafts = () if setting is None else ("--speculative-config", json.dumps(speculation(setting, ())))
         return [
             *("env", *(f"{name}={os.environ.get(name, value)}" for name, value in environment.items())),
-            *(*PROGRAM, "--model", str(model), "--dtype", self._dtype),
+            *(*PROGRAM, "--model", str(model), "--tokenizer", str(self.target), "--dtype", self._dtype),
+            *("--generation-config", "vllm"),  # a model's own may name penalties: what is sent is all there is
             *("--max-model-len", str(room), "--max-num-seqs", str(load.concurrency)),
             *("--max-num-batched-tokens", str(max(LEAST_BATCHED, load.concurrency * room))),
             *("--kv-cache-memory-bytes", str(self._cache_bytes(model, setting, load.concurrency, room))),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..db.news import Known, news_of
-from ..db.rows import PlanEvent, PlanRow
+from ..db.news import Event, Known, news_of
+from ..db.rows import PlanRow
 from ..db.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
@@ -91,7 +91,7 @@ class PlanIndex(Remembered):
                 self._rows[row.target, place][row.id] = row
         self._count(rows)
 
-    def _take_events(self, events: Sequence[PlanEvent]) -> None:
+    def _take_events(self, events: Sequence[Event]) -> None:
         for event in events:
             self._states[event.plan_id] = (event.id, event.action)
         self._count(self._plans[event.plan_id] for event in events if event.plan_id in self._plans)

@@ -187,15 +187,13 @@ def _read(service: Service, name: str, endpoint: Endpoint, asked: Arguments) -> 
         _require_few_timings(service, asked)
     if name == "find_plan" and (asked["device"] is None) == (asked["device_kind"] is None):
         raise invalid("give device or device_kind, one of them")
-    if "plan_id" in asked:
-        required(service.store.plan_row, asked["plan_id"])
     method, kind = getattr(service.store, name), endpoint.returns
     if endpoint.is_paged:
         return receipt_of(page_by_place(method(), **asked), kind=_page_of(kind))
     if "limit" in asked:
         rows = method(**{**asked, "limit": asked["limit"] + 1})
         return receipt_of(page_by_id(rows, asked["limit"]), kind=_page_of(kind))
-    found = required(method, **asked) if "trace_id" in asked else method(**asked)
+    found = required(method, **asked) if endpoint.in_path and not endpoint.is_optional else method(**asked)
     if found is None:
         raise not_found(endpoint.absent.format(**asked))
     return receipt_of(whole(found), kind=_page_of(kind)) if endpoint.is_list else receipt_of(found)

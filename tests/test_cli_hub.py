@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import spectune
 from spectune.cli import main
 from spectune.cli.model import named_model
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.profiler.hub import resolve_model
 from spectune.profiler.identity import identify
 from spectune.runtime.engines.engine import served

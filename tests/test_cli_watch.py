@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.device import detect

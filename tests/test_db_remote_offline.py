@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from spectune.db import open_store
 from spectune.db.remote import RemoteStore
 from spectune.db.remote_cache import AnswerCache
 from spectune.db.remote_http import AwayError, RefusedError
 from spectune.db.remote_queue import LONGEST_WAIT_S, ObservationQueue, Waiting
-from spectune.db.store import open_store
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.db.url import TOKEN_VARIABLE
 from spectune.profiler.latency import Interrupted
 from spectune.tuning.latency_profile import LatencyProfile, LatencyRequest, profile_latency

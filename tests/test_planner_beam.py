@@ -60,6 +60,20 @@ def test_the_best_are_those_of_a_whole_sort_ties_in_order(
     assert chosen.tolist() == expected
 
 
+@pytest.mark.parametrize("drafts", [0, 1, 4, 8, 9, 20])
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_the_tree_of_the_best_is_that_of_those_who_are_chosen(is_deep: bool, drafts: int) -> None:
+    tree = grown(3, 4) if is_deep else answered(Candidates.below_root(NumpyOps(2), 3), toy_scorer(3, 4), 2)
+    found, expected = tree.best_tree(drafts), tree_of(tree, (min(drafts, tree.count),) * 2)
+    assert found.widths == expected.widths
+    for one, other in zip(
+        (found.tokens, found.parents, found.depths, found.sizes),
+        (expected.tokens, expected.parents, expected.depths, expected.sizes),
+        strict=True,
+    ):
+        assert one.tolist() == other.tolist()
+
+
 @pytest.mark.parametrize("drafts", [1, 4, 8, 9])
 def test_the_tree_of_the_best_by_one_call_is_that_of_those_who_are_chosen(drafts: int) -> None:
     tree = grown(3, 4)

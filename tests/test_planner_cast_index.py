@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -11,9 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from .cost_curves import KINDS, CurveKind, random_costs, random_utilities, select_max_valid_index
+from spectune.planner.kernels.beam import last_steep
+
+from .cost_curves import KINDS, CurveKind, Number, random_costs, random_utilities
 
 FRACTIONS = st.fractions(min_value=0, max_value=4, max_denominator=12)
+
+
+def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number], threshold: Number) -> int:
+    """What is compiled, as Python runs it: in exact numbers where those are given."""
+    found: int = vars(last_steep)["__wrapped__"](utilities, costs, len(utilities) - 1, threshold)
+    return found
 
 
 def strictly_selected(utilities: list[Fraction], costs: list[Fraction], threshold: Fraction) -> int:

@@ -21,6 +21,7 @@ from spectune.planner.engines.walk import walk
 from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.profiler.cpu import allowed_cores
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.setting import Setting
 
@@ -63,6 +64,7 @@ def decoded(found: OwnVLLM, setting: Setting | None) -> tuple[EngineText, ...]:
         texts = running.decode(PROMPTS, TOKENS)
         counted = running.counters().since(before)
     assert counted.accepted == sum(text.accepted for text in texts)
+    assert counted.drafted == sum(text.drafted for text in texts)
     return texts
 
 
@@ -85,7 +87,8 @@ def test_a_server_is_started_with_room_for_its_load_and_the_setting_of_an_export
     told = dict(pairwise(words))
     assert told["--max-num-seqs"] == "4" and told["--max-model-len"] == "96" and told["--dtype"] == "float32"
     assert '"num_speculative_tokens": 3' in told["--speculative-config"]
-    assert words[0] == "env" and "VLLM_CPU_OMP_THREADS_BIND=0-0" in words
+    assert words[0] == "env" and f"VLLM_CPU_OMP_THREADS_BIND={min(allowed_cores())}" in words
+    assert told["--generation-config"] == "vllm" and told["--tokenizer"] == str(folder / "target")
 
 
 def test_rounds_that_came_in_one_event_are_not_taken_for_accepted_tokens() -> None:
@@ -94,6 +97,8 @@ def test_rounds_that_came_in_one_event_are_not_taken_for_accepted_tokens() -> No
     counts = Counts(drafts=3, drafted=6, accepted=3)
     (text,) = texts_of([one], counts, drafts=True)
     assert (text.accepted, text.rounds, text.drafted, text.ms) == (3, 3, 6, 8.0)
+    past_the_end = Counts(drafts=3, drafted=6, accepted=4)  # one token more than the text holds
+    assert texts_of([one], past_the_end, drafts=True)[0].rounds == 3
 
 
 def test_a_folder_that_is_not_there_is_named(folder: Path) -> None:

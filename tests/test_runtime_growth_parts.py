@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spectune.errors import RequestError
 from spectune.planner.records.ops import NumpyOps
-from spectune.planner.strategies.cast_growth import survivals
+from spectune.planner.strategies.cast_growth import lines_of, survivals
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth.layout import LayerLayout
@@ -73,16 +73,16 @@ def test_survival_is_the_curves_to_the_last_bit(curve: SurvivalCurve, seed: int)
     rng = np.random.default_rng(seed)
     scores = np.concatenate((rng.uniform(-12, 1, 50), curve.log_probs, [0.0, -1e30])).astype(np.float32)[None]
     expected = curve.at(scores.astype(np.float64))
-    assert np.array_equal(survivals((curve,), scores, 1, NumpyOps(1)), expected)
-    found = survivals((curve,), torch.from_numpy(scores), 1, TorchOps(1, CPU))
+    assert np.array_equal(survivals(lines_of((curve,)), scores, 1, NumpyOps(1)), expected)
+    found = survivals(lines_of((curve,)), torch.from_numpy(scores), 1, TorchOps(1, CPU))
     assert np.array_equal(found.numpy(), expected)
 
 
 @given(curves())
 def test_what_is_no_candidate_never_survives(curve: SurvivalCurve) -> None:
     nothing = np.full((1, 1), -np.inf, dtype=np.float32)
-    assert survivals((curve,), nothing, 2, NumpyOps(1)).tolist() == [[0.0]]
-    assert survivals((curve,), torch.from_numpy(nothing), 2, TorchOps(1, CPU)).tolist() == [[0.0]]
+    assert survivals(lines_of((curve,)), nothing, 2, NumpyOps(1)).tolist() == [[0.0]]
+    assert survivals(lines_of((curve,)), torch.from_numpy(nothing), 2, TorchOps(1, CPU)).tolist() == [[0.0]]
 
 
 def layout(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from spectune import load
 from spectune.cli import main
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.runtime.draws import best_tokens
 from spectune.runtime.models.kernels.host_draws import NO_TOKEN, follow

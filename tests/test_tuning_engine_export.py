@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectune.db.store import Store, open_store
+from spectune.db import Store, open_store
 from spectune.errors import NoPlanError, RequestError
 from spectune.planner.engines.choice import Offer
 from spectune.planner.engines.costs import RoundCost

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spectune.db.store import Store, open_store
+from spectune.db import Store, open_store
 from spectune.errors import MeasurementError, NoPlanError, RequestError, StoreError
 from spectune.planner.engines.choice import Way
 from spectune.planner.plans.plan import Plan

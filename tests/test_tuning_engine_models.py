@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.errors import ModelError
 from spectune.profiler.device import detect
 from spectune.profiler.identity import identify

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.store import open_store
+from spectune.db import open_store
 from spectune.engines.counters import CounterPage, page_of
 from spectune.engines.load import Address
 from spectune.errors import MeasurementError, RequestError

@@ -27,10 +27,11 @@ def warnings_of(plan: Plan) -> list[str]:
 
 def _beyond(plan: Plan) -> list[str]:
     priced = [(cell.context, cell.priced_at) for cell in plan.cells if cell.priced_at is not None]
-    far = sorted({context for context, nearest in priced if context > MOST_BEYOND * nearest})
+    far = {(context, nearest) for context, nearest in priced if context > MOST_BEYOND * nearest}
     if not far:
         return []
-    told, longest = ",".join(map(str, far)), max(nearest for _, nearest in priced)
+    told = ",".join(map(str, sorted({context for context, _ in far})))
+    longest = max(nearest for _, nearest in far)
     return [
         f"context {told} is priced as {longest}, the longest that was timed, and may be far off: profile "
         f"with --context {told}"

@@ -90,6 +90,11 @@ class Candidates(Generic[Trees]):
         self.layer_scores.append(scores)
         self.parents.append(parents)
 
+    def best_tree(self, count: int) -> Trees:
+        """Return the trees of the best candidates, or of all if there are fewer; ties in recorded order."""
+        tokens, parents = self.ops.concat(self.tokens), self.ops.concat(self.parents)
+        return self.ops.best_tree(self.all_scores, tokens, parents, self.starts, count, tuple(self.widths))
+
     def tree(self, is_chosen: Array, most: int) -> Trees:
         """Return the trees of chosen candidates (batch, count), closed under parents; no row has more than `most`."""
         tokens, parents = self.ops.concat(self.tokens), self.ops.concat(self.parents)

@@ -71,18 +71,18 @@ Growth: TypeAlias = Generator[Asked, Array, Result]  # is sent tokens and log_pr
 
 def answered(growth: Growth[Result], scorer: LayerScorer | Array, batch: int) -> Result:
     """Return what grows where a drafter of tensors or numpy's arrays answers; PlanError if it serves another batch."""
-    try:
-        below = scorer.root(next(growth).children)
-        if len(below.tokens) != batch:
-            raise PlanError(
-                f"the scorer serves {len(below.tokens)} sequences, expected {batch}; pass the scorer's batch"
-            )
-        while True:
+    below = None
+    while True:
+        try:
             asked = growth.send(below)
-            below = scorer.expand(asked.parents, asked.ranks, asked.children)
-    except StopIteration as end:
-        found: Result = end.value
-        return found
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+        is_first = below is None
+        below = scorer.root(asked.children) if is_first else scorer.expand(asked.parents, asked.ranks, asked.children)
+        if len(below.tokens) != batch:
+            served = len(below.tokens)
+            raise PlanError(f"the scorer serves {served} sequences, expected {batch}; pass the scorer's batch")
 
 
 @dataclass(slots=True, kw_only=True)

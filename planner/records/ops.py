@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.arrays import Floats
-from ..kernels.beam import add_up, hang, last_steep, locate
+from ..kernels.beam import add_up, hang, hang_best, last_steep, locate
 from .draft import ROOT_TOKEN, Array, Bools, DraftBatch, Ints, Scores, draft_of_one_shape, shared_rows
 
 NOTHING = np.float32(-np.inf)  # score of what is no candidate
@@ -23,6 +23,19 @@ IMPOSSIBLE = 1e300  # sorts behind the negative log-probability of anything poss
 MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
 Numbers: TypeAlias = tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | range
 Trees_co = TypeVar("Trees_co", covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once.
+
+    Attributes:
+        steps: (points,) float64, ascending.
+        heights: (points,) float64.
+    """
+
+    steps: Floats
+    heights: Floats
 
 
 class Ops(Protocol[Trees_co]):
@@ -63,8 +76,11 @@ class Ops(Protocol[Trees_co]):
     def exp(self, values: Array) -> Array:
         """Return e to the power of the values, in float64."""
 
-    def reached(self, steps: Array, values: Array) -> Array:
-        """Return how many of the ascending steps (1, any) each value has reached."""
+    def first(self, places: Array, count: Array, is_open: Array) -> Array:
+        """Return (batch, any): the first `count` places of each row; a device pads with -1, also where not open."""
+
+    def on(self, line: Line, values: Array) -> Array:
+        """Return float64: the line's height at each value."""
 
     def at(self, values: Array, place: Array) -> Array:
         """Return the number at a place of the only row: the host's own where it knows all, else (1, 1)."""
@@ -103,6 +119,11 @@ class Ops(Protocol[Trees_co]):
         self, drafted: Sequence[Array], parents: Sequence[int], depths: Sequence[int], widths: tuple[int, ...]
     ) -> Trees_co:
         """Return trees of one shape, root included, of the tokens side by side; `widths` as in `DraftBatch`."""
+
+    def best_tree(
+        self, scores: Array, tokens: Array, parents: Array, starts: Sequence[int], count: int, widths: tuple[int, ...]
+    ) -> Trees_co:
+        """Return `tree` of the best `count` candidates by `scores` (batch, candidates of all layers), or of all."""
 
     def tree(
         self,
@@ -155,8 +176,11 @@ class NumpyOps:
         found: Floats = np.exp(values, dtype=np.float64)
         return found
 
-    def reached(self, steps: Floats, values: Floats) -> Ints:
-        return np.searchsorted(steps[0], values, side="right")
+    def first(self, places: Ints, count: int, is_open: bool) -> Ints:
+        return places[:, :count]
+
+    def on(self, line: Line, values: Scores) -> Floats:
+        return np.interp(values, line.steps, line.heights)
 
     def at(self, values: Floats, place: int) -> np.float64:
         found: np.float64 = values[0, place]
@@ -194,6 +218,18 @@ class NumpyOps:
     ) -> DraftBatch:
         tokens = np.concatenate((self.rows((ROOT_TOKEN,)), *drafted), axis=1)
         return draft_of_one_shape(tokens, parents, depths, widths)
+
+    def best_tree(
+        self, scores: Scores, tokens: Ints, parents: Ints, starts: Sequence[int], count: int, widths: tuple[int, ...]
+    ) -> DraftBatch:
+        nodes = min(count, scores.shape[1]) + 1
+        if scores.shape[1] >= MANY or nodes == 1:
+            places = best_candidates(scores, count)
+            return self.tree(tokens, parents, starts, self.marked(places, places >= 0, scores.shape[1]), count, widths)
+        trees = np.empty((3, self.batch, nodes), dtype=np.int64)
+        hang_best(scores, tokens, parents, np.array(starts), trees)
+        sizes = np.full(self.batch, nodes)
+        return DraftBatch(tokens=trees[0], parents=trees[1], depths=trees[2], sizes=sizes, widths=widths)
 
     def tree(
         self,

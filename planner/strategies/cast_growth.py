@@ -32,7 +32,7 @@ import numpy as np
 from ...profiler.records.calibration import SurvivalCurve
 from ..records.candidates import NOTHING, Candidates
 from ..records.draft import Array, Growth
-from ..records.ops import Ops
+from ..records.ops import Line, Ops
 
 if TYPE_CHECKING:
     from .cast import CastPolicy
@@ -52,7 +52,7 @@ def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
     is_real: list[Array] = [] if ops.is_host else [ops.row((True,) * tree.count)]
     is_open, ratios, last, survived = True, [1.0], None, list[Array]()
     while True:
-        survived.append(survivals(policy.survival, tree.scores, tree.depth, ops))
+        survived.append(survivals(costs.lines, tree.scores, tree.depth, ops))
         if tree.depth == policy.max_depth:
             break
         real = is_real[-1] if is_real else None
@@ -70,27 +70,28 @@ def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
         is_open = pays & is_open
         if ops.stopped(is_open):
             break
-        is_kept = (ops.row(range(ranked.shape[1])) < width) & is_open
-        yield from tree.expand(ops.used(ops.where(is_kept, ranked, -1)))
+        kept = ops.first(ranked, width, is_open)
+        yield from tree.expand(kept)
         if not ops.is_host:
             children = tree.scores.shape[1] // tree.widths[-1]
-            is_real.append((is_kept[:, :, None] & ops.row((True,) * children)).reshape(1, -1))
+            is_real.append(((kept[:1] >= 0)[:, :, None] & ops.row((True,) * children)).reshape(1, -1))
     real = ops.concat(is_real) if is_real else None
     ranked = ops.best(tree.all_scores, policy.max_verify_tokens - 1, real)
     utilities = 1.0 + _utilities(ops.concat(survived), ranked, ops)
     verify = ops.row(costs.verify)[:, : utilities.shape[1]]
     drafts = ops.last_steep(utilities, verify, policy.rerank, real)  # of every sequence, may be 0
-    is_kept = ops.row(range(ranked.shape[1])) < drafts
-    return tree.tree(ops.marked(ranked, is_kept, tree.count), ranked.shape[1])
+    kept = ops.first(ranked, drafts, True)
+    return tree.tree(ops.marked(kept, kept >= 0, tree.count), ranked.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """A policy's costs in units of one plain decoding step."""
+    """A policy's costs in units of one plain decoding step, and the lines of its survival curves."""
 
     draft: tuple[float, ...]  # by width
     breadth: tuple[float, ...]  # the same, entry 0 the fixed cost of a forward
     verify: tuple[float, ...]  # by drafted nodes
+    lines: tuple[Line, ...]
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +104,13 @@ def costs_of(policy: CastPolicy) -> Costs:
         draft=draft,
         breadth=(origin, *draft[1:]),
         verify=tuple(cost / unit for cost in policy.verify_cost_ms[1 : policy.max_verify_tokens + 1]),
+        lines=lines_of(policy.survival),
     )
+
+
+def lines_of(curves: tuple[SurvivalCurve, ...]) -> tuple[Line, ...]:
+    """Return survival curves as lines over path log-probabilities."""
+    return tuple(Line(np.array(curve.log_probs), np.array(curve.survivals)) for curve in curves)
 
 
 def breadth_origin(draft_cost: Sequence[float]) -> float:
@@ -111,29 +118,15 @@ def breadth_origin(draft_cost: Sequence[float]) -> float:
     return min(max(2 * draft_cost[1] - draft_cost[2], 0.0), draft_cost[1])
 
 
-def survivals(curves: tuple[SurvivalCurve, ...], scores: Array, depth: int, ops: Ops[Any]) -> Array:
+def survivals(lines: tuple[Line, ...], scores: Array, depth: int, ops: Ops[Any]) -> Array:
     """Return (batch, candidates) float64: the chance that each candidate of a layer is on the target's own path.
 
     Without survival curves it is the drafter's own path probability; else to the bit what the depth's curve tells.
     `scores` holds path log-probabilities, -inf where there is no candidate; `depth` is 1 for the root's children.
     """
-    if not curves:
+    if not lines:
         return ops.exp(scores)
-    log_probs, survived, slopes = _lines_of(curves[min(depth, len(curves)) - 1])
-    steps, at, slope = ops.row(log_probs), ops.double(scores), ops.row(slopes)[0]
-    is_below = at < log_probs[0]
-    at = ops.where(is_below, log_probs[0], at)
-    left = ops.reached(steps, at) - 1
-    found = slope[left] * (at - steps[0][left]) + ops.row(survived)[0][left]
-    return ops.where(scores > NOTHING, ops.where(is_below, survived[0], found), 0.0)
-
-
-@lru_cache(maxsize=256)
-def _lines_of(curve: SurvivalCurve) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return a curve's points, and the slopes behind each; 0 behind the last."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # of two points in one place the slope is never asked
-        slopes = np.diff(curve.survivals) / np.diff(curve.log_probs)
-    return curve.log_probs, curve.survivals, (*slopes.tolist(), 0.0)
+    return ops.where(scores > NOTHING, ops.on(lines[min(depth, len(lines)) - 1], scores), 0.0)
 
 
 def _utilities(survived: Array, ranked: Array, ops: Ops[Any]) -> Array:

@@ -105,8 +105,7 @@ class Eagle2Policy(Strategy):
         tree = yield from Candidates.below_root(ops, self.top_k)
         for _ in range(self.depth):
             yield from tree.expand(ops.best(tree.scores, self.top_k))
-        best = ops.best(tree.all_scores, self.verify_tokens - 1)
-        return tree.tree(ops.marked(best, best >= 0, tree.count), best.shape[1])
+        return tree.best_tree(self.verify_tokens - 1)
 
     def results(self, recorded: Recorded) -> PositionResults:
         ((_, results),) = eagle2_results(recorded.drafted, self.top_k, [self.depth], [self.verify_tokens])

@@ -136,6 +136,7 @@ class CapturedGrowth:
             return model.forward(layer, self._cache)
 
         def run() -> Tensor:
+            held.clear()  # where nothing is captured it runs every round
             step = read()
             logits, scored = feed(step) if self._read is None else self._read(step), _Scoring(draws, step)
             kind = logits.dtype if draws is None else torch.float32

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...planner.records.draft import ROOT_TOKEN
-from ...planner.records.ops import IMPOSSIBLE, Numbers
+from ...planner.records.ops import IMPOSSIBLE, Line, Numbers
 from ..transfer import sent
 from .draft import DeviceDraft, rooted
 
@@ -61,8 +61,16 @@ class TorchOps:
     def exp(self, values: Tensor) -> Tensor:
         return values.double().exp()
 
-    def reached(self, steps: Tensor, values: Tensor) -> Tensor:
-        return torch.searchsorted(steps[0], values, right=True)
+    def first(self, places: Tensor, count: Tensor | int, is_open: Tensor | bool) -> Tensor:
+        return torch.where((self.row(range(places.shape[1])) < count) & is_open, places, -1)
+
+    def on(self, line: Line, values: Tensor) -> Tensor:
+        steps, heights, slopes = points = _line(line, self.device)
+        self.held.extend(points)
+        is_below = values < steps[0]
+        values = torch.where(is_below, steps[0], values.double())
+        left = torch.searchsorted(steps, values, right=True) - 1
+        return torch.where(is_below, heights[0], slopes[left] * (values - steps[left]) + heights[left])
 
     def at(self, values: Tensor, place: Tensor | int) -> Tensor:
         return values[:, place : place + 1] if isinstance(place, int) else values.gather(1, place)
@@ -113,6 +121,19 @@ class TorchOps:
             widths=widths,
         )
 
+    def best_tree(
+        self,
+        scores: Tensor,
+        tokens: Tensor,
+        parents: Tensor,
+        starts: Sequence[int],
+        count: int,
+        widths: tuple[int, ...],
+    ) -> DeviceDraft:
+        places = self.best(scores, count)
+        is_chosen = self.marked(places, torch.ones_like(places, dtype=torch.bool), scores.shape[1])
+        return self.tree(tokens, parents, starts, is_chosen, places.shape[1], widths)
+
     def tree(
         self,
         tokens: Tensor,
@@ -141,3 +162,11 @@ class TorchOps:
 def _row(values: Numbers, kind: str, device: torch.device) -> Tensor:
     """Return (1, values) on a device, cached: a tree is grown every round. `kind` tells 1 from 1.0 and from True."""
     return sent(np.array(values)[None], device)
+
+
+@lru_cache(maxsize=256)
+def _line(line: Line, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a line's points on a device, and the slopes behind each; 0 behind the last."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # of two points in one place the slope is never asked
+        slopes = np.diff(line.heights) / np.diff(line.steps)
+    return sent(line.steps, device), sent(line.heights, device), sent(np.append(slopes, 0.0), device)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock, Thread
 
-from ...db.store import open_store
+from ...db import open_store
 from ...db.url import settled_place
 from ..faults import reason_of
 

@@ -163,5 +163,5 @@ class LoadedServer:
 
 def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
     """Return a load whose answers name their prompts and hold no texts."""
-    answers = tuple(replace(one, prompt=numbers[one.prompt], text="", timings={}) for one in load.answers)
+    answers = tuple(replace(one, prompt=numbers[one.prompt], text="", events=(), timings={}) for one in load.answers)
     return replace(load, answers=answers)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from ...db.store import OpenProfile, Store, open_store
+from ...db import OpenProfile, Store, open_store
 from ...errors import SpectuneError
 from ...profiler.device import detect, detect_all
 from ...profiler.protocols import Parts

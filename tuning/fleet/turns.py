@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ...db.store import open_store
+from ...db import open_store
 from ...errors import DeviceError, RequestError
 from ...profiler.device import detect
 from ..request import ProfileRequest

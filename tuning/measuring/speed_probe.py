@@ -31,7 +31,7 @@ def gauged_sizes(cell: PlanCell) -> dict[int, float]:
     These are plain rounds and the largest tree. Their mean time is that of the plan's verifications, as it was priced.
     """
     most, average_ms = cell.policy.max_verify_tokens, cell.prediction.verify_ms
-    if not cell.run_ms:
+    if not cell.run_ms or cell.policy.kind == "resumed":
         return {most: 1.0}
     least_ms, most_ms = cell.run_ms[1], cell.run_ms[most]
     share = min(max((average_ms - least_ms) / (most_ms - least_ms), 0.0), 1.0) if most_ms > least_ms else 1.0

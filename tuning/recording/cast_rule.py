@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ...planner.kernels.beam import last_steep
 from ...planner.records.draft import Scores
 from ...planner.records.ops import NumpyOps, best_candidates
-from ...planner.strategies.cast_growth import survivals
+from ...planner.strategies.cast_growth import Costs, costs_of, survivals
 from .growth_rule import Choice, Front, Growth, taken
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ class Cast:
 
     def start(self, rows: int) -> Growth:
         """Return fresh trees."""
-        policy = self.policy
-        costs = np.array(policy.draft_cost_ms[: policy.max_width + 1]) / policy.verify_cost_ms[1]
-        return _CastGrowth(policy=policy, costs=costs, front=Front.roots(rows), rows=[_Row() for _ in range(rows)])
+        costs = costs_of(self.policy)
+        return _CastGrowth(policy=self.policy, costs=costs, front=Front.roots(rows), rows=[_Row() for _ in range(rows)])
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Row:
 @dataclass(slots=True)
 class _CastGrowth:
     policy: CastPolicy
-    costs: Floats  # of a drafter step by width, in plain decoding steps; entry 0 is unused
+    costs: Costs
     front: Front
     rows: list[_Row]
     layers: int = 0
@@ -63,7 +63,7 @@ class _CastGrowth:
         candidates = self.front.candidates(log_probs, most)
         order = best_candidates(candidates, most)
         best = np.take_along_axis(candidates, order, axis=1)
-        utilities = survivals(self.policy.survival, best, self.layers, NumpyOps(len(best))).cumsum(axis=1)
+        utilities = survivals(self.costs.lines, best, self.layers, NumpyOps(len(best))).cumsum(axis=1)
         widths = np.array([self._width(row, mine) for row, mine in zip(self.rows, utilities, strict=True)])
         is_open = np.array([row.is_open for row in self.rows])
         choice, self.front = taken(candidates, order, np.arange(order.shape[1]) < widths[:, None], is_open)
@@ -79,14 +79,12 @@ class _CastGrowth:
             ratio = utility / row.last_utility if row.last_utility > 0 else 0.0
             row.ratios = (*row.ratios, ratio)[-self.policy.ratio_window :]
         row.last_utility = utility
-        row.is_open = sum(row.ratios) / len(row.ratios) * utility >= self.policy.depth * self.costs[width]
+        row.is_open = sum(row.ratios) / len(row.ratios) * utility >= self.policy.depth * self.costs.draft[width]
         return width
 
     def _kept(self, utilities: Floats) -> int:
         """Return n_i: the index scan starts where the line through the costs of 1 and 2 nodes meets no node."""
         if len(utilities) == 1:
             return 1
-        origin = min(max(2 * self.costs[1] - self.costs[2], 0.0), self.costs[1])
-        costs = [origin, *self.costs[1 : len(utilities) + 1].tolist()]
-        gains = np.array([[0.0, *utilities.tolist()]])
-        return max(1, NumpyOps(1).last_steep(gains, np.array([costs]), self.policy.breadth))
+        costs = np.array(self.costs.breadth)
+        return max(1, last_steep(np.append(0.0, utilities), costs, len(utilities), float(self.policy.breadth)))
