@@ -182,9 +182,8 @@ class NumpyOps:
     def on(self, line: Line, values: Scores) -> Floats:
         return np.interp(values, line.steps, line.heights)
 
-    def at(self, values: Floats, place: int) -> np.float64:
-        found: np.float64 = values[0, place]
-        return found
+    def at(self, values: Floats, place: int) -> float:
+        return float(values[0, place])
 
     def last_steep(self, gains: Floats, costs: Floats, threshold: float, is_real: Bools | None = None) -> int:
         last = gains.shape[1] - 1 if is_real is None else min(gains.shape[1] - 1, int(is_real.sum()))
@@ -198,8 +197,8 @@ class NumpyOps:
     def used(self, places: Ints) -> Ints:
         return places[:, : int((places >= 0).sum(axis=1).max())]
 
-    def stopped(self, is_open: Bools | np.bool_) -> bool:
-        return not is_open.any()
+    def stopped(self, is_open: Bools | bool) -> bool:
+        return not np.any(is_open)
 
     def located(self, kept: Ints, children: int) -> tuple[Ints, Ints]:
         slots, ranks = found = np.empty((2, *kept.shape), dtype=np.int64)
