@@ -93,7 +93,7 @@ def advise(
         raise click.UsageError("give FILE or URL, or two pages with --before and --after.")
     place, earlier = page or after or "", None
     if seconds is not None:
-        if not place.startswith("http"):
+        if not place.startswith(("http://", "https://")):
             raise click.UsageError("--for counts at a URL; of pages in files give --before and --after.")
         earlier, latest = pages_of(place, seconds, options.api_key())
     else:

@@ -91,9 +91,11 @@ def progress(settings: Settings) -> Iterator[Progress]:
 @contextmanager
 def _bar() -> Iterator[Progress]:
     from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()  # `TimeLeft` says the time
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from .watch_output import families, print_seen
 
 if TYPE_CHECKING:
     from ..engines.counters import CounterPage
+    from ..planner.plans.plan import Plan
     from ..tuning.engines.expected import Expected
     from ..tuning.engines.watch import FleetWatch, Seen
 
@@ -92,10 +94,13 @@ def watch(
         raise click.UsageError("give URLs of servers, or --prometheus URL, or two pages with --before and --after.")
     if match and not prometheus:
         raise click.UsageError("--match chooses among what a Prometheus server has; give --prometheus URL.")
+    if pages and (once or seconds is not None or port is not None):
+        raise click.UsageError("two pages make one report; --once, --for and --listen go with URLs or --prometheus.")
     if (plan is None) == (bundle is None):
         raise click.UsageError("give --plan PLAN or --bundle FILE.")
     servers = _two_pages(pages) if pages else _servers(urls, prometheus, match)
-    fleet = FleetWatch(_expected(settings, plan, bundle, store), servers, model=model_name)
+    expected, planned_for = _expected(settings, plan, bundle, store)
+    fleet = FleetWatch(expected, servers, model=model_name, planned_for=planned_for)
     fleet.look()
     if pages:
         fleet.begin()
@@ -114,43 +119,55 @@ def watch(
                 return
 
 
-def _expected(settings: Settings, plan: str | None, bundle: Path | None, store: str | None) -> tuple[Expected, ...]:
+def _expected(
+    settings: Settings, plan: str | None, bundle: Path | None, store: str | None
+) -> tuple[tuple[Expected, ...], str]:
+    """Return what was planned, and for which engine."""
     from ..engines.bundle import read_bundle
     from ..errors import SpectuneError
     from ..planner.plans.document import plan_from_json
     from ..tuning.engines.expected import expected_of_bundle, expected_of_plan
 
     if bundle is not None:
-        return expected_of_bundle(read_bundle(bundle))
+        tuned = read_bundle(bundle)
+        return expected_of_bundle(tuned), tuned.setup.engine
     assert plan is not None
     if not plan_name.is_number(plan):
-        return expected_of_plan(plan_from_json(plan_name.document_of(Path(plan))))
+        found = plan_from_json(plan_name.document_of(Path(plan)))
+        return expected_of_plan(found), _engine_of(found)
     with opened_there(store, NOTHING, writes=False) as opened:
         found = plan_from_json(opened.plan(int(plan)))
         try:
-            return expected_of_plan(found, opened)
+            return expected_of_plan(found, opened), _engine_of(found)
         except SpectuneError as error:
             tell(settings, f"other lengths are priced by the plan alone: {error}")
-            return expected_of_plan(found)
+            return expected_of_plan(found), _engine_of(found)
+
+
+def _engine_of(plan: Plan) -> str:
+    from ..runtime.engines.regime import measured_in
+
+    own = measured_in(plan)
+    return "" if own is None else own.engine
 
 
 def _two_pages(pages: list[str]) -> dict[str, Callable[[], CounterPage]]:
     from ..tuning.engines.pages import read_page
 
-    ahead = iter(pages)
-    return {pages[-1]: lambda: read_page(next(ahead))}
+    ahead = iter([read_page(page) for page in pages])
+    return {pages[-1]: lambda: next(ahead)}
 
 
 def _servers(urls: tuple[str, ...], prometheus: str | None, match: str) -> dict[str, Callable[[], CounterPage]]:
     from ..engines.load import Address
     from ..tuning.engines.pages import queried, read_page
 
-    key = options.api_key()
-    if prometheus is not None:
+    if prometheus is not None:  # an engine's key in OPENAI_API_KEY is none of its business
+        key = os.environ.get("SPECTUNE_API_KEY", "")
         return {prometheus: partial(queried, Address(url=prometheus.rstrip("/"), key=key), match)}
     if wrong := [url for url in urls if not url.startswith(("http://", "https://"))]:
         raise click.UsageError(f"{wrong[0]!r} is no URL; write for example http://127.0.0.1:8000.")
-    return {url: partial(read_page, url, key) for url in urls}
+    return {url: partial(read_page, url, options.api_key()) for url in urls}
 
 
 def _wait(fleet: FleetWatch, seconds: float) -> None:

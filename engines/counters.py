@@ -137,7 +137,8 @@ def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts
     positions are missing.
     """
     if len(models := {labels.get("model_name", "") for labels, _ in samples_of(page, names.drafts, model)}) > 1:
-        raise MeasurementError(f"counters are of several models ({', '.join(sorted(models))}); name one")
+        told = ", ".join(sorted(models))
+        raise MeasurementError(f"counters are of several models ({told}); name one, or scrape one server")
     return Counts(
         drafts=_sum(page, names.drafts, model) or 0.0,
         drafted=_sum(page, names.drafted, model) or 0.0,

@@ -6,10 +6,13 @@ import importlib
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spectune.profiler.cpu import read_cpu
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -115,3 +118,19 @@ def test_the_picture_is_of_the_committed_results(monkeypatch: pytest.MonkeyPatch
     assert json.loads(description[1]) == json.loads(module.numbers(found))
     drawn = Counter(re.findall(r">(the plan|plain decoding)<", text))
     assert drawn == {"the plan": len(found), "plain decoding": len(found)}
+
+
+@pytest.mark.parametrize(
+    ("family", "isa", "name"),
+    [
+        ("25", ("avx2",), "amd-epyc-zen3-2-cores-2-threads"),
+        ("25", ("avx2", "avx512f"), "amd-epyc-zen4-2-cores-2-threads"),
+        ("26", ("avx512f",), "amd-epyc-zen5-2-cores-2-threads"),
+        ("6", ("avx512f",), "amd-epyc-cpu-2-cores-2-threads"),
+    ],
+)
+def test_results_of_processors_of_one_name_lie_apart(
+    family: str, isa: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = replace(read_cpu(()), name="AMD EPYC", cores=2, threads=2, isa=isa)
+    assert script("result", monkeypatch).machine_name(device, f"processor\t: 0\ncpu family\t: {family}\n") == name

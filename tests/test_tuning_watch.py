@@ -15,7 +15,7 @@ from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.served import PLAIN, Ran
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.device import detect
-from spectune.tuning.engines.expected import Expected, expected_of_bundle, expected_of_plan
+from spectune.tuning.engines.expected import Expected, best_ways, expected_of_bundle, expected_of_plan, repriced
 from spectune.tuning.engines.models import identify_engine_model
 from spectune.tuning.engines.pages import queried
 from spectune.tuning.engines.plan import EnginePlanRequest, plan_engine
@@ -247,3 +247,75 @@ def test_plans_whose_drafts_no_server_counts_are_refused() -> None:
     tree = replace(plan.cells[0], policy=Eagle2Policy(verify_tokens=4, depth=3, top_k=2), run_tokens=(0, 1, 2, 3, 4))
     with pytest.raises(RequestError, match="servers count chains alone"):
         expected_of_plan(replace(plan, cells=(tree,)))
+
+
+def test_idle_servers_promise_no_gain() -> None:
+    seen = Fleet().after(0, RATES, running=0.0).seen()
+    assert (seen.tokens_per_round, seen.accepted, seen.gain, seen.better) == (None, "unknown", None, ())
+
+
+def test_what_a_prometheus_server_loses_for_a_moment_counts_once() -> None:
+    one, two = Rounds(1), Rounds(2)
+    pages = [(one, two), (one,), (one, two)]
+    watch = FleetWatch((ONE,), {"all": lambda: page_of("".join(labelled(each) for each in pages.pop(0)))})
+    one.decode(1000, RATES)
+    two.decode(1000, RATES)
+    watch.look()
+    watch.begin()
+    before = two.tokens
+    two.decode(100, RATES)
+    watch.look()
+    watch.look()
+    seen = watch.seen()
+    assert (seen.generated, seen.events) == (two.tokens - before, ())
+
+
+def labelled(rounds: Rounds) -> str:
+    return rounds.page(1.0, f'engine="0",model_name="m",instance="{id(rounds)}"')
+
+
+def test_a_server_that_answers_late_counts_from_then_on() -> None:
+    one, late = Rounds(1), Rounds(2)
+    is_up = [False]
+
+    def page() -> CounterPage:
+        if not is_up[0]:
+            raise MeasurementError("late does not answer")
+        return page_of(late.page(1.0))
+
+    watch = FleetWatch((ONE,), {"one": lambda: page_of(one.page(1.0)), "late": page})
+    late.decode(5000, (0.1, 0.1, 0.1))
+    watch.look()
+    watch.begin()
+    is_up[0] = True
+    watch.look()
+    one.decode(1000, RATES)
+    watch.look()
+    assert watch.seen().generated == one.tokens
+
+
+def test_servers_of_two_engines_and_a_plan_for_another_one_are_events() -> None:
+    one, two = Rounds(1), Rounds(2, "llama.cpp")
+    servers = {"one": lambda: page_of(one.page(1.0)), "two": lambda: page_of(two.page(1.0))}
+    watch = FleetWatch((ONE,), servers, planned_for="llama.cpp")
+    watch.look()
+    seen = watch.seen()
+    assert seen.servers == 1
+    assert seen.events == (
+        "the plan is of llama.cpp, and the servers are of vllm: its speeds are not theirs",
+        "two is a server of llama.cpp, and others are of vllm; watch one engine",
+    )
+
+
+def test_a_new_plan_has_one_source_where_one_start_serves_all() -> None:
+    """At one sequence copies are the best, at eight the draft model; a server takes one of both."""
+    one = (ran(PLAIN, 0, 10.0, 1.0), ran("small", 3, 10.0, 1.5), ran("lookup", 3, 10.0, 2.0))
+    eight = (ran(PLAIN, 0, 10.0, 1.0), ran("small", 3, 10.0, 2.0), ran("lookup", 3, 10.0, 1.1))
+    plans = [
+        Expected(concurrency=at, ran=own, way=(PLAIN, 0), is_model=True, error=0.02)
+        for at, own in ((1, one), (8, eight))
+    ]
+    ways = repriced(plans, PLAIN, ())
+    for takes_table in (False, True):
+        best = best_ways(ways, {1: 0.5, 8: 0.5}, takes_table=takes_table)
+        assert {at: way.source for at, way in best.items()} == {1: "small", 8: "small"}

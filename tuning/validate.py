@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -46,6 +47,7 @@ DRAWN = 500  # moments, to tell in which cell rounds are
 WARM_UP_TEXTS = 2  # per slot, decoded before anything is timed where shapes are captured as they come
 REMEDY = "free some, or leave it out with --batch; what was measured before it is kept"
 PLAIN_NAME, PLAN_NAME = "plain", "plan"
+Report = Callable[[float], None]  # of a share that is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,11 @@ def validate_stored(
     try:
         with device_lock(device, cache_folder()):
             for done, batch in enumerate(batches):
-                progress(f"measuring batch {batch}", done / len(batches))
+                report = _part(partial(progress, f"measuring batch {batch}"), done, len(batches))
+                report(0.0)
                 cell = _cell_for(plan, batch, requests)
                 with memory_for(f"a race of batch {batch}", REMEDY):
-                    rows.append(_measured(cell, family, requests, request, gauges_pace=is_as_priced))
+                    rows.append(_measured(cell, family, requests, request, report, gauges_pace=is_as_priced))
     finally:
         if rows and kept_beside is not None:
             document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
@@ -197,7 +200,13 @@ def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
 
 
 def _measured(
-    cell: PlanCell, family: Family, requests: Sequence[Request], request: ValidateRequest, *, gauges_pace: bool
+    cell: PlanCell,
+    family: Family,
+    requests: Sequence[Request],
+    request: ValidateRequest,
+    report: Report,
+    *,
+    gauges_pace: bool,
 ) -> ValidationRow:
     """Race a cell; the machine's pace is gauged only by the plan's own forwards, in its number format."""
     if cell.is_lossy and not request.allow_lossy:
@@ -206,7 +215,14 @@ def _measured(
             "target's own; allow that with --allow-lossy, or plan without"
         )
     raced = [
-        _raced(cell, family, requests, seed=request.seed + repeat, gauges_pace=gauges_pace)
+        _raced(
+            cell,
+            family,
+            requests,
+            _part(report, repeat, request.rounds),
+            seed=request.seed + repeat,
+            gauges_pace=gauges_pace,
+        )
         for repeat in range(request.rounds)
     ]
     paces = [each.pace for each in raced if each.pace is not None]
@@ -233,13 +249,20 @@ class _Raced:
     pace: float | None  # of the machine, None where it was not gauged
 
 
-def _raced(cell: PlanCell, family: Family, requests: Sequence[Request], *, seed: int, gauges_pace: bool) -> _Raced:
+def _part(report: Report, done: int, of: int) -> Report:
+    """Return what reports the share of one part, `done` of `of` parts being done."""
+    return lambda share: report((done + share) / of)
+
+
+def _raced(
+    cell: PlanCell, family: Family, requests: Sequence[Request], report: Report, *, seed: int, gauges_pace: bool
+) -> _Raced:
     """Race a cell once; its decoders end with it, before others are made."""
     plain = entrant(PLAIN_NAME, plain_setup(cell), family, requests, cell.batch)
     planned = entrant(PLAN_NAME, setup_of(cell), family, requests, cell.batch)
     sizes = gauged_sizes(cell) if gauges_pace else {}
     gauges = [(SpeedProbe(cell, family.target, nodes), share) for nodes, share in sizes.items()]
-    race([plain, planned, *(gauge for gauge, _ in gauges)], turns=TURNS, seed=seed)
+    race([plain, planned, *(gauge for gauge, _ in gauges)], turns=TURNS, seed=seed, told=report)
     return _Raced(
         plain_tokens_per_s=plain.tokens_per_s,
         planned_tokens_per_s=planned.tokens_per_s,

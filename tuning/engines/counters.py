@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, counts_of, engine_of, page_of
+from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, counts_of, engine_of, page_of, samples_of
 from ...errors import RequestError, SpectuneError
 from .separate_runs import SLACK, differences, falling, joined
 
@@ -117,8 +117,11 @@ def require_engine(page: CounterPage, place: str) -> str:
 
 
 def _metrics(text: str, file_format: CounterFormat) -> Counted:
-    names = NAMES[PAGES[file_format]]
-    return Counted(acceptance=(accepted_of(counts_of(page_of(text), names), names),))
+    names, page = NAMES[PAGES[file_format]], page_of(text)
+    for name in (names.drafts, names.drafted, names.accepted):
+        if not samples_of(page, name):
+            raise RequestError(f"there is no counter {name}; scrape /metrics of a server that speculates")
+    return Counted(acceptance=(accepted_of(counts_of(page, names), names),))
 
 
 def accepted_of(counts: Counts, names: CounterNames) -> CountedAcceptance:

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...db.store import Store
-from ...engines.bundle import Bundle, Trial
+from ...engines.bundle import Bundle
 from ...errors import RequestError
 from ...planner.engines.choice import Offer, Way, source_of
 from ...planner.engines.served import PLAIN, Ran, Served, served
-from ...planner.engines.served_choice import LatencyBounds, Ways, best_of
+from ...planner.engines.served_choice import LatencyBounds, Ways, best_table, sources_of
 from ...planner.plans.plan import Plan, PlanCell
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.plain import PlainPolicy
 from ...runtime.engines.regime import measured_in
 from .export import offers_of_plan
-from .ran import ran_of
+from .ran import by_way, ran_of
 
 LONG = 1e6  # tokens of an answer, where a plan tells of steady decoding alone
 
@@ -97,11 +97,7 @@ def expected_of_bundle(bundle: Bundle) -> tuple[Expected, ...]:
         raise RequestError("the bundle is of a run that did not end; let spectune tune --bundle end it")
     found = []
     for concurrency, length in chosen.lengths:
-        own: dict[tuple[str, int], list[Trial]] = {}
-        for trial in bundle.trials:
-            if trial.concurrency == concurrency:
-                drafted = trial.start.at(concurrency)
-                own.setdefault((trial.start.source if drafted else PLAIN, drafted), []).append(trial)
+        own = by_way(bundle, concurrency, with_tables=chosen.is_table)
         ran = tuple(ran_of(*trials) for trials in own.values())
         way = (chosen.source, length) if length else (PLAIN, 0)
         if way not in own:  # chosen by its neighbours
@@ -138,11 +134,13 @@ def repriced(expected: Sequence[Expected], source: str, acceptance: tuple[float,
 def best_ways(ways: Ways, shares: Mapping[int, float], *, takes_table: bool) -> dict[int, Served]:
     """Return what a new plan would serve at each concurrency, given the share of time of each.
 
-    A server that takes no table gets one way for all of them.
+    One start has one source, whose lengths differ by concurrency where it takes a table. Of equals the first is taken.
     """
-    if takes_table:
-        return {at: best_of(own, LatencyBounds()) for at, own in ways.items()}
-    by_way = {at: {(way.source, way.length): way for way in own} for at, own in ways.items()}
-    common = set.intersection(*(set(own) for own in by_way.values()))
-    best = max(sorted(common), key=lambda way: sum(shares[at] * by_way[at][way].least_tokens_per_s for at in by_way))
-    return {at: own[best] for at, own in by_way.items()}
+    known = {at: {(way.source, way.length): way for way in own} for at, own in ways.items()}
+    common = set.intersection(*(set(own) for own in known.values()))
+    choices = [dict.fromkeys(known, way) for way in sorted(common)]
+    for source in sources_of(ways) if takes_table else ():
+        lengths = best_table(ways, LatencyBounds(), source)[1]
+        choices.append({at: (source, length) if length else (PLAIN, 0) for at, length in lengths.items()})
+    best = max(choices, key=lambda way: sum(shares[at] * known[at][way[at]].least_tokens_per_s for at in known))
+    return {at: own[best[at]] for at, own in known.items()}

@@ -8,13 +8,29 @@ from functools import reduce
 import numpy as np
 
 from ...engines.answers import Answer
-from ...engines.bundle import Trial
+from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
 from ...errors import MeasurementError
 from ...planner.engines.served import PLAIN, Ran
 
 RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
 LEVEL = 0.9
+
+
+def by_way(bundle: Bundle, concurrency: int, *, with_tables: bool) -> dict[tuple[str, int], list[Trial]]:
+    """Return the loads of a concurrency by source and length, starts of one length before tables.
+
+    A table's row without drafts is no plain decoding: the drafter is loaded beside.
+    """
+    own = [trial for trial in bundle.trials if trial.concurrency == concurrency]
+    counted = [trial for trial in own if not trial.start.is_table]
+    if with_tables:
+        counted += [trial for trial in own if trial.start.is_table and trial.start.at(concurrency)]
+    found: dict[tuple[str, int], list[Trial]] = {}
+    for trial in counted:
+        length = trial.start.at(concurrency)
+        found.setdefault((trial.start.source if length else PLAIN, length), []).append(trial)
+    return found
 
 
 def ran_of(trial: Trial, *repeats: Trial) -> Ran:

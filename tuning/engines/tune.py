@@ -32,7 +32,7 @@ from ...planner.engines.served_choice import (
     sources_of,
 )
 from .copies import SCREEN
-from .ran import paired_gain, ran_of
+from .ran import by_way, paired_gain, ran_of
 
 THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
 MOST_STARTS = 8
@@ -174,12 +174,8 @@ class _Run:
         return found
 
     def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
-        """Return the loads of each source and length; a length in two tables has two."""
-        found: dict[tuple[str, int], list[Trial]] = {}
-        for trial in self._trials(concurrency):
-            length = trial.start.at(concurrency)
-            found.setdefault((trial.start.source if length else PLAIN, length), []).append(trial)
-        return found
+        """Return the loads of each source and length; tables count only while they do not thrash."""
+        return by_way(self._bundle, concurrency, with_tables=self._takes_table)
 
     @property
     def _has_starts(self) -> bool:
@@ -187,13 +183,6 @@ class _Run:
 
     def _single(self, source: str, length: int) -> Start:
         return Start.of(source, dict.fromkeys(self._request.concurrencies, length))
-
-    def _trials(self, concurrency: int) -> Iterator[Trial]:
-        """Yield the loads of a concurrency: starts of one length before tables, which count only while tables do."""
-        own = [trial for trial in self._bundle.trials if trial.concurrency == concurrency]
-        yield from (trial for trial in own if not trial.start.is_table)
-        if self._takes_table:
-            yield from (trial for trial in own if trial.start.is_table and trial.start.at(concurrency))
 
     def _measure(self, start: Start) -> bool:
         """Run the missing loads of a start; return whether all of them ran and are of use."""

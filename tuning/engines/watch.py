@@ -15,13 +15,14 @@ from functools import reduce
 
 from ...engines.counters import NAMES, CounterNames, CounterPage, Counts, Series, counts_of, restart, samples_of, since
 from ...engines.table import ENGINES
-from ...errors import MeasurementError, SpectuneError
+from ...errors import MeasurementError, RequestError, SpectuneError
 from ...planner.engines.served import PLAIN, Z
 from ...runtime.watch.drift import PromiseTest
 from .counters import require_engine
 from .expected import Expected, best_ways, repriced
 
-FALSE_ALARMS = 0.01
+FALSE_ALARMS = 0.01  # share of fleets that keep their plan and are told otherwise, by all tests
+TESTS = 2
 NEAR = 1.15  # factor by which the running batch may lie beyond those of the plan
 WORTH = 1.01  # a smaller gain is not worth a new plan
 Read = Callable[[], CounterPage]
@@ -68,10 +69,21 @@ class Seen:
 
 
 class FleetWatch:
-    """A fleet of one engine, its servers by name, each read as a page; a page of many counts as one server."""
+    """A fleet of one engine, its servers by name, each read as a page; a page of many counts as one server.
 
-    def __init__(self, expected: Sequence[Expected], servers: Mapping[str, Read], *, model: str = "") -> None:
+    `planned_for` is the engine of the plan; "" of our own decoder's, None where unknown.
+    """
+
+    def __init__(
+        self,
+        expected: Sequence[Expected],
+        servers: Mapping[str, Read],
+        *,
+        model: str = "",
+        planned_for: str | None = None,
+    ) -> None:
         self._expected = {one.concurrency: one for one in expected}
+        self._planned_for, self._has_begun = planned_for, False
         self._servers, self._model, self._engine = servers, model, ""
         self._last: dict[str, CounterPage] = {}
         self._grown: dict[str, dict[Series, float]] = {}  # since the last report
@@ -87,17 +99,18 @@ class FleetWatch:
         for name, read in self._servers.items():
             try:
                 page = read()
-                self._engine = self._engine or require_engine(page, name)
+                self._require_alike(require_engine(page, name), name)
             except SpectuneError as error:
                 failed.append(str(error) if name in str(error) else f"{name}: {error}")
                 continue
-            last = self._last.get(name, {})
-            if fell := restart(page, last, self._names):
+            last = self._last.get(name, page if self._has_begun else {})
+            seen = {**last, **page}  # what a Prometheus server does not scrape for a moment comes back
+            if fell := restart(seen, last, self._names):
                 self._events.append(f"{name}: {fell}")
             grown = self._grown.setdefault(name, {})
             for series, more in since(page, last).items():
                 grown[series] = grown.get(series, 0.0) + more
-            self._last[name] = page
+            self._last[name] = seen
             running = (value for _, value in samples_of(page, self._names.running, self._model))
             self._batches += [value for value in running if value > 0.0]
         self._answered = len(self._servers) - len(failed)
@@ -114,7 +127,21 @@ class FleetWatch:
 
     def begin(self) -> None:
         """Count from the last look on."""
-        self._grown, self._batches, self._events = {}, [], []
+        self._grown, self._batches, self._events, self._has_begun = {}, [], [], True
+
+    def _require_alike(self, engine: str, name: str) -> None:
+        if self._engine and engine != self._engine:
+            raise RequestError(f"{name} is a server of {engine}, and others are of {self._engine}; watch one engine")
+        if not self._engine and self._planned_for is not None and engine != self._planned_for:
+            own = self._planned_for or "spectune's own decoder"
+            self._note(f"the plan is of {own}, and the servers are of {engine}: its speeds are not theirs")
+        self._engine = engine
+
+    def _note(self, note: str) -> None:
+        """Note an event once."""
+        if note not in self._told:
+            self._told.add(note)
+            self._events.append(note)
 
     @property
     def _names(self) -> CounterNames:
@@ -134,7 +161,8 @@ class FleetWatch:
         accepted = self._verdict("accepted tokens a round", tokens, planned)
         batch = sum(self._batches) / len(self._batches) if self._batches else None
         mix = self._verdict("running batch", batch, (min(self._expected) / NEAR, max(self._expected) * NEAR))
-        gain, better = self._gain(ways, acceptance, shares)
+        is_known = bool(base) or not any(length for _, length in ways.values())  # idle servers tell of no drafts
+        gain, better = self._gain(ways, acceptance, shares) if is_known else (None, ())
         return Seen(
             servers=self._answered,
             generated=counts.generated or 0.0,
@@ -157,9 +185,8 @@ class FleetWatch:
         drafted = len(counts.by_position) if counts.drafts else 0
         planned = {one.way[1] for one in self._expected.values()}
         note = f"servers draft up to {drafted} tokens, and the plan {max(planned)}: they run another one"
-        if drafted not in planned and counts.generated and note not in self._told:
-            self._told.add(note)
-            self._events.append(note)
+        if drafted not in planned and counts.generated:
+            self._note(note)
 
     def _shares(self) -> dict[int, float]:
         """Return the share of moments nearest each concurrency; all alike where no batch is known."""
@@ -212,7 +239,7 @@ class FleetWatch:
         """Return where a value lies, and note an event where chance no longer explains all of them so far."""
         if value is None or planned is None:
             return "unknown"
-        test = self._tests.setdefault(what, PromiseTest(*planned, rate=FALSE_ALARMS))
+        test = self._tests.setdefault(what, PromiseTest(*planned, rate=FALSE_ALARMS / TESTS))
         test.low, test.high = planned
         if (found := test.add(value)) is not None:
             word = "lower" if found == "slower" else "higher"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Protocol
 
 from ...profiler.records.excess import STALL
@@ -31,14 +31,17 @@ class Entrant(Protocol):
         """Throughput of what was decoded, prompts apart."""
 
 
-def race(entrants: Sequence[Entrant], *, turns: int, seed: int = 0) -> None:
-    """Let all fresh entrants decode everything, in `turns` shares; `seed` orders them within turns."""
+def race(
+    entrants: Sequence[Entrant], *, turns: int, seed: int = 0, told: Callable[[float], None] = lambda share: None
+) -> None:
+    """Let all fresh entrants decode everything, in `turns` shares; `seed` orders them, `told` hears what is done."""
     order = random.Random(seed)
     for turn in range(1, turns + 1):
         field = list(entrants)
         order.shuffle(field)
         for entrant in field:
             entrant.advance(turn / turns)
+        told(turn / turns)
 
 
 class DecoderEntrant:
