@@ -200,3 +200,40 @@ def test_more_tokens_than_a_chain_can_yield_need_no_acceptance() -> None:
 def test_few_accepted_drafts_are_what_limits_a_round() -> None:
     facts = cell_facts(with_policy(ChainPolicy(length=6), tokens_per_round=2.0).cells[0])
     assert facts.limited_by == "acceptance"
+
+
+class TestAPredictionBetweenCells:
+    """Plain rounds take 10 ms at context 20 and 30 ms at 100."""
+
+    def plan(self, *, same: bool) -> Plan:
+        near, far = (cell for cell in made().cells if cell.batch == 1)
+        cells = []
+        for cell, plain_ms, own_ms in ((near, 10.0, 20.0), (far, 30.0, 80.0)):
+            own = replace(cell.prediction, round_ms=own_ms, tokens_per_s=1000.0, low=900.0, high=1200.0)
+            cells.append(replace(cell, plain=replace(cell.plain, round_ms=plain_ms), prediction=own))
+        policy = ChainPolicy(length=2 if same else 3)
+        padded = tuple(range(9))
+        cells = [
+            replace(cell, policy=own, drafter="small", run_tokens=padded, run_ms=())
+            for cell, own in zip(cells, (ChainPolicy(length=2), policy), strict=True)
+        ]
+        return replace(made(), cells=tuple(cells))
+
+    @pytest.mark.parametrize(("same", "half_way"), [(True, 50.0), (False, 40.0)])
+    def test_rounds_grow_as_those_of_the_policy_or_else_as_plain_ones(self, same: bool, half_way: float) -> None:
+        plan = self.plan(same=same)
+        found = plan.prediction(plan.cells[0], 60)
+        assert found.round_ms == pytest.approx(half_way)
+        assert (found.tokens_per_s, found.low, found.high) == pytest.approx(
+            [each * 20.0 / half_way for each in (1000.0, 900.0, 1200.0)]
+        )
+        assert found.tokens_per_round == plan.cells[0].prediction.tokens_per_round
+
+    def test_from_the_far_cell_they_shrink(self) -> None:
+        plan = self.plan(same=False)
+        assert plan.prediction(plan.cells[1], 60).round_ms == pytest.approx(80.0 * 20.0 / 30.0)
+
+    def test_beyond_all_cells_and_at_a_cell_the_cells_own_holds(self) -> None:
+        plan = self.plan(same=True)
+        for cell, context in ((plan.cells[0], 20), (plan.cells[0], 1), (plan.cells[1], 500)):
+            assert plan.prediction(cell, context) is cell.prediction

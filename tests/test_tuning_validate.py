@@ -35,7 +35,7 @@ from spectune.tuning.measuring.decoding import decode_timed, names_of
 from spectune.tuning.measuring.speed_probe import CALLS, SpeedProbe, gauged_sizes, pace_of
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
-from spectune.tuning.validate import ValidateRequest, _cell_for, validate_stored
+from spectune.tuning.validate import ValidateRequest, _context_of, validate_stored
 
 from .limited_memory import Limit, uncollected
 from .scripted_clock import ScriptedClock
@@ -87,17 +87,33 @@ def solved() -> Plan:
 
 
 def planned(folder: Path) -> Plan:
-    """Let the made-up plan be about the models in the folder, on this device."""
+    """Return the made-up plan for the models in the folder, on this device; at context 40 rounds take twice as long."""
     drafter = identify(folder / "small", "small")
-    return replace(solved(), device=detect("cpu"), target=identify(folder / "target"), drafters=(("small", drafter),))
+    cells = tuple(
+        cell
+        if cell.context == 10
+        else replace(cell, prediction=cell.prediction.slower(2.0), plain=cell.plain.slower(2.0))
+        for cell in solved().cells
+    )
+    return replace(
+        solved(),
+        device=detect("cpu"),
+        target=identify(folder / "target"),
+        drafters=(("small", drafter),),
+        cells=cells,
+    )
 
 
 def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     (row,) = bench.validated().rows
     cell = bench.plan.cell(1, 10)
+    profile = bench.request().as_profile((1,))
+    context = _context_of(1, requests_of(profile, load_tokenizer(str(bench.folder / "target"))))
+    promised = bench.plan.prediction(cell, context)
+    assert 10 < context < 40, "between two cells"
     assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.code, cell.drafter)
-    assert row.predicted_tokens_per_s == cell.prediction.tokens_per_s
-    assert row.interval == (cell.prediction.low, cell.prediction.high)
+    assert row.predicted_tokens_per_s == promised.tokens_per_s != cell.prediction.tokens_per_s
+    assert row.interval == (promised.low, promised.high)
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
     assert row.machine_speed is not None and row.machine_speed > 0
     assert row.predicted_tokens_per_round == cell.prediction.tokens_per_round
@@ -156,7 +172,7 @@ def test_the_cell_is_the_one_that_most_rounds_are_in(bench: Bench) -> None:
 def test_in_a_batch_the_longest_text_says_which_cell_that_is(batch: int, context: int, bench: Bench) -> None:
     """Half of the prompts are long: in a batch of three there is one of them nearly always."""
     asked = [Request(prompt=(1,) * length, max_new_tokens=4) for length in (8, 50) * 6 + (8, 8)]
-    assert _cell_for(bench.plan, batch, asked).context == context
+    assert bench.plan.cell(batch, _context_of(batch, asked)).context == context
 
 
 def test_a_batch_that_finds_no_memory_is_told_and_those_before_it_are_kept(

@@ -14,6 +14,7 @@ from ..db.store import Store
 from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
+from ..planner.plans.prediction import Prediction
 from ..planner.plans.validation import Validation, ValidationRow
 from ..profiler.device import detect
 from ..profiler.identity import identify
@@ -99,7 +100,8 @@ def validate_stored(
 ) -> Validation:
     """Measure a plan, and store the outcome beside it if it is a stored plan of this device.
 
-    One context per batch is measured: the cell in which most rounds of these requests would be. Where a batch fails or
+    One cell per batch is measured, the nearest to the middle context of these requests' rounds; its prediction is moved
+    to that context (`Plan.prediction`). Where a batch fails or
     is stopped, those before it are stored. `guard` is entered with the document of what is stored; `told` is called
     with the plan, the models that run and their number format.
 
@@ -138,9 +140,11 @@ def validate_stored(
             for done, batch in enumerate(batches):
                 report = _part(partial(progress, f"measuring batch {batch}"), done, len(batches))
                 report(0.0)
-                cell = _cell_for(plan, batch, requests)
+                context = _context_of(batch, requests)
+                cell = plan.cell(batch, context)
+                promised = plan.prediction(cell, context)
                 with memory_for(f"a race of batch {batch}", REMEDY):
-                    rows.append(_measured(cell, family, requests, request, report, gauges_pace=is_as_priced))
+                    rows.append(_measured(cell, promised, family, requests, request, report, gauges_pace=is_as_priced))
     finally:
         if rows and kept_beside is not None:
             document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
@@ -189,18 +193,19 @@ def _batches(plan: Plan, request: ValidateRequest) -> tuple[int, ...]:
     return request.batches or planned
 
 
-def _cell_for(plan: Plan, batch: int, requests: Sequence[Request]) -> PlanCell:
-    """Return the cell of most rounds of a batch: a decoder goes by its longest text."""
+def _context_of(batch: int, requests: Sequence[Request]) -> int:
+    """Return the middle context of a batch's rounds: a decoder goes by its longest text."""
     drawn = np.random.default_rng(0)
     shape = (DRAWN, min(batch, len(requests)))
     which = drawn.permuted(np.tile(np.arange(len(requests)), (DRAWN, 1)), axis=1)[:, : shape[1]]
     prompts, lengths = np.array([(len(r.prompt), r.max_new_tokens) for r in requests]).T
     contexts = prompts[which] + drawn.random(shape) * lengths[which]
-    return plan.cell(batch, int(np.median(contexts.max(axis=1))))
+    return int(np.median(contexts.max(axis=1)))
 
 
 def _measured(
     cell: PlanCell,
+    promised: Prediction,
     family: Family,
     requests: Sequence[Request],
     request: ValidateRequest,
@@ -231,12 +236,12 @@ def _measured(
         context=cell.context,
         policy=cell.policy.code,
         drafter=cell.drafter,
-        predicted_tokens_per_s=cell.prediction.tokens_per_s,
-        interval=(cell.prediction.low, cell.prediction.high),
+        predicted_tokens_per_s=promised.tokens_per_s,
+        interval=(promised.low, promised.high),
         measured_tokens_per_s=median(each.planned_tokens_per_s for each in raced),
         plain_tokens_per_s=median(each.plain_tokens_per_s for each in raced),
         machine_speed=median(paces) if paces else None,
-        predicted_tokens_per_round=cell.prediction.tokens_per_round,
+        predicted_tokens_per_round=promised.tokens_per_round,
         tokens_per_round=median(each.tokens_per_round for each in raced),
     )
 

@@ -226,3 +226,21 @@ class Plan:
                 cell.context,
             ),
         )
+
+    def prediction(self, cell: PlanCell, context: int) -> Prediction:
+        """Return what a cell predicts at a context on the way to the next cell of its batch.
+
+        Round times are taken to be linear in context between two cells: those of the policy where both have it, else
+        the policy's grow as plain ones do. Beyond the outermost cells nothing is added.
+        """
+        towards = 1 if context > cell.context else -1
+        beside = [
+            other for other in self.cells if other.batch == cell.batch and (other.context - cell.context) * towards > 0
+        ]
+        if context == cell.context or not beside:
+            return cell.prediction
+        other = min(beside, key=lambda one: abs(one.context - cell.context))
+        is_same = (other.policy, other.drafter) == (cell.policy, cell.drafter)
+        one, two = ((own.prediction if is_same else own.plain).round_ms for own in (cell, other))
+        way = min((context - cell.context) / (other.context - cell.context), 1.0)
+        return cell.prediction.slower(1.0 + way * (two / one - 1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import PlanError
 from .observation import LARGEST
@@ -66,3 +66,10 @@ class Prediction:
             )
         if not all(0.0 <= each <= LARGEST for each in parts):
             raise PlanError(f"parts of a round must be 0 to {LARGEST:g} ms, got {parts}; plan again")
+
+    def slower(self, factor: float) -> Prediction:
+        """Return the prediction of rounds that take `factor` times as long, in all their parts alike."""
+        speeds, times = ("tokens_per_s", "low", "high"), ("round_ms", "draft_ms", "verify_ms", "host_ms")
+        moved = {name: getattr(self, name) / factor for name in speeds}
+        moved |= {name: getattr(self, name) * factor for name in times}
+        return replace(self, **moved)
