@@ -1,10 +1,11 @@
 """Does the load client measure what `vllm bench serve` measures? Both load one vLLM server, in turns.
 
-    python benchmarks/vllm_load.py --python PATH --model FOLDER --prompts FILE [--pairs 5] [--concurrency 4]
+    python benchmarks/vllm_load.py --python PATH --model FOLDER --prompts FILE [--pairs 5] [--concurrency 4] [-- MORE]
 
-PATH is the Python where vLLM is installed. Each pair loads the server once by each client, with the same prompts; the
-order turns around from pair to pair. `holds` says, of throughput and of mean TPOT: the clients are at most 3 % apart in
-the median pair, or less than vLLM's own client differs from itself.
+PATH is the Python where vLLM is installed; MORE are options of its server, as --speculative-config. Each pair loads
+the server once by each client, with the same prompts; the order turns around from pair to pair. `holds` says, of
+throughput and of mean TPOT: the clients are at most 3 % apart in the median pair, or less than vLLM's own client
+differs from itself.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument(
+        "--pages", type=Path, help="folder for the counters before and after the warm-up, and its count"
+    )
     parser.add_argument("--output", type=Path)
+    parser.add_argument("more", nargs="*")
     asked = parser.parse_args()
     command = (
         *(asked.python, "-m", "vllm.entrypoints.openai.api_server", "--model", asked.model, "--max-model-len", "2048"),
         *("--no-enable-prefix-caching", "--generation-config", "vllm"),
+        *asked.more,
     )
     prompts = [Prompt(text=one.text) for one in read_prompts(asked.prompts)][: asked.requests]
     with started(ENGINES["vllm"], command, Limits(start_s=START_S)) as server:
@@ -54,8 +60,8 @@ def main() -> None:
             "spectune": lambda: by_spectune(server, prompts, asked),
             "vllm": lambda: by_vllm(server, prompts, asked),
         }
-        for load in clients.values():  # warm-up
-            load()
+        keep_pages(server, prompts, asked)
+        clients["vllm"]()
         found: dict[str, list[Metrics]] = {name: [] for name in clients}
         for number in range(asked.pairs):
             for name in sorted(clients, reverse=number % 2 == 1):
@@ -77,6 +83,18 @@ def main() -> None:
         "holds": all(abs(apart[name]) <= max(MOST_APART, spread[name]) for name in METRICS),
     }
     print_result(result, asked.output)
+
+
+def keep_pages(server: Server, prompts: Sequence[Prompt], asked: argparse.Namespace) -> None:
+    """Warm up by one load; write the pages of counters around it and what the client counted, where wanted."""
+    before = server.address.get("/metrics").text
+    load = server.measure(prompts, Sampling(max_tokens=asked.tokens, ignore_eos=True), concurrency=asked.concurrency)
+    if asked.pages is not None:
+        asked.pages.mkdir(parents=True, exist_ok=True)
+        (asked.pages / "before").write_text(before)
+        (asked.pages / "after").write_text(server.address.get("/metrics").text)
+        counted = {"answers": len(load.load.ended), "tokens": load.load.tokens, "model": server.address.model}
+        (asked.pages / "counted.json").write_text(json.dumps(counted) + "\n")
 
 
 def by_spectune(server: Server, prompts: Sequence[Prompt], asked: argparse.Namespace) -> Metrics:

@@ -24,7 +24,8 @@ START_S = 600.0  # until a server has loaded its models from a slow disk
 STOP_S = 10.0  # between SIGTERM and SIGKILL
 ANSWER_S = 1.0  # of the path that says whether it is up
 POLL_S = 0.05
-TAIL_LINES, TAIL_BYTES = 12, 4096  # of its log, in an error
+TAIL_LINES, TAIL_BYTES = 12, 2**16  # of its log, in an error; the first error stands far before the last lines
+ERROR = re.compile(r"\b[\w.]*(?:Error|Exception): .*")
 HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
 NO_ROOM = re.compile(
@@ -147,13 +148,18 @@ class ServerProcess:
         return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
     def _tail(self) -> str:
-        """Return the last lines of its log, without moving the file's position, where it writes on."""
+        """Return the first error and the last lines of its log; the file's position stays, where it writes on."""
         size = os.fstat(self._log.fileno()).st_size
         told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         for word in self._secrets:
             told = told.replace(word, "...")
-        lines = [line for line in told.splitlines() if line.strip()][-TAIL_LINES:]
-        return "\nits last lines:\n  " + "\n  ".join(lines) if lines else ""
+        lines = [line for line in told.splitlines() if line.strip()]
+        if not lines:
+            return ""
+        last = lines[-TAIL_LINES:]
+        cause = next((found[0] for line in lines if (found := ERROR.search(line))), None)
+        first = "" if cause is None or any(cause in line for line in last) else f"\nits first error:\n  {cause}"
+        return f"{first}\nits last lines:\n  " + "\n  ".join(last)
 
 
 def free_port() -> int:

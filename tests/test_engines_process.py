@@ -14,7 +14,7 @@ import pytest
 from spectune.engines import process
 from spectune.engines.load import Address
 from spectune.engines.process import ServerProcess
-from spectune.errors import MeasurementError
+from spectune.errors import MeasurementError, NoRoomError
 
 from .llama_program import use_fake
 
@@ -64,6 +64,28 @@ def test_a_server_that_ends_at_once_is_quoted(
         MeasurementError, match=rf"(?s)it ended with status 1; {ADVICE}\nits last lines:.*a certain reason"
     ):
         ServerProcess("fake", command, advice=ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("(EngineCore pid=7) ERROR ValueError: the head has 24 numbers", MeasurementError),
+        ("(EngineCore pid=7) ERROR ValueError: No available memory for the cache blocks.", NoRoomError),
+    ],
+)
+def test_the_first_error_is_quoted_however_far_it_is_before_the_last_lines(
+    cause: str, kind: type[MeasurementError]
+) -> None:
+    """Each process of vLLM adds a traceback of their own behind the cause."""
+    script = (
+        f'echo "{cause}"; for at in $(seq 50); do echo "  File line $at"; done; echo "RuntimeError: it failed"; exit 1'
+    )
+    with pytest.raises(MeasurementError) as raised:
+        ServerProcess("fake", ["sh", "-c", script], advice=ADVICE)
+    said = str(raised.value)
+    assert type(raised.value) is kind
+    assert f"\nits first error:\n  {cause[cause.index('Value') :]}\nits last lines:\n" in said
+    assert said.endswith("RuntimeError: it failed") and "line 39" not in said
 
 
 def test_a_server_that_is_not_up_in_time_is_ended(
