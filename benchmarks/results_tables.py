@@ -104,6 +104,29 @@ def _engines(one: Json) -> Iterator[tuple[object, ...]]:
         )
 
 
+def _servers(one: Json) -> Iterator[tuple[object, ...]]:
+    for file in one["files"]:
+        guessed = [abs(row["error"]) for row in file["predictions"] if not row["ran"]]
+        inside = sum(row["is_within"] for row in file["predictions"])
+        for concurrency, chosen in file["chosen"].items():
+            gain, low, high = file["gains"][concurrency]
+            speed, plain = (file["raced"].get(f"{name} at {concurrency}") for name in (chosen, "plain"))
+            yield (
+                *(
+                    one["engine"],
+                    file["prompts"],
+                    int(concurrency),
+                    chosen,
+                    speed,
+                    plain,
+                    file["share_of_best"][concurrency],
+                ),
+                f"{gain:.2f} ({low:.2f} to {high:.2f})",
+                *(file["starts"], file["tune_s"] / file["sweep_s"], f"{max(guessed):.1%}".replace("%", " %")),
+                f"{inside} of {len(file['predictions'])}",
+            )
+
+
 def _gpu(one: Json) -> Iterator[tuple[object, ...]]:
     for row in one["rows"]:
         if row.get("decoder") in ("plain", "plan"):
@@ -239,6 +262,17 @@ SECTIONS = (
         kind="engines",
         columns=("engine", "sequences", HOW, "plain", "plan", "x plain", "x best of sweep", "settings swept", OFF),
         rows=_engines,
+    ),
+    Section(
+        title="Tuned servers",
+        command="python benchmarks/servers.py",
+        about="what `spectune tune` chose, raced on new prompts beside the best of a sweep.",
+        kind="servers",
+        columns=(
+            *("engine", "prompts", "concurrency", "chosen", "its speed", "plain", "x best of sweep"),
+            *("predicted gain", "starts", "time of the sweep's", "worst guess of a length", "in their intervals"),
+        ),
+        rows=_servers,
     ),
     Section(
         title="GPUs",

