@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Sequence, Set
 from functools import reduce
+from statistics import fmean
 
 import numpy as np
 
@@ -11,7 +13,7 @@ from ...engines.answers import Answer
 from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
 from ...errors import MeasurementError
-from ...planner.engines.served import PLAIN, Ran
+from ...planner.engines.served import PLAIN, Ran, Z
 
 RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
 LEVEL = 0.9
@@ -33,8 +35,31 @@ def by_way(bundle: Bundle, concurrency: int, *, with_tables: bool) -> dict[tuple
     return found
 
 
-def ran_of(trial: Trial, *repeats: Trial) -> Ran:
-    """Return a load, or several of one length, as the planner reads them.
+def pace_error(bundle: Bundle, text_sources: Set[str]) -> float:
+    """Return the relative standard deviation of a start's pace, by its prefills; 0 where none can be compared.
+
+    At the lowest concurrency nothing but the prefill makes a TTFT. Starts that load the same models read the same
+    prompts; plain decoding and `text_sources` load the target alone.
+    """
+    lowest = min(trial.concurrency for trial in bundle.trials)
+    by_models: dict[str, list[dict[int, float]]] = {}
+    for trial in bundle.trials:
+        if trial.concurrency == lowest:
+            name = "" if trial.start.source in {PLAIN, *text_sources} else trial.start.source
+            by_models.setdefault(name, []).append({one.prompt: one.ttft_ms for one in trial.load.ended})
+    squares, degrees = 0.0, 0
+    for own in by_models.values():
+        shared = set[int].intersection(*map(set, own))
+        if len(own) < 2 or not shared:
+            continue
+        paces = [fmean(math.log(one[prompt]) for prompt in shared) for one in own]
+        squares += sum((pace - fmean(paces)) ** 2 for pace in paces)
+        degrees += len(paces) - 1
+    return math.sqrt(squares / degrees) if degrees else 0.0
+
+
+def ran_of(trial: Trial, *repeats: Trial, pace: float = 0.0) -> Ran:
+    """Return a load, or several of one length, as the planner reads them; `pace` is the error of a start's pace.
 
     Raises:
         MeasurementError: its answers have one token each, so there are no rounds.
@@ -54,7 +79,7 @@ def ran_of(trial: Trial, *repeats: Trial) -> Ran:
         acceptance=counts.acceptance(rounds),
         ttft_ms=sum(one.ttft_ms for one in answers) / len(answers),
         answer_tokens=tokens / len(answers),
-        error=speed_error(answers),
+        error=math.hypot(speed_error(answers), pace / math.sqrt(1 + len(repeats))),
     )
 
 
@@ -68,8 +93,10 @@ def speed_error(answers: Sequence[Answer]) -> float:
     return float(np.sqrt((off**2).sum() * len(answers) / (len(answers) - 1)) / tokens.sum())
 
 
-def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer]) -> tuple[float, float]:
+def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer], pace: float = 0.0) -> tuple[float, float]:
     """Return 90 % of the speed-up of some answers over others to the same prompts, by a bootstrap over prompts.
+
+    Each side has an error of its own in its start's `pace`, relative.
 
     Raises:
         MeasurementError: they answer no prompt in common.
@@ -83,4 +110,6 @@ def paired_gain(faster: Sequence[Answer], slower: Sequence[Answer]) -> tuple[flo
     fast_tokens, fast_ms, slow_tokens, slow_ms = numbers[drawn].sum(axis=1).T
     gains = fast_tokens / fast_ms * slow_ms / slow_tokens
     low, high = np.quantile(gains, [(1.0 - LEVEL) / 2.0, (1.0 + LEVEL) / 2.0])
-    return float(low), float(high)
+    middle, apart = float(np.median(gains)), Z * math.sqrt(2.0) * pace
+    below, above = (math.hypot(math.log(end / middle), apart) for end in (low, high))
+    return middle * math.exp(-below), middle * math.exp(above)

@@ -32,7 +32,7 @@ from ...planner.engines.served_choice import (
     sources_of,
 )
 from .copies import SCREEN
-from .ran import by_way, paired_gain, ran_of
+from .ran import by_way, pace_error, paired_gain, ran_of
 
 THRASHES = 1.25  # times a longer chain's round: a row of a table that takes so long is not what it costs alone
 MOST_STARTS = 8
@@ -169,9 +169,14 @@ class _Run:
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
         found: dict[int, tuple[Served, ...]] = {}
+        pace = self._pace()
         for concurrency in self._request.concurrencies:
-            found[concurrency] = served(concurrency, [ran_of(*own) for own in self._cells(concurrency).values()])
+            cells = self._cells(concurrency).values()
+            found[concurrency] = served(concurrency, [ran_of(*own, pace=pace) for own in cells])
         return found
+
+    def _pace(self) -> float:
+        return pace_error(self._bundle, {source.name for source in self._serving.sources() if not source.is_model})
 
     def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
         """Return the loads of each source and length; tables count only while they do not thrash."""
@@ -293,7 +298,7 @@ class _Run:
         gain = way.tokens_per_s / plain.tokens_per_s
         interval = (1.0, 1.0)
         if way.length and way.is_measured:
-            interval = paired_gain(answers[way.source, way.length], answers[PLAIN, 0])
+            interval = paired_gain(answers[way.source, way.length], answers[PLAIN, 0], self._pace())
         elif way.length:
             interval = way.interval[0] / plain.tokens_per_s, way.interval[1] / plain.tokens_per_s
         return Choice(
