@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from . import servers
 from .existing import not_profiled, opened_there
 from .measured import device_facts, trace_facts
 from .model import model_places
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..tuning.engines.profile import EngineProfile
     from ..tuning.engines.validate import EngineValidation
 
-NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # a test compares them
+NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # that run here; a test compares them
 SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
 PROFILE = {
     "engine",
@@ -47,8 +48,8 @@ TURNS = 4  # of every round of a validation
 
 option = click.option(
     "--engine",
-    type=click.Choice(NAMES),
-    help="Use an engine that runs here, on the CPU, instead of spectune's own decoder.",
+    type=click.Choice(sorted({*NAMES, *servers.NAMES})),
+    help="Use an engine instead of spectune's own decoder: one that runs here, on the CPU, or whose server is given.",
 )
 Json = dict[str, Any]  # JSON values
 
@@ -62,7 +63,7 @@ def profile_command(
     from ..tuning.engines.profile import EngineRequest, profile_engine
     from ..tuning.request import Models
 
-    _require_only(PROFILE | TOLD)
+    require_only(PROFILE | TOLD)
     models = Models(target=resolve_model(target), drafters=model_places(drafters))
     dtype = _dtype(engine, asked["dtype"])
     request = EngineRequest(
@@ -96,7 +97,7 @@ def plan_command(settings: Settings, engine: str, target: str, asked: Json, outp
     from .device import is_here, named_device
     from .export import print_exported
 
-    _require_only(PLAN)
+    require_only(PLAN)
     require_writable(output)
     with opened_there(asked["store"], not_profiled(target, f"--engine {engine} ")) as store:
         model = _target(target, store)
@@ -138,7 +139,7 @@ def validate_command(
     from ..tuning.profiled_last import workload_planned_last
     from .cells import validation_facts, validation_table
 
-    _require_only(VALIDATE | TOLD | {"fail_above"})
+    require_only(VALIDATE | TOLD | {"fail_above"})
     place = resolve_model(target)
     opened = opened_there(asked["store"], not_profiled(target, f"--engine {engine} "))
     with opened as store, tempfile.TemporaryDirectory() as folder:
@@ -217,7 +218,8 @@ def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
     return identify_engine_model(path) if path.exists() else named_model(text, store)
 
 
-def _require_only(known: set[str]) -> None:
+def require_only(known: set[str], of: str = "of spectune's own decoder; leave it out with --engine") -> None:
+    """Raise UsageError for the first option that was typed and is not known."""
     context = click.get_current_context()
     typed = [
         parameter
@@ -225,7 +227,7 @@ def _require_only(known: set[str]) -> None:
         if context.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE and parameter.name not in known
     ]
     if typed:
-        raise click.UsageError(f"{typed[0].opts[0]} is of spectune's own decoder; leave it out with --engine.")
+        raise click.UsageError(f"{typed[0].opts[0]} is {of}.")
 
 
 def _profile_facts(done: EngineProfile, url: str) -> Json:

@@ -11,14 +11,17 @@ import click
 from click.core import ParameterSource
 
 from . import engine as engines
-from . import options
+from . import options, servers
 from .command import Command
-from .existing import not_profiled, opened_there
+from .existing import NOTHING, not_profiled, opened_there
 from .report import Settings, print_table, progress, tell, tell_workload
 from .rescue import rescued
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..db.store import Store
+    from ..planner.plans.objective import LatencyBound
     from ..planner.plans.plan import Plan
     from ..profiler.records.device import Device
     from ..profiler.records.model import ModelIdentity
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from ..tuning.plan import Effort
     from ..tuning.steps import Guard
 
+STRAY = "name the model with --target MODEL; see a plan with: spectune show plan 3"
 # options that files answer
 FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", "estimated")
 
@@ -52,9 +56,10 @@ class Place:
         "explain",
         "output",
     ),
-    stray="name the model with --target MODEL; see a plan with: spectune show plan 3",
 )
+@servers.command
 @engines.option
+@servers.url
 @click.option(
     "--target", "--model", "target", metavar="PATH|NAME", help="Folder, or a name or key that the store knows."
 )
@@ -156,7 +161,9 @@ class Place:
 def plan(
     settings: Settings,
     /,
+    command: tuple[str, ...],
     engine: str | None,
+    url: str | None,
     target: str | None,
     device: str,
     regime: str | None,
@@ -191,6 +198,7 @@ def plan(
         spectune plan --target path/to/target --estimate H200 --max-memory 24G
         spectune plan --surface target.json --surface small.json --trace trace.json
         spectune plan --engine llama.cpp --target target.gguf
+        spectune plan --engine vllm -- vllm serve MODEL
         spectune plan --target path/to/target --trials 200 --optuna-storage sqlite:///trials.db --jobs 4
     """
     from ..errors import PlanError
@@ -202,6 +210,10 @@ def plan(
     from ..tuning.plan import Effort
     from .device import is_here
 
+    if servers.is_server(engine, command, url, STRAY):
+        assert engine is not None
+        _plan_server(engine, command, url, wanted["bound"], store, as_json)
+        return
     if engine is not None:
         wanted["workload"] = wanted["workload"] or "default"
         if target is None:
@@ -240,6 +252,19 @@ def plan(
     if missed := out_of_reach(made):
         unless = "" if number is None else f"; until it is retired, plan {number} counts: spectune retire {number}"
         raise PlanError(missed + unless)
+
+
+def _plan_server(
+    engine: str, command: Sequence[str], url: str | None, bound: LatencyBound | None, store: str | None, as_json: bool
+) -> None:
+    """Print what a server should draft by what `profile` or `tune` kept of it."""
+    from ..planner.engines.served_choice import LatencyBounds, latency_bounds
+
+    bounds = LatencyBounds() if bound is None else latency_bounds(str(bound))
+    engines.require_only({"command", "engine", "url", "bound", "store", "as_json"}, "not of a server's plan")
+    with opened_there(store, NOTHING) as opened:
+        found, serving = servers.stored(engine, command, url, bounds, opened)
+        servers.print_choice(found, serving, as_json=as_json)
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

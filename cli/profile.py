@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import engine as engines
-from . import options
+from . import options, servers
 from .command import Command
 from .fleet import ray_address
 from .model import model_places, tell_dequantised
@@ -16,8 +16,13 @@ from .prompts import named_prompts, tell_cut
 from .report import Settings, print_json, progress, tell
 
 if TYPE_CHECKING:
+    from ..tuning.engines.tuned_server import ServerJob
     from ..tuning.request import Models, ProfileRequest
 
+SERVER = {  # options that a server takes, too
+    *("command", "engine", "url", "drafters", "draft_models", "prompts", "sample", "temperatures", "batches"),
+    *("max_new_tokens", "seed", "store", "fresh", "as_json"),
+}
 OF_TEXTS = ("prompts", "sample", "workload", "temperatures", "record", "max_new_tokens", "max_prompt_tokens")
 OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", "fresh")
 
@@ -36,9 +41,10 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
         "budget",
         "dry-run",
     ),
-    stray="name the model with --target MODEL",
 )
+@servers.command
 @engines.option
+@servers.url
 @click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @options.drafters
 @options.prompts
@@ -132,6 +138,7 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
     metavar="N",
     help="Time a target spread over N devices; start it with torchrun.",
 )
+@servers.loads
 @options.seed
 @options.store
 @ray_address
@@ -143,7 +150,9 @@ OF_TIMING = ("device", "budget_s", "held_out", "regime", "most_tokens", "seed", 
 def profile(
     settings: Settings,
     /,
+    command: tuple[str, ...],
     engine: str | None,
+    url: str | None,
     target: str | None,
     drafters: dict[str, str],
     prompts: Path | None,
@@ -171,10 +180,20 @@ def profile(
         spectune profile --config-only config.json --context 128,2048 --regime cuda-graph
         spectune profile --target path/to/target --estimate H200
         spectune profile --engine llama.cpp --target target.gguf --drafter small=small.gguf --batch 1,4
+        spectune profile --engine vllm --prompts traffic.jsonl --batch 1,8,32 -- vllm serve MODEL
     """
     from ..profiler.hub import resolve_model
     from ..tuning.request import Models, ProfileRequest
 
+    of_loads = {name: measured.pop(name) for name in servers.OF_LOADS}
+    if servers.is_server(engine, command, url, "name the model with --target MODEL"):
+        assert engine is not None
+        engines.require_only(SERVER | set(servers.OF_LOADS), "not of a server; its command says what it is")
+        used = named_prompts(settings, prompts, "calibration", sample=sample, seed=measured["seed"])
+        asked = {**of_loads, **measured, "drafters": drafters}
+        _profile_server(settings, servers.job_of(engine, command, url, used, asked), asked, store, fresh, as_json)
+        return
+    options.require_untyped(servers.OF_LOADS, "is of a server; give one with --engine, and --server URL or -- COMMAND.")
     if engine is not None:
         if target is None:
             raise click.UsageError("Give --target MODEL, a file of the engine, a model folder or an id.")
@@ -218,6 +237,18 @@ def profile(
         _profile_fleet(settings, request, store, ray_address, fresh, as_json)
     else:
         _profile_one(settings, request, store, fresh, as_json)
+
+
+def _profile_server(
+    settings: Settings, job: ServerJob, asked: dict[str, Any], store: str | None, fresh: bool, as_json: bool
+) -> None:
+    from ..db import open_store
+
+    with open_store(store) as opened:
+        if job.url:
+            servers.look_at(settings, job, opened, fresh=fresh, as_json=as_json)
+        else:
+            servers.profile_server(settings, job, asked["starts"], opened, fresh=fresh, as_json=as_json)
 
 
 def _tell_reach(settings: Settings, request: ProfileRequest) -> None:

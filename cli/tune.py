@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import draft_models, options
+from . import draft_models, options, raced, servers
 from .command import Command
 from .prompts import named_prompts
-from .report import Settings, TimeLeft, facts_of, print_json, progress, tell
-from .tune_output import print_looked, print_tuned, tuned_facts
+from .report import Settings, tell
 
 if TYPE_CHECKING:
-    from ..engines.bundle import Bundle
     from ..planner.engines.served_choice import LatencyBounds
-    from ..tuning.engines.tuned_server import ServerJob
-
-ENGINES = ("llama.cpp", "vllm")  # a test compares them
-REQUESTS = 16  # of a load, or twice the largest concurrency
 
 
 def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
@@ -51,14 +42,14 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
         "bundle",
     ),
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--engine", required=True, type=click.Choice(ENGINES), help="Whose server the command starts.")
-@click.option("--server", metavar="URL", help="Measure the server that runs there, which is never stopped.")
+@servers.command
+@click.option("--engine", required=True, type=click.Choice(servers.NAMES), help="Whose server the command starts.")
+@servers.url
 @options.prompts
 @options.sample
 @click.option(
     "--concurrency",
-    "concurrencies",
+    "batches",
     default="1,4,8",
     show_default=True,
     callback=options.counts,
@@ -81,30 +72,13 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     callback=options.latency_bounds,
     help="Mean latencies to keep: tpot<=20ms,ttft<=500ms.",
 )
-@click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of the server at most.")
-@click.option(
-    "--requests",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Requests of each load; 16, or twice the largest concurrency, unless given.",
-)
-@click.option("--longest", default=8, show_default=True, type=click.IntRange(1, 64), help="Drafted tokens at most.")
+@servers.loads
 @options.max_new_tokens
 @click.option(
     "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="That requests ask for."
 )
-@click.option("--ignore-eos", is_flag=True, help="Let every answer have --max-new-tokens tokens.")
-@click.option("--model-name", default="", metavar="NAME", help="What requests call the model; else the first served.")
 @click.option(
-    "--start-timeout", "start_s", default=1800.0, show_default=True, type=click.FloatRange(1.0), help="Seconds."
-)
-@click.option(
-    "--stall-timeout",
-    "stall_s",
-    default=600.0,
-    show_default=True,
-    type=click.FloatRange(1.0),
-    help="Seconds without a byte of an answer.",
+    "--rounds", default=0, show_default=True, type=click.IntRange(0), help="Race the choice so often, as validate does."
 )
 @click.option(
     "--bundle",
@@ -113,6 +87,7 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     help="Write all measurements there, without keys and prompts, and resume from it.",
 )
 @options.seed
+@options.store
 @options.as_json
 @click.pass_obj
 def tune(
@@ -120,160 +95,46 @@ def tune(
     /,
     command: tuple[str, ...],
     engine: str,
-    server: str | None,
+    url: str | None,
     prompts: Path | None,
     sample: int | None,
-    concurrencies: tuple[int, ...],
     rates: tuple[float, ...],
-    drafters: dict[str, str],
     bounds: LatencyBounds | None,
     starts: int,
-    requests: int | None,
-    longest: int,
-    max_new_tokens: int,
-    temperature: float,
-    ignore_eos: bool,
-    model_name: str,
-    start_s: float,
-    stall_s: float,
+    rounds: int,
     bundle: Path | None,
     seed: int,
+    store: str | None,
     as_json: bool,
+    temperature: float,
+    **asked: Any,  # of the loads
 ) -> None:
     """Find the drafts that a server should make.
 
     COMMAND starts the server. It is started a few times with other drafts, and the prompts are sent to it over HTTP.
     The result is the same command with the best speculative options, for each concurrency, or plain decoding where
-    that is faster. An interrupted run resumes from its bundle. API keys come from SPECTUNE_API_KEY or OPENAI_API_KEY.
+    that is faster. It does what `profile`, `plan` and, with --rounds, `validate` do of a server. An interrupted run
+    resumes. API keys come from SPECTUNE_API_KEY or OPENAI_API_KEY. Of SGLang and TensorRT-LLM all this ran on a
+    scripted server alone.
 
     \b
         spectune tune --engine llama.cpp --prompts traffic.jsonl -- llama-server -m target.gguf -md draft.gguf -np 8
         spectune tune --engine vllm --concurrency 1,8,32 --bundle out.json -- vllm serve MODEL
     """
-    from ..engines.load import Sampling
-    from ..engines.server import Limits
-    from ..engines.table import ENGINES as KNOWN
-    from ..tuning.engines.tuned_server import ServerJob
-
-    if rates and server is None:
-        raise click.UsageError("--rate is of a server that runs; give it with --server URL.")
-    if bool(command) == bool(server):
-        raise click.UsageError("give the server's command behind --, or --server URL of one that runs.")
-    job = ServerJob(
-        engine=KNOWN[engine],
-        command=command,
-        prompts=named_prompts(settings, prompts, "evaluation", sample=sample, seed=seed),
-        sampling=Sampling(max_tokens=max_new_tokens, temperature=temperature, ignore_eos=ignore_eos),
-        concurrencies=tuple(sorted(concurrencies)),
-        requests=requests or max(REQUESTS, 2 * max(concurrencies)),
-        longest=longest,
-        drafters=drafters,
-        limits=Limits(start_s=start_s, stall_s=stall_s),
-        model=model_name,
-        key=options.api_key(),
-    )
-    with ended_by_signals():
-        if server is not None:
-            _look(settings, job, server, rates, seed, as_json=as_json)
-        else:
-            _tune(settings, job, bundle, bounds, starts, as_json=as_json)
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end the block as Ctrl-C does, so that no server is left behind."""
-
-    def end(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _tune(
-    settings: Settings,
-    job: ServerJob,
-    file: Path | None,
-    bounds: LatencyBounds | None,
-    starts: int,
-    *,
-    as_json: bool,
-) -> None:
+    from ..db import open_store
     from ..planner.engines.served_choice import LatencyBounds
-    from ..profiler.records.wire import to_json
-    from ..report.file import require_writable, write_whole
-    from ..tuning.engines.honest import named, unsure, warnings_before, warnings_behind
-    from ..tuning.engines.tune import TuneRequest, tune
-    from ..tuning.engines.tuned_server import TunedServer
 
-    require_writable(file)
-    held = _held(settings, job, file)
-    serving = TunedServer(job, held.version)
-    request = TuneRequest(
-        concurrencies=job.concurrencies, longest=job.longest, most_starts=starts, bounds=bounds or LatencyBounds()
-    )
-    for line in warnings_before(job):
-        tell(settings, f"warning: {line}")
-    loads = len(job.concurrencies)
-    tell(settings, f"at most {starts} starts of the server, {loads} loads of {job.requests} requests each")
-
-    def save(bundle: Bundle) -> None:
-        if file is not None:
-            write_whole(file, to_json(bundle))
-
-    try:
-        with progress(settings) as report:
-            found = tune(request, serving, held, save=save, progress=TimeLeft(report, "at most"))
-    except KeyboardInterrupt:
-        is_saved = file is not None and file.exists()
-        resume = f"resume with the same command and --bundle {file}" if is_saved else "nothing was saved"
-        tell(settings, f"{resume}{'' if file is not None else '; with --bundle FILE a run resumes'}")
-        raise
-    warned = [*warnings_behind(named(found.bundle.trials), job.sampling)]
-    for one in found.choices:
-        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
-    if as_json:
-        print_json(tuned_facts(found, serving, warned))
-    else:
-        print_tuned(found, serving, warned)
-    if file is not None:
-        tell(settings, f"wrote {file}")
-
-
-def _held(settings: Settings, job: ServerJob, file: Path | None) -> Bundle:
-    """Return what an interrupted run of the same setup measured, or an empty bundle."""
-    from importlib.metadata import version
-
-    from ..engines.bundle import Bundle, read_bundle
-    from ..errors import RequestError
-
-    empty = Bundle(spectune=version("spectune"), setup=job.setup)
-    if file is None or not file.exists():
-        return empty
-    found = read_bundle(file)
-    if found.setup != job.setup:
-        raise RequestError(f"{file} is of another command, prompts or loads; give another file with --bundle")
-    if found.chosen is not None:
-        raise RequestError(f"{file} is of a run that ended; give another file with --bundle, or remove it")
-    tell(settings, f"resuming: {len(found.trials)} loads ran before")
-    return found
-
-
-def _look(settings: Settings, job: ServerJob, url: str, rates: tuple[float, ...], seed: int, *, as_json: bool) -> None:
-    """Measure a server that runs, without a restart."""
-    from ..engines.server import reached
-    from ..tuning.engines.honest import warnings_before
-    from ..tuning.engines.look import look
-
-    for line in warnings_before(job):
-        tell(settings, f"warning: {line}")
-    with progress(settings) as report:
-        server = reached(job.engine, url, job.limits, model=job.model, key=job.key)
-        found = look(job, server, report, rates=rates, seed=seed)
-    if as_json:
-        print_json({"engine": job.engine.name, "loads": [facts_of(one) for one in found.loads], "notes": found.notes})
-    else:
-        print_looked(found, f"{job.engine.name} {found.version} at {url}")
+    if rates and url is None:
+        raise click.UsageError("--rate is of a server that runs; give it with --server URL.")
+    servers.require_one_way(command, url)
+    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=seed)
+    job = servers.job_of(engine, command, url, used, {**asked, "temperatures": (temperature,)})
+    with open_store(store) as opened:
+        if url is not None:
+            servers.look_at(settings, job, opened, rates=rates, seed=seed, as_json=as_json)
+            return
+        found, serving = servers.measured(settings, job, starts, bounds or LatencyBounds(), opened, file=bundle)
+        servers.print_choice(found, serving, as_json=as_json)
+        tell(settings, f"kept in {opened.url}" + ("" if bundle is None else f", written to {bundle}"))
+    if rounds:
+        raced.validate_server(settings, found, command, used, rounds, as_json=as_json)

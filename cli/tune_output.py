@@ -11,7 +11,7 @@ from .report import Table, facts_of, print_table
 
 if TYPE_CHECKING:
     from ..tuning.engines.look import Looked
-    from ..tuning.engines.tune import Tuned
+    from ..tuning.engines.tune import Choice, Tuned
     from ..tuning.engines.tuned_server import TunedServer
 
 Json = dict[str, Any]  # JSON values
@@ -19,12 +19,15 @@ Json = dict[str, Any]  # JSON values
 
 def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Json:
     """Return what was found as JSON values."""
+    from ..engines.base import written_files
     from ..engines.command import hidden
 
+    command = [] if serving.job.url else serving.command(found.start)
     return {
         "engine": serving.job.engine.name,
         "version": found.bundle.version,
-        "command": hidden(serving.command(found.start)),
+        "command": hidden(command),
+        "files": written_files(command),
         "start": facts_of(found.start),
         "choices": [facts_of(choice) for choice in found.choices],
         "tried": [facts_of(choice) for choice in found.tried],
@@ -37,27 +40,34 @@ def tuned_facts(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> Js
 
 def print_tuned(found: Tuned, serving: TunedServer, warned: Sequence[str]) -> None:
     """Print the best drafts, what to know of them, and the command that makes them."""
+    from ..engines.base import written_files
     from ..engines.command import typed
     from ..planner.engines.served import PLAIN
 
-    print_table(_table(found))
+    guessed = [one for one in found.choices if not one.way.is_measured]
+    print_table(ran_table((*found.tried, *guessed), found.choices))
     for note in found.notes:
         click.echo(f"note: {note}")
     for line in warned:
         click.echo(f"warning: {line}")
     if found.start.source == PLAIN:
         click.echo("do not speculate: no drafts are faster here than plain decoding")
+    elif serving.job.url:
+        click.echo(f"draft {found.start.longest} tokens: restart the server at {serving.job.url} so")
     else:
         source = next(one for one in serving.sources() if one.name == found.start.source)
         click.echo(f"draft: {found.start.label} ({serving.job.engine.name}: {source.checked})")
-    click.echo(typed(serving.command(found.start)))
+    if not serving.job.url:
+        command = serving.command(found.start)
+        for name, text in written_files(command).items():
+            click.echo(f"{name}:\n{text}")
+        click.echo(typed(command))
 
 
-def _table(found: Tuned) -> Table:
-    """Return all that ran, and what is chosen without a run, at each concurrency in the order of its speed."""
-    chosen = {(one.concurrency, one.way.source, one.way.length) for one in found.choices}
-    guessed = [one for one in found.choices if not one.way.is_measured]
-    shown = sorted((*found.tried, *guessed), key=lambda one: (one.concurrency, -one.way.tokens_per_s))
+def ran_table(ways: Sequence[Choice], choices: Sequence[Choice] = ()) -> Table:
+    """Return ways at each concurrency in the order of their speed, and which of them are chosen."""
+    chosen = {(one.concurrency, one.way.source, one.way.length) for one in choices}
+    shown = sorted(ways, key=lambda one: (one.concurrency, -one.way.tokens_per_s))
     rows = [
         (
             one.concurrency,

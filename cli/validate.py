@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,9 @@ import click
 
 from ..errors import PlanError
 from . import engine as engines
-from . import options
+from . import options, raced, servers
 from .command import Command
-from .existing import as_it_is, not_profiled, opened_there
+from .existing import NOTHING, as_it_is, not_profiled, opened_there
 from .model import model_places, tell_dequantised
 from .prompts import named_prompts, tell_cut
 from .report import Settings, TimeLeft, print_json, print_table, progress, tell
@@ -21,10 +22,11 @@ from .rescue import rescued
 STRAY = "name the model with --target MODEL and a plan with --plan 3"
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..planner.plans.plan import Plan
     from ..planner.plans.validation import Validation
+    from ..tuning.engines.tune import Tuned
 
 
 @click.command(
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
         "device",
     ),
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@servers.command
 @engines.option
+@servers.url
 @click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
 @click.option(
     "--bundle",
@@ -81,6 +84,7 @@ def validate(
     /,
     command: tuple[str, ...],
     engine: str | None,
+    url: str | None,
     target: str | None,
     bundle: Path | None,
     prompts: Path | None,
@@ -101,16 +105,17 @@ def validate(
         spectune validate --target path/to/target --fail-above 15
         spectune validate --target path/to/target --plan 3 --drafter small=path/to/small
         spectune validate --engine llama.cpp --target target.gguf
+        spectune validate --engine vllm --prompts new.jsonl -- vllm serve MODEL
         spectune validate --bundle out.json --prompts new.jsonl -- llama-server -m target.gguf -md draft.gguf
     """
-    if bundle is not None:
-        from .tuned import validate_server
-
+    if bundle is not None or servers.is_server(engine, command, url, STRAY):
         used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
-        validate_server(settings, bundle, command, used, measured["rounds"], as_json=as_json)
+        found = _server_plan(engine, command, url, bundle, store)
+        if url is not None:
+            raced.validate_url(settings, found, used, as_json=as_json)
+        else:
+            raced.validate_server(settings, found, command, used, measured["rounds"], as_json=as_json)
         return
-    if command:
-        raise click.UsageError(f"got an unexpected argument {command[0]!r}; {STRAY}")
     if target is None:
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
@@ -153,6 +158,26 @@ def validate(
     where = f"kept in {url} beside plan {done.plan_id}"
     tell(settings, "kept nowhere: the plan is a file, or another device's" if done.plan_id is None else where)
     _require_kept(done, fail_above)
+
+
+def _server_plan(
+    engine: str | None, command: Sequence[str], url: str | None, bundle: Path | None, store: str | None
+) -> Tuned:
+    """Return the plan of a server, by a bundle or by what the store holds."""
+    from ..engines.bundle import read_bundle
+    from ..errors import RequestError
+    from ..planner.engines.served_choice import LatencyBounds
+
+    known = {"command", "engine", "url", "bundle", "prompts", "sample", "rounds", "seed", "store", "as_json"}
+    engines.require_only(known, "not of a server; its plan says what is measured")
+    if bundle is None:
+        assert engine is not None
+        with opened_there(store, NOTHING) as opened:
+            return servers.stored(engine, command, url, LatencyBounds(), opened)[0]
+    found = read_bundle(bundle)
+    if found.chosen is None:
+        raise RequestError(f"{bundle} is of a run that did not end; let spectune tune --bundle {bundle} end it")
+    return replace(servers.planned(found, command, LatencyBounds())[0], start=found.chosen)
 
 
 def _tell_apart(settings: Settings, done: Validation) -> None:

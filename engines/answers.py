@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, quantiles
+from typing import Any
 
 from ..errors import MeasurementError
 
@@ -14,8 +15,8 @@ class Answer:
     """The result of one request; `ttft_ms` and `e2e_ms` run from the request to the first and the last token.
 
     `prompt` is a number, `tokens` a count; `text`, whose digest is stored, is in no bundle, as are `events`: the tokens
-    of each event, where they were asked for, and `timings`, a server's own. `failure` says why it did not end; "" where
-    it did.
+    of each event, where they were asked for, and `timings`, what a server itself tells of it. `failure` says why it did
+    not end; "" where it did.
     """
 
     prompt: int
@@ -25,7 +26,7 @@ class Answer:
     digest: str = ""
     text: str = field(default="", repr=False)
     events: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
+    timings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # JSON values
     failure: str = ""
 
     @property

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
-from ..errors import RequestError
+from ..errors import MeasurementError, RequestError
 from ..planner.engines.served import PLAIN
 from ..runtime.engines.setting import EngineDrafter, Setting, Stage
-from .counters import CounterNames
+from .answers import LoadResult
+from .counters import CounterNames, CounterPage, Counts, counts_between, page_of
 from .load import Address
 
 PLAIN_LABEL = "plain decoding"
@@ -86,13 +89,49 @@ def stages_of(lengths: Lengths) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
+class WrittenFile(str):
+    """A word of a command that names a file with some `text`: it is written before the command starts."""
+
+    text: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> WrittenFile:
+        """Return the word; its name tells texts apart."""
+        place = PurePath(name)
+        found = cls(f"{place.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}{place.suffix}")
+        found.text = text
+        return found
+
+
+def written_files(command: Sequence[str]) -> dict[str, str]:
+    """Return names and texts of the files that a command reads and that are written for it."""
+    return {str(word): word.text for word in command if isinstance(word, WrittenFile)}
+
+
+def placed(command: Sequence[str], folder: Path) -> list[str]:
+    """Write a command's files to a folder, and return the command that reads them there."""
+    for name, text in written_files(command).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [str(folder / word) if isinstance(word, WrittenFile) else word for word in command]
+
+
+def scraped(address: Address) -> CounterPage:
+    """Return a server's page of counters; MeasurementError where it shows none."""
+    answer = address.get("/metrics")
+    if answer.is_error:
+        raise MeasurementError(
+            f"{address.url}/metrics answers {answer.status_code}; let the server show its counters, llama.cpp with "
+            "--metrics"
+        )
+    return page_of(answer.text)
+
+
 class ServerEngine(Protocol):
     """An engine whose server is tuned; a new one is a file with this and a line in `table.py`."""
 
     name: str
     health: str  # the path that answers 200 once the models are loaded
     takes_table: bool  # whether one start may draft other lengths at other batches
-    counters: CounterNames
     example: str  # of a command
     advice: str  # what to do where it does not start
 
@@ -114,13 +153,43 @@ class ServerEngine(Protocol):
         """Return the options that make a plain command draft."""
         ...
 
+    def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
+        """Return a plain command with the options that make it draft."""
+        ...
+
     def version(self, address: Address) -> str:
         """Return the version of a running server."""
         ...
 
     def body(self) -> Mapping[str, Any]:
-        """Return fields of every request, so that no answer is read from an earlier one's cache."""
+        """Return fields of every request: no answer is read from an earlier one's cache, and each tells its drafts."""
         ...
+
+    def page(self, address: Address) -> CounterPage:
+        """Return the counters of a running server; MeasurementError where it shows none."""
+        ...
+
+    def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
+        """Return what was counted of a load between two pages; MeasurementError where that cannot be told."""
+        ...
+
+
+class PagedServer:
+    """What most engines have in common: counts are the difference of two Prometheus pages; part of a `ServerEngine`."""
+
+    counters: CounterNames
+
+    def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
+        """Return a plain command with the options that make it draft."""
+        return [*plain, *flags]
+
+    def page(self, address: Address) -> CounterPage:
+        """Return the page of counters."""
+        return scraped(address)
+
+    def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
+        """Return the counts between two pages."""
+        return counts_between(after, before, self.counters, model if self.counters.has_model else "")
 
 
 def json_at(address: Address, path: str) -> Any:  # Any: JSON values

@@ -22,8 +22,9 @@ FORMAT = 1
 class Setup:
     """All given settings that change speed: loads of equal setups belong together.
 
-    `command` has its keys hidden and is empty for a URL; `drafters` are names and paths from the user. `prompts` are
-    their number and a digest; `sampling` is JSON. Each closed loop sends `requests`; `longest` counts drafted tokens.
+    `command` has its keys hidden; for a URL it is that and the model. `drafters` are names and paths from the user.
+    `prompts` are their number and a digest; `sampling` is JSON. Each closed loop sends `requests`; `longest` counts
+    drafted tokens. `files` name what the command reads, by digests of its texts.
     """
 
     engine: str
@@ -34,11 +35,17 @@ class Setup:
     concurrencies: tuple[int, ...]
     requests: int
     longest: int
+    files: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """A hash of the setup."""
         return hashlib.sha256(to_json(self).encode()).hexdigest()[:16]
+
+    @property
+    def server(self) -> str:
+        """A hash of the engine and the command, or the URL, whatever its loads were."""
+        return server_of(self.engine, self.command[:1] if "://" in "".join(self.command[:1]) else self.command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,11 @@ class Bundle:
     def starts(self) -> tuple[Start, ...]:
         """Return the starts that ran, in their order."""
         return tuple(dict.fromkeys(trial.start for trial in self.trials))
+
+
+def server_of(engine: str, command: Sequence[str]) -> str:
+    """Return the hash of a server, given its command, keys hidden, or its URL alone."""
+    return hashlib.sha256(json.dumps([engine, *command]).encode()).hexdigest()[:16]
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -10,6 +11,7 @@ from ..errors import RequestError
 
 SECRET = ("--api-key", "--hf-token", "-hft", "--token")
 VARIABLE = re.compile(r"[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD)[A-Z0-9_]*")  # of `env` or `docker run -e`
+SHORTEST = 8  # characters of a key; "false" of TOKENIZERS_PARALLELISM is none
 HIDDEN = "..."
 
 
@@ -62,6 +64,12 @@ def secrets(command: Sequence[str]) -> list[str]:
     pairs = zip(command, hidden(command), strict=True)
     found = {word.partition("=")[2] or word for word, shown in pairs if word != shown}
     return sorted(found - {""}, key=len, reverse=True)
+
+
+def environment_secrets() -> list[str]:
+    """Return this process's variables that are named as keys, which a server inherits and may log; longest first."""
+    found = {value for name, value in os.environ.items() if VARIABLE.fullmatch(name) and len(value) >= SHORTEST}
+    return sorted(found, key=len, reverse=True)
 
 
 def typed(command: Sequence[str]) -> str:

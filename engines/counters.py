@@ -19,6 +19,7 @@ from ..errors import MeasurementError
 
 VALUE = r"[-+]?(?:[\d.]+(?:[eE][-+]?\d+)?|Inf|NaN)"
 SAMPLE = re.compile(rf"([A-Za-z_:][\w:]*)(?:\{{(.*)\}})?\s+({VALUE})(?:\s+-?[\d.]+)?")  # name, labels, value, timestamp
+MODEL = "model_name"  # the label that names whose counter it is
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 Labels = dict[str, str]
 Series = tuple[str, tuple[tuple[str, str], ...]]  # a name without `_total`, and labels
@@ -39,7 +40,7 @@ def page_of(text: str) -> CounterPage:
 def samples_of(page: CounterPage, name: str, model: str = "") -> list[tuple[Labels, float]]:
     """Return labels and values of a counter; of one model where it is named and labels name theirs."""
     own = [(dict(labels), value) for (known, labels), value in page.items() if known == name]
-    return [one for one in own if not model or one[0].get("model_name", model) == model]
+    return [one for one in own if not model or one[0].get(MODEL, model) == model]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +134,15 @@ def counts_between(after: CounterPage, before: CounterPage, names: CounterNames,
 def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts:
     """Return a page's counts, summed over one server's engines.
 
-    `model` selects counters where the page has several models. MeasurementError where it has and none is selected, or
-    positions are missing.
+    `model` selects counters where the page has several models. MeasurementError where it has and none is selected, it
+    has none of that model, or positions are missing.
     """
-    if len(models := {labels.get("model_name", "") for labels, _ in samples_of(page, names.drafts, model)}) > 1:
-        told = ", ".join(sorted(models))
+    models = {labels[MODEL] for name in names.counters for labels, _ in samples_of(page, name) if MODEL in labels}
+    told = ", ".join(sorted(models))
+    if not model and len(models) > 1:
         raise MeasurementError(f"counters are of several models ({told}); name one, or scrape one server")
+    if model and models and model not in models:
+        raise MeasurementError(f"counters are of {told}, none of {model}; name one of these models")
     return Counts(
         drafts=_sum(page, names.drafts, model) or 0.0,
         drafted=_sum(page, names.drafted, model) or 0.0,
@@ -149,6 +153,20 @@ def counts_of(page: CounterPage, names: CounterNames, model: str = "") -> Counts
         prompted=_sum(page, names.prompted, model),
         cached=_sum(page, names.cached, model),
     )
+
+
+def falling(mean: float, length: int) -> tuple[float, ...]:
+    """Return the acceptance by position of a chain that accepts `mean` tokens a round, where only that is known.
+
+    It is taken to fall by one factor a, so that mean = a + a^2 + ... + a^length.
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Eq. 1.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if sum(middle**place for place in range(1, length + 1)) < mean else (low, middle)
+    return tuple(high**place for place in range(1, length + 1))
 
 
 def engine_of(page: CounterPage) -> str:

@@ -12,7 +12,7 @@ from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.llama_cpp import LlamaCpp
 from ..runtime.engines.schema import nearest_recorded, require_known, schema_of
 from ..runtime.engines.setting import EngineDrafter, Setting
-from .base import Lengths, Source, drafter_named, json_at
+from .base import Lengths, PagedServer, Source, drafter_named, json_at
 from .command import value_of, without
 from .counters import NAMES
 from .load import Address
@@ -29,7 +29,7 @@ NGRAM = 3  # tokens of an n-gram that is searched
 CHECKED = "b9993 and b11549"
 
 
-class LlamaCppServer:
+class LlamaCppServer(PagedServer):
     """`llama-server`; a `ServerEngine`."""
 
     name = "llama.cpp"

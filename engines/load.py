@@ -191,7 +191,7 @@ async def _answer(
     began = time.perf_counter()
     first = last = 0.0
     tokens = 0
-    is_whole, parts, events, timings = False, list[str](), list[tuple[int, ...]](), dict[str, float]()
+    is_whole, parts, events, timings = False, list[str](), list[tuple[int, ...]](), dict[str, Any]()
     try:
         async with client.stream("POST", path, json=body) as response:
             if response.is_error:
@@ -201,7 +201,7 @@ async def _answer(
                 if "error" in event:
                     return Answer(prompt=number, failure=str(event["error"]))
                 tokens = int((event.get("usage") or {}).get("completion_tokens", tokens))
-                timings = event.get("timings") or timings
+                timings = event.get("timings") or (event.get("sglext") or {}).get("spec_tokens_details") or timings
                 for choice in event.get("choices", [event] if "content" in event else ()):
                     is_whole = is_whole or choice.get("finish_reason") is not None or bool(choice.get("stop"))
                     text, ids = _text(choice), tuple(choice.get("token_ids") or choice.get("tokens") or ())

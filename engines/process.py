@@ -153,7 +153,8 @@ class ServerProcess:
         told = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         for word in self._secrets:
             told = told.replace(word, "...")
-        lines = [line for line in told.splitlines() if line.strip()]
+        whole = told.splitlines()[size > TAIL_BYTES :]  # the first line may be the end of one, and of a key in it
+        lines = [line for line in whole if line.strip()]
         if not lines:
             return ""
         last = lines[-TAIL_LINES:]

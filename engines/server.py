@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import MeasurementError, RequestError
 from .answers import LoadResult
-from .base import ServerEngine
-from .command import port_of, secrets, value_of
-from .counters import CounterPage, Counts, counts_between, page_of
+from .base import ServerEngine, placed
+from .command import environment_secrets, port_of, secrets, value_of
+from .counters import Counts
 from .load import STALL_S, Address, Json, Prompts, Sampling, closed_loop, open_loop
 from .process import START_S, ServerProcess
 
@@ -61,15 +63,14 @@ class Server:
         """
         stall_s = self._limits.stall_s
         with self._alive():
-            before = scraped(self.address)
+            before = self.engine.page(self.address)
             if concurrency:
                 load = closed_loop(self.address, prompts, concurrency, sampling, stall_s=stall_s)
             else:
                 load = open_loop(self.address, prompts, rate, sampling, seed=seed, stall_s=stall_s)
-            names = self.engine.counters
-            model = self.address.model if names.has_model else ""
-            after = scraped(self.address)
-            return Measured(load=load.require_whole(), counts=counts_between(after, before, names, model))
+            after = self.engine.page(self.address)
+            counts = self.engine.counts(after, before, load.require_whole(), self.address.model)
+            return Measured(load=load, counts=counts)
 
     def post(self, path: str, body: Json) -> Any:  # Any: JSON values
         """Return the JSON answer to a JSON body; errors as of `measure`."""
@@ -87,17 +88,6 @@ class Server:
             raise
 
 
-def scraped(address: Address) -> CounterPage:
-    """Return a server's page of counters; MeasurementError where it shows none."""
-    answer = address.get("/metrics")
-    if answer.is_error:
-        raise MeasurementError(
-            f"{address.url}/metrics answers {answer.status_code}; let the server show its counters, llama.cpp with "
-            "--metrics"
-        )
-    return page_of(answer.text)
-
-
 @contextmanager
 def started(
     engine: ServerEngine, command: Sequence[str], limits: Limits, *, model: str = "", key: str = ""
@@ -113,20 +103,21 @@ def started(
         )
     if not command:
         raise RequestError(f"no command starts the server; write it behind --, for example -- {engine.example}")
-    process = ServerProcess(
-        engine.name,
-        command,
-        is_up=engine.health,
-        advice=engine.advice,
-        start_s=limits.start_s,
-        port=port_of(command),
-        secrets=[*secrets(command), *([key] if key else [])],
-    )
-    try:
-        known = Address(url=process.url, key=key or value_of(command, ("--api-key",)) or "")
-        yield Server(engine, _named(known, model), limits, process)
-    finally:
-        process.close()
+    with TemporaryDirectory(prefix="spectune-") as folder:
+        process = ServerProcess(
+            engine.name,
+            placed(command, Path(folder)),
+            is_up=engine.health,
+            advice=engine.advice,
+            start_s=limits.start_s,
+            port=port_of(command),
+            secrets=[*secrets(command), *([key] if key else []), *environment_secrets()],
+        )
+        try:
+            known = Address(url=process.url, key=key or value_of(command, ("--api-key",)) or "")
+            yield Server(engine, _named(known, model), limits, process)
+        finally:
+            process.close()
 
 
 def reached(engine: ServerEngine, url: str, limits: Limits, *, model: str = "", key: str = "") -> Server:

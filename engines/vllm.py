@@ -13,7 +13,7 @@ from ..planner.strategies.lookup import LookupPolicy
 from ..runtime.engines.schema import nearest_recorded, require_known
 from ..runtime.engines.setting import EngineDrafter, Setting, Value
 from ..runtime.engines.vllm import VLLM, options_of, speculation
-from .base import Lengths, Source, json_at, stages_of
+from .base import Lengths, PagedServer, Source, json_at, stages_of
 from .command import value_of, without
 from .counters import NAMES
 from .load import Address
@@ -25,7 +25,7 @@ OWN = "the command's own"
 CHECKED = "0.32"
 
 
-class VLLMServer:
+class VLLMServer(PagedServer):
     """`vllm serve` and `python -m vllm.entrypoints.openai.api_server`; a `ServerEngine`."""
 
     name = "vllm"

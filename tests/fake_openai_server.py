@@ -1,5 +1,7 @@
 """A server of OpenAI's API without a model: texts by a rule, rounds by a law, counters in an engine's own way.
 
+vLLM's and llama.cpp's ways are here, SGLang's and TensorRT-LLM's in `fake_dialects.py`.
+
 It runs with the standard library alone, so that it starts quickly. `FAKE_FAULT` makes it fail in one of several ways.
 What every answer really took goes to the file that `FAKE_TRUTH` names.
 """
@@ -49,15 +51,15 @@ class Fake:
     """A server's options and what it counted."""
 
     def __init__(self, words: list[str]) -> None:
-        self.told = dict(zip(words, [*words[1:], ""], strict=True))
+        self.words = dict(zip(words, [*words[1:], ""], strict=True))
         self.is_vllm = "--llama" not in words
-        config = json.loads(self.told.get("--speculative-config", "{}"))
-        self.length = int(self.told.get("--spec-draft-n-max", config.get("num_speculative_tokens", 0)))
+        config = json.loads(self.words.get("--speculative-config", "{}"))
+        self.length = int(self.words.get("--spec-draft-n-max", config.get("num_speculative_tokens", 0)))
         self.rows = config.get("num_speculative_tokens_per_batch_size", [])
         self.right = RIGHT
-        if self.told.get("--spec-type") == "ngram-simple" or config.get("method") == "ngram":
-            self.right, self.length = 0.2, self.length or int(self.told.get("--spec-ngram-simple-size-m", "0"))
-        self.model = self.told.get("-m") or self.told.get("--model", "target")
+        if self.words.get("--spec-type") == "ngram-simple" or config.get("method") == "ngram":
+            self.right, self.length = 0.2, self.length or int(self.words.get("--spec-ngram-simple-size-m", "0"))
+        self.model = self.words.get("-m") or self.words.get("--model", "target")
         self.lock = threading.Lock()
         self.flying = self.drafts = self.drafted = self.accepted = self.tokens = self.answers = 0
         self.at = [0] * PLACES
@@ -69,8 +71,26 @@ class Fake:
                 return int(length)
         return self.length
 
+    def pages(self) -> dict[str, str]:
+        """Return what is shown at paths."""
+        return {
+            "/metrics": self.metrics(),
+            "/v1/models": json.dumps({"data": [{"id": self.model}]}),
+            "/version": json.dumps({"version": "0.32.0"}),
+            "/props": json.dumps({"build_info": "b11549-fake"}),
+            "/truth": json.dumps([self.drafts, self.drafted, self.accepted, self.at, self.tokens, self.answers]),
+        }
+
+    def drained(self) -> str:
+        """Return JSON of requests that was not told yet."""
+        return "[]"
+
+    def told(self, body: Any, walked: list[tuple[int, int]], done: int) -> Any:
+        """Return what an answer tells of itself: `walked` are drafted and accepted tokens of its rounds."""
+        return {}
+
     def rounds(self, right: Callable[[int], bool], most: int) -> Any:
-        """Yield the tokens of every round of an answer, right at some places, and what it takes."""
+        """Yield drafted and accepted tokens of every round of an answer, right at some places, and what it takes."""
         place = 1
         while place < most:
             length = self.length_now()
@@ -86,7 +106,7 @@ class Fake:
                 for position in range(accepted):
                     self.at[position] += 1
             place += accepted + 1
-            yield accepted + 1, ms
+            yield drafted, accepted, ms
 
     def metrics(self) -> str:
         """Return the page of counters."""
@@ -120,13 +140,11 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self.path != "/health" and not self._is_allowed():
                 return
-            pages = {
-                "/metrics": fake.metrics(),
-                "/v1/models": json.dumps({"data": [{"id": fake.model}]}),
-                "/version": json.dumps({"version": "0.32.0"}),
-                "/props": json.dumps({"build_info": "b11549-fake"}),
-            }
-            self._whole(503 if FAULT == "loads forever" else 200, pages.get(self.path, "{}"))
+            if self.path == "/perf_metrics":
+                self._whole(200, fake.drained())
+                return
+            page = fake.pages().get(self.path, "{}" if self.path in ("/health", "/") else "")
+            self._whole(503 if FAULT == "loads forever" else 200 if page else 404, page)
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -147,9 +165,10 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 os._exit(1)
             if FAULT == "hangs" and "warm-up" not in text:
                 time.sleep(3600.0)
-            self._stream(text, int(body["max_tokens"]), is_chat=is_chat)
+            self._stream(text, body, is_chat=is_chat)
 
-        def _stream(self, text: str | list[int], most: int, *, is_chat: bool) -> None:
+        def _stream(self, text: str | list[int], body: Any, *, is_chat: bool) -> None:
+            most = int(body["max_tokens"])
             said = said_behind(text, most) if isinstance(text, list) else []
 
             def right(place: int) -> bool:
@@ -168,9 +187,11 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             self._wait(due)
             self._event(self._choice("x", said[:1], is_chat=is_chat))
             first = time.perf_counter()
-            done = 1
-            for number, ms in fake.rounds(right, most):
+            done, walked = 1, []
+            for drafted, accepted, ms in fake.rounds(right, most):
                 due += ms / 1000.0
+                number = accepted + 1
+                walked.append((drafted, accepted))
                 self._wait(due)
                 if FAULT == "breaks off" and done > most // 2 and "warm-up" not in text:
                     break
@@ -184,9 +205,10 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 if TRUTH and "warm-up" not in text:
                     with open(TRUTH, "a") as file:
                         file.write(json.dumps([done, 1000.0 * (first - began), 1000.0 * (last - began)]) + "\n")
+            told = fake.told(body, walked, done)
             if FAULT != "breaks off":
                 self._event({"choices": [{"finish_reason": "length", "text": ""}]})
-                self._event({"choices": [], "usage": {"completion_tokens": done}})
+                self._event({"choices": [], "usage": {"completion_tokens": done}, **told})
                 self._chunk(b"data: [DONE]\n\n")
             self._chunk(b"")
 
@@ -205,7 +227,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             time.sleep(max(0.0, due - time.perf_counter()))
 
         def _is_allowed(self) -> bool:
-            wanted = fake.told.get(KEY)
+            wanted = fake.words.get(KEY)
             is_it = wanted is None or self.headers["Authorization"] == f"Bearer {wanted}"
             if not is_it:
                 self._whole(401, json.dumps({"error": "no such key"}))
@@ -230,13 +252,23 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
+def fake_of(words: list[str]) -> Fake:
+    """Return the server that some options start."""
+    if "--dialect" not in words:
+        return Fake(words)
+    import fake_dialects
+
+    return fake_dialects.DIALECTS[words[words.index("--dialect") + 1]](words)
+
+
 def main() -> None:
     if FAULT == "ends at start":
         sys.exit(f"error: a certain reason, {sys.argv[1:]}")
     if FAULT == "no room at start":
         sys.exit("ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: out of memory")
-    fake = Fake(sys.argv[1:])
-    server = Server((fake.told.get("--host", "127.0.0.1"), int(fake.told["--port"])), handler(fake))
+    sys.modules["fake_openai_server"] = sys.modules[__name__]
+    fake = fake_of(sys.argv[1:])
+    server = Server((fake.words.get("--host", "127.0.0.1"), int(fake.words["--port"])), handler(fake))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     while True:

@@ -10,6 +10,8 @@ from spectune.profiler.prompts import Message
 
 FAKE = Path(__file__).with_name("fake_openai_server.py")
 LLAMA = (sys.executable, "-E", "-S", str(FAKE), "--llama", "1", "-m", "target")
+SGLANG = (sys.executable, "-E", "-S", str(FAKE), "--dialect", "sglang", "--model-path", "target")
+TENSORRT_LLM = (sys.executable, "-E", "-S", str(FAKE), "--dialect", "tensorrt-llm", "-m", "target")
 VLLM = (sys.executable, "-E", "-S", str(FAKE), "-m", "target")
 
 

@@ -32,7 +32,11 @@ class Scripted:
 
     def sources(self) -> Sequence[Source]:
         return [
-            Source(name=name, is_model=name == "small", setting=Setting(method=name, drafter=None, knobs=(), length=8))
+            Source(
+                name=name,
+                is_model=name == "small",
+                setting=Setting(method=name, drafter=None, knobs=(), length=8, by_batch=self.takes_table),
+            )
             for name in self.world.drafters
         ]
 

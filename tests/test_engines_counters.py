@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.engines.counters import NAMES, Counts, counts_between, counts_of, page_of, restart, since
+from spectune.engines.counters import NAMES, Counts, counts_between, counts_of, falling, page_of, restart, since
 from spectune.errors import MeasurementError
 
 PAGE = """\
@@ -79,6 +79,54 @@ def test_an_engine_that_is_gone_is_a_new_start_and_a_gauge_that_falls_is_none() 
 def test_several_models_are_refused_unless_one_is_named() -> None:
     with pytest.raises(MeasurementError, match=r"counters are of several models \(m, other\); name one"):
         counts_of(BEFORE, NAMES["vllm"])
+
+
+def test_of_several_models_the_one_that_is_asked_for_is_counted_whoever_drafts() -> None:
+    """Only the other model drafts, so that drafts alone would tell of one model."""
+    page = page_of(
+        'vllm:generation_tokens_total{model_name="plain"} 50\n'
+        'vllm:request_success_total{model_name="plain"} 2\n'
+        'vllm:generation_tokens_total{model_name="fast"} 70\n'
+        'vllm:spec_decode_num_drafts_total{model_name="fast"} 20\n'
+        'vllm:spec_decode_num_accepted_tokens_total{model_name="fast"} 30\n'
+    )
+    plain, fast = (counts_of(page, NAMES["vllm"], model) for model in ("plain", "fast"))
+    assert (plain.generated, plain.answers, plain.drafts, plain.accepted) == (50.0, 2.0, 0.0, 0.0)
+    assert (fast.generated, fast.answers, fast.drafts, fast.accepted) == (70.0, None, 20.0, 30.0)
+    with pytest.raises(MeasurementError, match=r"several models \(fast, plain\)"):
+        counts_of(page, NAMES["vllm"])
+    with pytest.raises(MeasurementError, match="counters are of fast, plain, none of alias; name one of these"):
+        counts_of(page, NAMES["vllm"], "alias")
+
+
+def test_vllm_s_n_grams_that_seldom_draft_count_all_rounds() -> None:
+    """Of 100 rounds 20 found something to copy: acceptance is over all of them, and so are tokens of a round."""
+    drafted = [(4, 3)] * 10 + [(4, 1)] * 5 + [(2, 0)] * 5
+    rounds, answers = 100, 4
+    accepted = sum(kept for _, kept in drafted)
+    lines = [
+        f"vllm:spec_decode_num_drafts_total {len(drafted)}",
+        f"vllm:spec_decode_num_draft_tokens_total {sum(length for length, _ in drafted)}",
+        f"vllm:spec_decode_num_accepted_tokens_total {accepted}",
+        f"vllm:generation_tokens_total {rounds + accepted + answers}",
+        f"vllm:request_success_total {answers}",
+        *(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}} '
+            f"{sum(kept > place for _, kept in drafted)}"
+            for place in range(4)
+        ),
+    ]
+    counts = counts_of(page_of("\n".join(lines)), NAMES["vllm"])
+    assert counts.rounds(counts.generated or 0.0, counts.answers or 0.0) == rounds
+    assert counts.acceptance(rounds) == (0.15, 0.1, 0.1, 0.0)
+    assert sum(counts.acceptance(rounds)) * rounds == pytest.approx(accepted)
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+@pytest.mark.parametrize("factor", [0.0, 0.3, 0.9, 1.0])
+def test_acceptance_that_falls_by_one_factor_is_found_by_its_sum(length: int, factor: float) -> None:
+    wanted = [factor**place for place in range(1, length + 1)]
+    assert falling(sum(wanted), length) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_a_page_without_drafts_is_plain_decoding() -> None:

@@ -7,18 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from spectune.engines import process
 from spectune.engines.load import Address
-from spectune.engines.process import ServerProcess
+from spectune.engines.process import TAIL_BYTES, ServerProcess
+from spectune.engines.server import Limits, started
+from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError, NoRoomError
 
 from .llama_program import use_fake
 
 ADVICE = "do something else"
+KEY = "sesame-123"
 
 
 @pytest.fixture
@@ -126,6 +130,40 @@ def test_what_a_server_started_ends_with_it_even_where_it_was_killed_before(
 def test_what_cannot_be_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=rf"none: No such file or directory; {ADVICE}"):
         ServerProcess("fake", [str(tmp_path / "none")], advice=ADVICE)
+
+
+def ended(script: str, secrets: Sequence[str]) -> str:
+    """Return the error of a server that ends at once."""
+    with pytest.raises(MeasurementError) as raised:
+        ServerProcess("fake", [sys.executable, "-c", script, *secrets], advice=ADVICE, secrets=secrets)
+    return str(raised.value)
+
+
+def test_the_last_lines_of_a_log_hide_keys() -> None:
+    said = ended("import sys; sys.exit(f'a certain reason: {sys.argv[1]}')", [KEY])
+    assert "a certain reason: ..." in said
+    assert KEY not in said
+
+
+@pytest.mark.parametrize("cut", range(0, len("sesame-123") + 1, 2))
+def test_a_key_that_the_cut_of_a_long_log_divides_is_not_shown_in_part(cut: int) -> None:
+    """Of so many bytes of the key the last ones are within what is read."""
+    script = f"import sys; sys.exit('{KEY}' + 'x' * ({TAIL_BYTES} - {cut} - 8) + chr(10) + 'reason' + chr(10))"
+    said = ended(script, [KEY])
+    assert "reason" in said
+    assert KEY[-2:] not in said.partition("its last lines")[2]
+
+
+def test_keys_of_the_environment_and_of_the_command_are_hidden_where_a_server_logs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_inherited")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    script = "import os, sys; sys.exit(f'false start: {os.environ[\"HF_TOKEN\"]} {sys.argv[1:]}')"
+    command = [sys.executable, "-c", script, "--api-key", KEY, "--port", "1"]
+    with pytest.raises(MeasurementError) as raised, started(ENGINES["vllm"], command, Limits(), key="of-the-api"):
+        pass
+    assert "false start: ... ['--api-key', '...'" in str(raised.value)
 
 
 PARENT = """

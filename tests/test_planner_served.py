@@ -123,9 +123,9 @@ def test_a_server_is_measured_by_means_alone() -> None:
 def test_the_next_start_is_the_one_that_promises_most() -> None:
     ways = {1: served(1, [ran(0, 10.0), ran(8, 22.0)])}
     best = max(ways[1], key=lambda way: way.tokens_per_s)
-    found = next_way(ways, takes_table=False)
+    found = next_way(ways)
     assert found is not None and abs(found[1][1] - best.length) <= 2
-    assert next_way({1: served(1, [ran(0, 10.0), ran(1, 10.5)])}, takes_table=False) is None
+    assert next_way({1: served(1, [ran(0, 10.0), ran(1, 10.5)])}) is None
 
 
 def test_one_table_has_the_best_length_of_every_concurrency() -> None:

@@ -8,7 +8,7 @@ by the guess first, then halfway to its best case.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,13 +102,14 @@ def sources_of(ways: Ways) -> list[str]:
     return [source for source in own[0] if all(source in other for other in own)]
 
 
-def next_way(ways: Ways, *, takes_table: bool) -> Way | None:
+def next_way(ways: Ways, tables: Collection[str] = ()) -> Way | None:
     """Return what to measure next; None where nothing promises enough.
 
-    `takes_table`: whether one start may draft other lengths at other concurrencies.
+    `tables` are the sources of which one start may draft other lengths at other concurrencies.
     """
     for reach in REACHES:
-        candidates = _tables(ways, reach) if takes_table else _singles(ways)
+        singles = (one for one in _singles(ways) if one[0] not in tables)
+        candidates = [*singles, *(one for one in _tables(ways, reach) if one[0] in tables)]
         promises = [(_promise(ways, one, reach), one) for one in candidates]
         promise, best = max(promises, key=lambda pair: pair[0], default=(0.0, None))
         if best is not None and promise >= PROMISING:

@@ -15,6 +15,7 @@ Roles:   "verify"    the target reads a tree's tokens behind its context
 
 Regimes: "eager", "compiled", "cuda-graph"    run here; "eager-transformers" where the model is transformers' own
          "engine:NAME"                        run inside a serving engine
+         "server:NAME-VERSION@FINGERPRINT"    rounds under load of a server that people run, its settings as a hash
          "imported:NAME"                      measured elsewhere, by other software
          "estimated:REGIME", "bound:REGIME"   computed, never measured
 """
@@ -37,7 +38,7 @@ ROLE = re.compile(rf"verify|prefill|{READ}|{'|'.join(DRAFT_ROLES)}|{RESUME}|exit
 CAPTURED = "cuda-graph"  # the regime in which every shape is captured by itself
 EAGER, TRANSFORMERS, COMPILED = "eager", "eager-transformers", "compiled"
 LOCAL = f"{EAGER}|{TRANSFORMERS}|{COMPILED}|{CAPTURED}"
-REGIME = re.compile(rf"{LOCAL}|engine:\S+|imported:\S+|(estimated|bound):({LOCAL}|engine:\S+)")
+REGIME = re.compile(rf"{LOCAL}|(engine|server|imported):\S+|(estimated|bound):({LOCAL}|engine:\S+)")
 
 
 def require_role(role: str) -> None:
@@ -53,7 +54,7 @@ def require_regime(regime: str) -> None:
     """Raise MeasurementError unless a regime is one of the known ones."""
     if not REGIME.fullmatch(regime):
         raise MeasurementError(
-            f"regime is {regime!r}; use eager, compiled, cuda-graph, engine:NAME, imported:NAME, "
+            f"regime is {regime!r}; use eager, compiled, cuda-graph, engine:NAME, server:NAME, imported:NAME, "
             "or estimated: or bound: before one of them"
         )
 

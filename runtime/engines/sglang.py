@@ -19,6 +19,7 @@ from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Schedule, Setting, with_
 
 ALGORITHMS = {"model": "STANDALONE", "eagle": "EAGLE", "eagle3": "EAGLE3"}
 ADAPTIVE = ("EAGLE", "EAGLE3")  # algorithms whose steps may follow the batch
+NGRAM = "NGRAM"  # the algorithm that searches the text
 FILE = "adaptive.json"
 DEPTH = 18  # of its trie unless told otherwise, and so of an n-gram and what follows it
 SHALLOW = f"SGLang's trie is {DEPTH} tokens deep: behind an n-gram it finds {DEPTH - 1} at most"
@@ -95,7 +96,7 @@ def _ngram(policy: LookupPolicy) -> Setting | str:
     if policy.length >= DEPTH:
         return SHALLOW
     return Setting(
-        method="NGRAM",
+        method=NGRAM,
         drafter=None,
         knobs=(("topk", 1), ("tokens", policy.length + 1)),
         length=policy.length,
@@ -108,9 +109,10 @@ def _ngram(policy: LookupPolicy) -> Setting | str:
 def _options(setting: Setting, schedule: Schedule) -> list[Option]:
     found: list[Option] = [("flags", "speculative-algorithm", setting.method)]
     if setting.drafter is not None:
+        found.append(("flags", "speculative-draft-model-path", setting.drafter.path))
+    if setting.method != NGRAM:
         tokens = dict(setting.knobs).get("tokens", schedule.longest + 1)
         found += [
-            ("flags", "speculative-draft-model-path", setting.drafter.path),
             ("flags", "speculative-num-steps", schedule.longest),
             ("flags", "speculative-eagle-topk", setting.knob("topk")),
             ("flags", "speculative-num-draft-tokens", tokens),

@@ -16,7 +16,13 @@ from ...engines.counters import Counts
 from ...engines.load import Sampling
 from .tuned_server import ServerJob
 
-SLOTS = ("-np", "--parallel", "--max-num-seqs")  # options that say how many are decoded at once
+SLOTS = (
+    "-np",
+    "--parallel",
+    "--max-num-seqs",
+    "--max-running-requests",
+    "--max_batch_size",
+)  # options that say how many are decoded at once
 FEW = 16  # prompts of a load, below which an interval says little
 BUSY = 0.5  # of a core: the client is what is measured
 SHORT = 64  # characters of a prompt on average

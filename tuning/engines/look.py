@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...engines.answers import Percentiles
+from ...engines.base import Start
+from ...engines.bundle import Trial
 from ...engines.server import Measured, Server
+from ...planner.engines.served import PLAIN
 from .honest import NamedLoad, warnings_behind
+from .tune import trial_of
 from .tuned_server import LoadedServer, ServerJob
 
 TELLS_MORE = (
     "what other drafts cost is not known while nothing restarts: run tune with the server's command behind --, "
     "which starts it plainly, with the longest chain, and with the lengths that these promise"
 )
+WHAT_RUNS = "drafts"  # who drafts in a server that nobody here started
+NO_PLAIN = "restart the server without drafts and run this again: plain decoding, which all gains are over, is missing"
+NO_DRAFTS = "restart the server with its longest chain and run this again: no drafts were measured"
+PLANNED = "plain decoding and drafts were measured: spectune plan tells the length, from them alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +45,12 @@ class LoadFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """Loads of a server, and notes on them."""
+    """Loads of a server, notes on them, and the closed loops as a bundle keeps them."""
 
     version: str
     loads: tuple[LoadFacts, ...]
     notes: tuple[str, ...]
+    trials: tuple[Trial, ...]
 
 
 def look(
@@ -62,7 +71,19 @@ def look(
         found.append(loaded.measure_at(rate, seed))
     loads = [NamedLoad(name="the server", load=one.load, counts=one.counts) for one in found]
     notes = (*warnings_behind(loads, job.sampling), TELLS_MORE)
-    return Looked(version=server.version, loads=tuple(map(facts_of, found)), notes=notes)
+    closed = [one for one in found if one.load.concurrency]
+    length = max(len(one.counts.by_position) if one.counts.drafts else 0 for one in closed)
+    start = Start.of(WHAT_RUNS, dict.fromkeys(job.concurrencies, length))
+    trials = tuple(trial_of(start, one.load.concurrency, one) for one in closed)
+    return Looked(version=server.version, loads=tuple(map(facts_of, found)), notes=notes, trials=trials)
+
+
+def tells_more(trials: Sequence[Trial]) -> str:
+    """Return what would tell more of a server than all that was measured at its URL."""
+    sources = {trial.start.source for trial in trials}
+    if PLAIN not in sources:
+        return NO_PLAIN
+    return PLANNED if len(sources) > 1 else NO_DRAFTS
 
 
 def facts_of(measured: Measured) -> LoadFacts:

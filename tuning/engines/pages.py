@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from urllib.parse import urlencode
 
+from ...engines.base import scraped
 from ...engines.counters import NAMES, CounterPage, page_of
 from ...engines.load import Address
-from ...engines.server import scraped
 from ...errors import MeasurementError
 from .counters import read_text
 

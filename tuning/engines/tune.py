@@ -1,6 +1,6 @@
 """`tune`: which drafts a server should make at each concurrency, found by a few starts of it.
 
-    plain -> every source's longest chain -> the lengths that promise most, until none does -> a choice
+    profile: plain -> every source's longest chain -> the lengths that promise most, until none does; plan: a choice
 
 Starts are the cost: drafts are fixed while a server runs. So a start runs the load of every concurrency. The longest
 chain's acceptance by position gives that of shorter ones; rounds of lengths between are guessed from those that ran
@@ -120,179 +120,73 @@ class TuneRequest:
 
 
 def tune(request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, progress: Progress) -> Tuned:
-    """Return what a server should draft; MeasurementError if plain decoding cannot be measured, or nothing can draft.
+    """Return what a server should draft: `profile`, and then `plan`; errors as theirs."""
+    ran, notes = profile(request, serving, bundle, save=save, progress=progress)
+    found = plan(request, serving, ran)
+    save(found.bundle)
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def profile(
+    request: TuneRequest, serving: Serving, bundle: Bundle, *, save: Save, progress: Progress
+) -> tuple[Bundle, tuple[str, ...]]:
+    """Return all loads that a plan needs, and notes; MeasurementError if plain decoding cannot run or nothing drafts.
 
     `bundle` is empty or an interrupted run's; `save` gets it after every load. `progress` gets a message and a share.
     """
     run = _Run(request, serving, bundle, save, progress)
-    return run.whole()
+    run.whole()
+    return run.bundle, tuple(run.notes)
 
 
-class _Run:
-    def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
-        self._request, self._serving, self._save, self._progress = request, serving, save, progress
-        self._bundle = replace(bundle, failures=())  # what failed may start now
-        self._notes: list[str] = []
-        self._started = len({*bundle.starts(), *self._failed()})
-        self._takes_table = serving.takes_table and not any(map(self._thrashes, bundle.starts()))
+def plan(request: TuneRequest, serving: Serving, bundle: Bundle) -> Tuned:
+    """Return what a server should draft by what ran; nothing is started. A table counts where it ran as a whole."""
+    loads = _Loads(request, serving, bundle)
+    start = loads.chosen([start for start in bundle.starts() if start.is_table and start.source in loads.tables])
+    return Tuned(
+        start=start,
+        choices=tuple(loads.choices(start)),
+        tried=tuple(
+            loads.choice(at, way, own[0]) for at, own in loads.ways().items() for way in own if way.is_measured
+        ),
+        ways=loads.ways(),
+        bundle=replace(bundle, chosen=start),
+        notes=(THRASHED,) if serving.takes_table and loads.thrash else (),
+    )
 
-    def whole(self) -> Tuned:
-        plain = self._single(PLAIN, 0)
-        if not self._measure(plain):
-            raise MeasurementError(f"plain decoding cannot be measured: {self._bundle.failures[-1].reason}")
-        sources = self._serving.sources()
-        for source in sources:
-            if not source.is_model and self._copied(plain) < SCREEN:
-                self._notes.append(f"{source.name} were not tried: {NO_COPIES}")
-            elif self._has_starts:
-                self._measure(self._single(source.name, self._request.longest))
-            else:
-                self._notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
-        while self._has_starts and (way := next_way(self.ways(), takes_table=self._takes_table)) is not None:
-            source_name, lengths = way
-            if not self._measure(Start.of(source_name, lengths)):
-                break  # it failed; what ran before is chosen from
-        start = self._chosen()
-        if start.is_table and start not in self._bundle.starts():
-            start = self._confirmed(start)
-        self._keep(replace(self._bundle, chosen=start))
-        return Tuned(
-            start=start,
-            choices=tuple(self._choices()),
-            tried=tuple(
-                self._choice(at, way, own[0]) for at, own in self.ways().items() for way in own if way.is_measured
-            ),
-            ways=self.ways(),
-            bundle=self._bundle,
-            notes=tuple(self._notes),
-        )
+
+class _Loads:
+    """What ran, and what is best by it."""
+
+    def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle) -> None:
+        self.request, self.serving, self.bundle = request, serving, bundle
 
     def ways(self) -> dict[int, tuple[Served, ...]]:
         found: dict[int, tuple[Served, ...]] = {}
         pace = self._pace()
-        for concurrency in self._request.concurrencies:
+        for concurrency in self.request.concurrencies:
             cells = self._cells(concurrency).values()
             found[concurrency] = served(concurrency, [ran_of(*own, pace=pace) for own in cells])
         return found
 
     def _pace(self) -> float:
-        return pace_error(self._bundle, {source.name for source in self._serving.sources() if not source.is_model})
+        return pace_error(self.bundle, {source.name for source in self.serving.sources() if not source.is_model})
 
-    def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
-        """Return the loads of each source and length; tables count only while they do not thrash."""
-        return by_way(self._bundle, concurrency, with_tables=self._takes_table)
-
-    @property
-    def _has_starts(self) -> bool:
-        return self._started < self._request.most_starts
-
-    def _single(self, source: str, length: int) -> Start:
-        return Start.of(source, dict.fromkeys(self._request.concurrencies, length))
-
-    def _measure(self, start: Start) -> bool:
-        """Run the missing loads of a start; return whether all of them ran and are of use."""
-        done = {trial.concurrency for trial in self._bundle.of(start)}
-        left = [one for one in self._request.concurrencies if one not in done]
-        if start in self._failed() or self._is_hopeless(start):
-            return False
-        if not left:
-            return True
-        self._started += not done
-        try:
-            self._run(start, left)
-        except (MeasurementError, PlanError) as error:
-            failure = Failure(start=start, reason=str(error))
-            self._keep(replace(self._bundle, failures=(*self._bundle.failures, failure)))
-            self._notes.append(f"{start.label}: {str(error).splitlines()[0]}")
-            return False
-        if self._is_hopeless(start):
-            self._notes.append(f"{start.source}: {NO_DRAFTS}")
-            return False
-        if self._thrashes(start):
-            self._takes_table = False
-            self._notes.append(THRASHED)
-        return True
-
-    def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
-        share = (self._started - 1) / self._request.most_starts
-        self._progress(f"start {self._started} of at most {self._request.most_starts}: {start.label}", share)
-        with self._serving.started(start) as loaded:
-            self._keep(replace(self._bundle, version=self._serving.version))
-            for place, concurrency in enumerate(concurrencies):
-                if self._is_hopeless(start):
-                    return
-                share = (self._started - 1 + place / len(concurrencies)) / self._request.most_starts
-                self._progress(f"  {start.label}: {concurrency} at once", share)
-                measured = loaded.measure(concurrency)
-                self._keep(self._bundle.with_trial(_trial(start, concurrency, measured)))
-
-    def _copied(self, plain: Start) -> float:
-        return max(math.inf if trial.copied is None else trial.copied for trial in self._bundle.of(plain))
-
-    def _failed(self) -> set[Start]:
-        return {failure.start for failure in self._bundle.failures}
-
-    def _is_hopeless(self, start: Start) -> bool:
-        """Return whether a load shows that almost none of a start's drafts are accepted."""
-        drafting = (trial for trial in self._bundle.of(start) if start.at(trial.concurrency))
-        return any(ran_of(trial).tokens_per_round < HOPELESS for trial in drafting)
-
-    def _keep(self, bundle: Bundle) -> None:
-        self._bundle = bundle
-        self._save(bundle)
-
-    def _thrashes(self, start: Start) -> bool:
-        """Return whether a table's round takes much longer than the source's longest chain alone."""
-        if not start.is_table:
-            return False
-        alone = {
-            trial.concurrency: ran_of(trial).round_ms
-            for trial in self._bundle.of(self._single(start.source, self._request.longest))
-        }
-        return any(
-            ran_of(trial).round_ms > THRASHES * alone[trial.concurrency]
-            for trial in self._bundle.of(start)
-            if trial.concurrency in alone
-        )
-
-    def _chosen(self) -> Start:
-        ways, bounds = self.ways(), self._request.bounds
-        source, length = best_for_all(ways, bounds)
-        single = self._single(source, length)
-        if not self._takes_table:
-            return single
-        tables = [Start.of(*best_table(ways, bounds, one)) for one in sources_of(ways)]
+    def chosen(self, tables: Sequence[Start]) -> Start:
+        """Return the best start for all concurrencies together: some table, or one length."""
+        ways = self.ways()
+        single = self.single(*best_for_all(ways, self.request.bounds))
         return max([single, *tables], key=lambda start: self._score(start, ways))
 
-    def _score(self, start: Start, ways: Ways) -> tuple[int, float, bool]:
-        """Return at how many concurrencies the bounds hold, then the mean log speed-up; a simpler start wins a tie."""
-        speeds = [
-            next(way for way in own if way.length == start.at(at) and way.source in (start.source, PLAIN))
-            for at, own in ways.items()
-        ]
-        plain = [own[0] for own in ways.values()]
-        gains = [np.log(way.least_tokens_per_s / one.tokens_per_s) for way, one in zip(speeds, plain, strict=True)]
-        fitting = sum(self._request.bounds.holds(way) for way in speeds)
-        return fitting, float(np.mean(gains)), not start.is_table
-
-    def _confirmed(self, table: Start) -> Start:
-        """Return a table if it runs as its rows do alone, measured in a start of its own; else the best length."""
-        if self._measure(table) and self._takes_table:
-            return table
-        self._takes_table = False
-        return self._chosen()
-
-    def _choices(self) -> Iterator[Choice]:
+    def choices(self, start: Start) -> Iterator[Choice]:
         for concurrency, own in self.ways().items():
-            way = best_of(own, self._request.bounds)
-            if self._serving.takes_table:  # one start serves them all
-                start = self._bundle.chosen
-                assert start is not None
+            way = best_of(own, self.request.bounds)
+            if self.serving.takes_table:  # one start serves them all
                 length = start.at(concurrency)
                 way = next(one for one in own if one.length == length and one.source in (start.source, PLAIN))
-            yield self._choice(concurrency, way, own[0])
+            yield self.choice(concurrency, way, own[0])
 
-    def _choice(self, concurrency: int, way: Served, plain: Served) -> Choice:
+    def choice(self, concurrency: int, way: Served, plain: Served) -> Choice:
         cells = self._cells(concurrency)
         answers = {cell: [one for trial in own for one in trial.load.ended] for cell, own in cells.items()}
         gain = way.tokens_per_s / plain.tokens_per_s
@@ -307,11 +201,145 @@ class _Run:
             plain=plain,
             gain=gain,
             interval=interval,
-            fits=self._request.bounds.holds(way),
+            fits=self.request.bounds.holds(way),
         )
 
+    def single(self, source: str, length: int) -> Start:
+        return Start.of(source, dict.fromkeys(self.request.concurrencies, length))
 
-def _trial(start: Start, concurrency: int, measured: Measured) -> Trial:
+    @property
+    def thrash(self) -> bool:
+        """Whether a table's round takes much longer than the source's longest chain alone."""
+        return any(map(self._thrashes, self.bundle.starts()))
+
+    @property
+    def tables(self) -> set[str]:
+        """Who may draft other lengths at other batches."""
+        if not self._takes_table:
+            return set()
+        return {source.name for source in self.serving.sources() if source.setting.by_batch}
+
+    @property
+    def _takes_table(self) -> bool:
+        """Whether tables may be chosen: none of them thrashed or failed."""
+        failed = any(failure.start.is_table for failure in self.bundle.failures)
+        return self.serving.takes_table and not failed and not self.thrash
+
+    def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
+        """Return the loads of each source and length; tables count only while they do not thrash."""
+        return by_way(self.bundle, concurrency, with_tables=self._takes_table)
+
+    def _thrashes(self, start: Start) -> bool:
+        if not start.is_table:
+            return False
+        alone = {
+            trial.concurrency: ran_of(trial).round_ms
+            for trial in self.bundle.of(self.single(start.source, self.request.longest))
+        }
+        return any(
+            ran_of(trial).round_ms > THRASHES * alone[trial.concurrency]
+            for trial in self.bundle.of(start)
+            if trial.concurrency in alone
+        )
+
+    def _score(self, start: Start, ways: Ways) -> tuple[int, float, bool]:
+        """Return at how many concurrencies the bounds hold, then the mean log speed-up; a simpler start wins a tie."""
+        speeds = [
+            next(way for way in own if way.length == start.at(at) and way.source in (start.source, PLAIN))
+            for at, own in ways.items()
+        ]
+        plain = [own[0] for own in ways.values()]
+        gains = [np.log(way.least_tokens_per_s / one.tokens_per_s) for way, one in zip(speeds, plain, strict=True)]
+        fitting = sum(self.request.bounds.holds(way) for way in speeds)
+        return fitting, float(np.mean(gains)), not start.is_table
+
+
+class _Run(_Loads):
+    """The starts of a profile."""
+
+    def __init__(self, request: TuneRequest, serving: Serving, bundle: Bundle, save: Save, progress: Progress) -> None:
+        super().__init__(request, serving, replace(bundle, failures=()))  # what failed may start now
+        self._save, self._progress = save, progress
+        self.notes: list[str] = []
+        self._started = len(bundle.starts())
+
+    def whole(self) -> None:
+        plain = self.single(PLAIN, 0)
+        if not self._measure(plain):
+            raise MeasurementError(f"plain decoding cannot be measured: {self.bundle.failures[-1].reason}")
+        for source in self.serving.sources():
+            if not source.is_model and self._copied(plain) < SCREEN:
+                self.notes.append(f"{source.name} were not tried: {NO_COPIES}")
+            elif self._has_starts:
+                self._measure(self.single(source.name, self.request.longest))
+            else:
+                self.notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
+        while self._has_starts and (way := next_way(self.ways(), self.tables)) is not None:
+            source_name, lengths = way
+            if not self._measure(Start.of(source_name, lengths)):
+                break  # it failed; what ran before is chosen from
+        ways, bounds = self.ways(), self.request.bounds
+        tables = [Start.of(*best_table(ways, bounds, one)) for one in sources_of(ways) if one in self.tables]
+        start = self.chosen(tables)
+        if start.is_table and start not in self.bundle.starts():  # it runs as a whole before it is chosen
+            self._measure(start)
+
+    @property
+    def _has_starts(self) -> bool:
+        return self._started < self.request.most_starts
+
+    def _measure(self, start: Start) -> bool:
+        """Run the missing loads of a start; return whether all of them ran and are of use."""
+        done = {trial.concurrency for trial in self.bundle.of(start)}
+        left = [one for one in self.request.concurrencies if one not in done]
+        if start in self._failed() or self._is_hopeless(start):
+            return False
+        if not left:
+            return True
+        self._started += not done
+        try:
+            self._run(start, left)
+        except (MeasurementError, PlanError) as error:
+            failure = Failure(start=start, reason=str(error))
+            self._keep(replace(self.bundle, failures=(*self.bundle.failures, failure)))
+            self.notes.append(f"{start.label}: {str(error).splitlines()[0]}")
+            return False
+        if self._is_hopeless(start):
+            self.notes.append(f"{start.source}: {NO_DRAFTS}")
+            return False
+        return True
+
+    def _run(self, start: Start, concurrencies: Sequence[int]) -> None:
+        share = (self._started - 1) / self.request.most_starts
+        self._progress(f"start {self._started} of at most {self.request.most_starts}: {start.label}", share)
+        with self.serving.started(start) as loaded:
+            self._keep(replace(self.bundle, version=self.serving.version))
+            for place, concurrency in enumerate(concurrencies):
+                if self._is_hopeless(start):
+                    return
+                share = (self._started - 1 + place / len(concurrencies)) / self.request.most_starts
+                self._progress(f"  {start.label}: {concurrency} at once", share)
+                measured = loaded.measure(concurrency)
+                self._keep(self.bundle.with_trial(trial_of(start, concurrency, measured)))
+
+    def _copied(self, plain: Start) -> float:
+        return max(math.inf if trial.copied is None else trial.copied for trial in self.bundle.of(plain))
+
+    def _failed(self) -> set[Start]:
+        return {failure.start for failure in self.bundle.failures}
+
+    def _is_hopeless(self, start: Start) -> bool:
+        """Return whether a load shows that almost none of a start's drafts are accepted."""
+        drafting = (trial for trial in self.bundle.of(start) if start.at(trial.concurrency))
+        return any(ran_of(trial).tokens_per_round < HOPELESS for trial in drafting)
+
+    def _keep(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._save(bundle)
+
+
+def trial_of(start: Start, concurrency: int, measured: Measured) -> Trial:
+    """Return a load as a bundle keeps it."""
     return Trial(
         start=start, concurrency=concurrency, load=measured.load, counts=measured.counts, copied=measured.copied
     )

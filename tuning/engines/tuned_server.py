@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...engines.answers import LoadResult
-from ...engines.base import ServerEngine, Source, Start
-from ...engines.bundle import Setup, digest_of
-from ...engines.command import hidden
+from ...engines.base import ServerEngine, Source, Start, written_files
+from ...engines.bundle import Bundle, Setup, digest_of
+from ...engines.command import hidden, typed
 from ...engines.load import Sampling, closed_loop
 from ...engines.server import Limits, Measured, Server, started
+from ...engines.table import ENGINES
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.served import PLAIN
 from ...profiler.prompt import Prompt
-from ...profiler.records.wire import to_json
+from ...profiler.records.wire import from_json, to_json
 from ...runtime.engines.setting import EngineDrafter
 from .copies import mean_tokens_per_round
 
@@ -28,7 +29,7 @@ class ServerJob:
 
     `command` is an argument list; `prompts` are of the traffic; each load of a concurrency sends `requests`. `longest`
     counts drafted tokens; `drafters` are draft models by name, beside the command's; `limits` bound waiting. An empty
-    `model` takes the server's first; `key` is of its API.
+    `model` takes the server's first; `key` is of its API. `url` is of a server that runs, which has no command.
     """
 
     engine: ServerEngine
@@ -42,10 +43,11 @@ class ServerJob:
     limits: Limits = field(default_factory=Limits)
     model: str = ""
     key: str = field(default="", repr=False)
+    url: str = ""
 
     def __post_init__(self) -> None:
-        if not self.prompts or self.requests < 1 or not self.concurrencies:
-            raise RequestError("a load needs prompts, requests and concurrencies; give some")
+        if self.requests < 1 or not self.concurrencies:
+            raise RequestError("a load needs requests and concurrencies; give some")
         if self.requests < max(self.concurrencies):
             raise RequestError(
                 f"{self.requests} requests do not fill {max(self.concurrencies)} at once; give --requests "
@@ -57,13 +59,14 @@ class ServerJob:
         """All settings that change speed, without keys and prompts."""
         return Setup(
             engine=self.engine.name,
-            command=tuple(hidden(self.command)),
+            command=(self.url, self.model) if self.url else tuple(hidden(self.command)),
             drafters=tuple(sorted(self.drafters.items())),
             prompts=(len(self.prompts), digest_of(self.prompts)),
             sampling=to_json(self.sampling),
             concurrencies=self.concurrencies,
             requests=self.requests,
             longest=self.longest,
+            files=tuple(written_files(self.engine.counted(self.command))),
         )
 
     def numbers(self, concurrency: int) -> list[int]:
@@ -104,7 +107,8 @@ class TunedServer:
         if start.source == PLAIN:
             return self.plain
         source = next(one for one in self.sources() if one.name == start.source)
-        return [*self.plain, *self.job.engine.flags(source, dict(start.lengths), self.version)]
+        engine = self.job.engine
+        return engine.joined(self.plain, engine.flags(source, dict(start.lengths), self.version))
 
     def counted(self, command: Sequence[str]) -> list[str]:
         """Return a command whose server shows its counters."""
@@ -129,6 +133,8 @@ class LoadedServer:
     """A running server; a `Loaded`."""
 
     def __init__(self, job: ServerJob, server: Server) -> None:
+        if not job.prompts:
+            raise RequestError("a load needs prompts; give some with --prompts FILE")
         self.job, self.server = job, server
 
     def measure(self, concurrency: int) -> Measured:
@@ -165,3 +171,27 @@ def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
     """Return a load whose answers name their prompts and hold no texts."""
     answers = tuple(replace(one, prompt=numbers[one.prompt], text="", events=(), timings={}) for one in load.answers)
     return replace(load, answers=answers)
+
+
+def job_of(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], key: str) -> ServerJob:
+    """Return the loads of a bundle for a command; RequestError where the bundle is of another one."""
+    setup = bundle.setup
+    is_url = "://" in "".join(setup.command[:1])
+    if not is_url and tuple(hidden(command)) != setup.command:
+        raise RequestError(f"the bundle is of another command: {typed(setup.command)}; give that behind --")
+    job = ServerJob(
+        engine=ENGINES[setup.engine],
+        command=tuple(command),
+        prompts=prompts,
+        sampling=from_json(Sampling, setup.sampling),
+        concurrencies=setup.concurrencies,
+        requests=setup.requests,
+        longest=setup.longest,
+        drafters=dict(setup.drafters),
+        model=setup.command[1] if is_url else "",
+        key=key,
+        url=setup.command[0] if is_url else "",
+    )
+    if job.setup.files != setup.files:
+        raise RequestError("a file that the command reads is another one than was measured; profile it again")
+    return job

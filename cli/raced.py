@@ -1,0 +1,117 @@
+"""`validate` of a server: a plan's choice raced against the command as it is, or what runs against what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table, progress, tell
+from .servers import ended_by_signals
+
+if TYPE_CHECKING:
+    from ..profiler.prompt import Prompt
+    from ..tuning.engines.served_race import Raced
+    from ..tuning.engines.tune import Tuned
+
+
+def validate_server(
+    settings: Settings,
+    found: Tuned,
+    command: Sequence[str],
+    prompts: Sequence[Prompt],
+    rounds: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Race a plan's choice against the command as it is, and print what it gains."""
+    from ..errors import RequestError
+    from ..tuning.engines.honest import unsure, warnings_before, warnings_behind
+    from ..tuning.engines.served_race import BEFORE, race
+    from ..tuning.engines.tuned_server import TunedServer, job_of
+
+    job = job_of(found.bundle, command, prompts, options.api_key())
+    server = TunedServer(job, found.bundle.version)
+    before, after = server.counted(command), server.command(found.start)
+    if before == after:
+        raise RequestError(f"tune chose {found.start.label}, and so the command decodes; there is nothing to compare")
+    for line in warnings_before(job):
+        tell(settings, f"warning: {line}")
+    requests = len(job.concurrencies) * job.requests
+    tell(settings, f"{2 * rounds} starts of the server, {requests} requests behind each")
+    with ended_by_signals(), progress(settings) as report:
+        rows, ran = race(server, before, after, job.concurrencies, rounds=rounds, progress=TimeLeft(report))
+    warned = [*warnings_behind(ran, job.sampling, BEFORE)]
+    for one in rows:
+        warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
+    if as_json:
+        told = [facts_of(one) for one in rows]
+        print_json({"engine": job.engine.name, "start": facts_of(found.start), "rows": told, "warnings": warned})
+        return
+    print_table(_raced_table(rows))
+    for one in rows:
+        if not one.is_worth:
+            low, high = one.interval
+            click.echo(
+                f"note: at {one.concurrency} at once it was not worth it: {low:.2f} to {high:.2f} times as it was"
+            )
+    for line in warned:
+        click.echo(f"warning: {line}")
+
+
+def validate_url(settings: Settings, found: Tuned, prompts: Sequence[Prompt], *, as_json: bool) -> None:
+    """Measure a server that runs against what its plan expects of the drafts that it makes."""
+    from dataclasses import replace
+
+    from ..engines.server import reached
+    from ..tuning.engines.look import look
+    from ..tuning.engines.tuned_server import job_of
+
+    job = replace(job_of(found.bundle, (), prompts, options.api_key()), concurrencies=tuple(found.ways))
+    with ended_by_signals(), progress(settings) as report:
+        server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
+        ran = look(job, server, report)
+    rows = []
+    for trial in ran.trials:
+        ways, length = found.ways[trial.concurrency], trial.start.at(trial.concurrency)
+        way = next((one for one in ways if one.length == length), None)
+        chosen = next(one.way for one in found.choices if one.concurrency == trial.concurrency)
+        rows.append(
+            {
+                "concurrency": trial.concurrency,
+                "length": length,
+                "measured_tokens_per_s": trial.load.steady_tokens_per_s,
+                "planned_tokens_per_s": None if way is None else way.tokens_per_s,
+                "interval": None if way is None else way.interval,
+                "chosen_length": chosen.length,
+            }
+        )
+    if as_json:
+        print_json({"engine": job.engine.name, "rows": rows})
+        return
+    columns = ("at once", "drafts", "tokens/s", "planned tokens/s", "90 %", "the plan drafts")
+    shown = [
+        tuple(f"{one[0]:.1f} to {one[1]:.1f}" if isinstance(one, tuple) else one for one in row.values())
+        for row in rows
+    ]
+    print_table(Table(title="what runs, and what was planned of it", columns=columns, rows=shown))
+    if any(row["length"] != row["chosen_length"] for row in rows):
+        click.echo("note: the server drafts otherwise than the plan; restart it as the plan says, and run this again")
+
+
+def _raced_table(found: Sequence[Raced]) -> Table:
+    rows = [
+        (
+            one.concurrency,
+            one.before,
+            one.after,
+            one.gain,
+            f"{one.interval[0]:.2f} to {one.interval[1]:.2f}",
+            "yes" if one.is_worth else "no",
+        )
+        for one in found
+    ]
+    columns = ("at once", "as it was tokens/s", "the choice tokens/s", "gain", "90 %", "worth it")
+    return Table(title="the choice against the server as it was, started in turns", columns=columns, rows=rows)

@@ -1,0 +1,166 @@
+"""SGLang's server: flags configure drafting; a file gives EAGLE heads another length by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import PurePath
+from typing import Any
+
+from ..errors import MeasurementError, RequestError
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.lookup import LookupPolicy
+from ..runtime.engines.schema import nearest_recorded, require_known, schema_of
+from ..runtime.engines.setting import EngineDrafter, Schedule, Setting
+from ..runtime.engines.sglang import ADAPTIVE, ALGORITHMS, DEPTH, NGRAM, SGLang
+from .answers import LoadResult
+from .base import Lengths, PagedServer, Source, WrittenFile, json_at, stages_of
+from .command import value_of, without
+from .counters import CounterPage, Counts, falling, page_of, samples_of, since
+from .load import Address
+
+START = "--speculative-"
+ALGORITHM = (f"{START}algorithm", f"{START}algo")
+MODEL = (f"{START}draft-model-path", f"{START}draft-model")
+DRAFTING = (  # options of how drafts are made, each with a value; the others are the user's business
+    *(*ALGORITHM, *MODEL),
+    *(f"{START}{name}" for name in ("num-steps", "eagle-topk", "num-draft-tokens", "adaptive-config")),
+    *(f"{START}accept-threshold-{name}" for name in ("single", "acc")),  # they would change the output
+    *(f"{START}ngram-{end}-bfs-breadth" for end in ("min", "max")),
+)
+ROOM = ("--max-running-requests",)  # the user's business, too
+VERIFIED, GENERATED, ANSWERS = "sglang:spec_verify_calls", "sglang:generation_tokens", "sglang:num_requests"
+LENGTH, TOKENS = "sglang:spec_accept_length", "speculative_num_draft_tokens"
+CHECKED = "run on a scripted server alone"
+
+
+class SGLangServer(PagedServer):
+    """`python -m sglang.launch_server`; a `ServerEngine`.
+
+    Each answer tells its drafts where it is asked for (`return_spec_tokens_details`, pull request 33518). Older servers
+    count verifications of all answers (25689), the oldest have a gauge of tokens per round: these tell no positions.
+    """
+
+    name = "sglang"
+    health = "/health"
+    takes_table = True
+    example = "python -m sglang.launch_server --model-path MODEL"
+    advice = "run the command by hand to see why"
+
+    def plain(self, command: Sequence[str]) -> list[str]:
+        """Return a command without anything that drafts."""
+        return self.counted(without(command, DRAFTING, (f"{START}adaptive",)))
+
+    def counted(self, command: Sequence[str]) -> list[str]:
+        """Return a command whose server shows its counters."""
+        return [*command, *(() if "--enable-metrics" in command else ("--enable-metrics",))]
+
+    def sources(
+        self, command: Sequence[str], drafters: Sequence[EngineDrafter], longest: int, version: str
+    ) -> tuple[Source, ...]:
+        """Return draft models, what the command itself drafts with, and SGLang's n-gram trie."""
+        known = nearest_recorded(self.name, version)
+        chain = ChainPolicy(length=longest)
+        settings = [(drafter.name, SGLang().setting(chain, drafter, known)) for drafter in drafters]
+        settings += [(own.drafter.name if own.drafter else own.method, own) for own in _own(command, longest, known)]
+        trie = LookupPolicy(length=longest, max_ngram=DEPTH, min_ngram=1)
+        settings.append(("n-grams", SGLang().setting(trie, None, known)))
+        return tuple(
+            Source(name=name, is_model=setting.method != NGRAM, setting=setting, checked=CHECKED)
+            for name, setting in settings
+            if isinstance(setting, Setting)
+        )
+
+    def flags(self, source: Source, lengths: Lengths, version: str) -> tuple[str, ...]:
+        """Return the flags of a source, and the adaptive file where lengths differ by batch."""
+        known = nearest_recorded(self.name, version)
+        setting = replace(source.setting, length=max(lengths.values()))
+        schedule = Schedule(setting=setting, stages=stages_of(lengths), most_batch=max(lengths))
+        written = SGLang().written(schedule, "", known)
+        require_known(self.name, known, written.options)
+        texts = dict(written.files)
+        flags = without(written.flags, ROOM)
+        return tuple(WrittenFile.of(word, texts[word]) if word in texts else word for word in flags)
+
+    def version(self, address: Address) -> str:
+        """Return the version that the server names."""
+        return str(_info(address).get("version", ""))
+
+    def body(self) -> Mapping[str, Any]:
+        """Let every answer tell its drafts; SGLang's prefix cache is empty after a start."""
+        return {"return_spec_tokens_details": True}
+
+    def page(self, address: Address) -> CounterPage:
+        """Return the page of counters, empty without --enable-metrics, and how many tokens a round verifies."""
+        answer = address.get("/metrics")
+        tokens = _info(address).get(TOKENS)
+        return {**page_of("" if answer.is_error else answer.text), **({(TOKENS, ()): float(tokens)} if tokens else {})}
+
+    def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
+        """Return the sum of what the answers tell; else what the server's counters or its gauge do."""
+        grown = {(name, labels): value for (name, labels), value in since(after, before).items()}
+        generated, answers = (_sum(grown, name, model) for name in (GENERATED, ANSWERS))
+        told = [one.timings for one in load.ended if "spec_verify_ct" in one.timings]
+        if told:
+            return replace(_told(told), generated=generated, answers=answers)
+        drafted = int(max((value for _, value in samples_of(after, TOKENS)), default=1.0)) - 1
+        if not drafted:
+            return Counts(generated=generated, answers=answers)
+        rounds = _sum(grown, VERIFIED, model)
+        if not rounds:
+            gauges = [value for _, value in samples_of(after, LENGTH, model) if value >= 1.0]
+            if not gauges:
+                raise MeasurementError(
+                    "SGLang tells neither of its answers nor of itself how many drafts were accepted; start it with "
+                    "--enable-metrics"
+                )
+            rounds = (load.tokens - len(load.ended)) / (sum(gauges) / len(gauges))
+            generated = answers = None
+        accepted = max(0.0, (generated or load.tokens) - (answers or len(load.ended)) - rounds)
+        return Counts(
+            drafts=rounds,
+            drafted=rounds * drafted,
+            accepted=accepted,
+            by_position=tuple(rounds * share for share in falling(accepted / rounds, drafted)),
+            generated=generated,
+            answers=answers,
+        )
+
+
+def _own(command: Sequence[str], longest: int, version: str) -> list[Setting]:
+    """Return what a command itself drafts with, with another length."""
+    algorithm, model = value_of(command, ALGORITHM), value_of(command, MODEL)
+    if algorithm in (None, NGRAM):
+        return []
+    if algorithm not in (*ALGORITHMS.values(), "NEXTN"):
+        raise RequestError(
+            f"how {algorithm} takes a length is not known here; leave out {ALGORITHM[0]}, or give one of "
+            f"{', '.join(ALGORITHMS.values())} and NEXTN"
+        )
+    can_adapt = algorithm in ADAPTIVE and schema_of("sglang").knows("flags", f"{START[2:]}adaptive", version)
+    drafter = None if model is None else EngineDrafter(name=PurePath(model).name, path=model, form="unknown")
+    return [
+        Setting(method=algorithm, drafter=drafter, knobs=(("topk", 1),), length=longest, by_batch=can_adapt, off="any")
+    ]
+
+
+def _told(told: Sequence[Mapping[str, Any]]) -> Counts:
+    """Return counts of answers: `spec_correct_drafts_histogram[k]` rounds accepted k drafted tokens."""
+    rows = [one.get("spec_correct_drafts_histogram") or () for one in told]
+    exactly = [sum(column) for column in zip_longest(*rows, fillvalue=0)]
+    return Counts(
+        drafts=float(sum(one["spec_verify_ct"] for one in told)),
+        drafted=float(sum(one.get("spec_num_proposed_drafts", 0) for one in told)),
+        accepted=float(sum(one.get("spec_num_correct_drafts", 0) for one in told)),
+        by_position=tuple(float(sum(exactly[place:])) for place in range(1, len(exactly))),
+    )
+
+
+def _info(address: Address) -> Mapping[str, Any]:
+    return json_at(address, "/server_info") or json_at(address, "/get_server_info") or {}
+
+
+def _sum(page: CounterPage, name: str, model: str) -> float | None:
+    found = samples_of(page, name, model)
+    return sum(value for _, value in found) if found else None

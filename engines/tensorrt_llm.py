@@ -1,0 +1,153 @@
+"""TensorRT-LLM's server: one YAML file configures it; a schedule in it gives the length by batch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from ..errors import MeasurementError, PlanError, RequestError
+from ..planner.strategies.chain import ChainPolicy
+from ..planner.strategies.lookup import LookupPolicy
+from ..runtime.engines.schema import nearest_recorded, require_known
+from ..runtime.engines.setting import DrafterForm, EngineDrafter, Schedule, Setting
+from ..runtime.engines.tensorrt_llm import FILE, TensorRTLLM
+from .answers import LoadResult
+from .base import Lengths, PagedServer, Source, WrittenFile, json_at, stages_of
+from .command import value_of, without
+from .counters import CounterPage, Counts, falling
+from .load import Address
+
+CONFIG = ("--config", "--extra_llm_api_options", "--extra-llm-api-options")
+SPECULATION = "speculative_config"
+METRICS = {"return_perf_metrics": "true", "perf_metrics_max_requests": "10000"}  # of requests that nobody asked for yet
+FORMS: Mapping[str, DrafterForm] = {"Draft_Target": "model", "DraftTarget": "model", "Eagle3": "eagle3"}
+NGRAM = 3  # tokens of the longest n-gram that is searched
+DRAFTED, ACCEPTED, ROUNDS = "drafted", "accepted", "rounds"
+CHECKED = "run on a scripted server alone"
+
+
+class TensorRTLLMServer(PagedServer):
+    """`trtllm-serve`; a `ServerEngine`.
+
+    `/perf_metrics` tells every request once: its drafted and accepted tokens, and the steps it took part in. It tells
+    no positions.
+    """
+
+    name = "tensorrt-llm"
+    health = "/health"
+    takes_table = True
+    example = "trtllm-serve MODEL"
+    advice = "run the command by hand to see why"
+
+    def plain(self, command: Sequence[str]) -> list[str]:
+        """Return a command whose file has no drafts, and shows counters."""
+        return self._with(command, _parts(command)[0])
+
+    def counted(self, command: Sequence[str]) -> list[str]:
+        """Return a command whose file shows counters; all else stays."""
+        return self._with(command, "".join(_parts(command)))
+
+    def sources(
+        self, command: Sequence[str], drafters: Sequence[EngineDrafter], longest: int, version: str
+    ) -> tuple[Source, ...]:
+        """Return draft models, the draft model or head of the command's own file, and n-grams."""
+        known = nearest_recorded(self.name, version)
+        settings = [
+            (drafter.name, TensorRTLLM().setting(ChainPolicy(length=longest), drafter, known))
+            for drafter in (*drafters, *_own(_parts(command)[1]))
+        ]
+        lookup = LookupPolicy(length=longest, max_ngram=NGRAM, min_ngram=1)
+        settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known)))
+        return tuple(
+            Source(name=name, is_model=setting.drafter is not None, setting=setting, checked=CHECKED)
+            for name, setting in settings
+            if isinstance(setting, Setting)
+        )
+
+    def flags(self, source: Source, lengths: Lengths, version: str) -> tuple[str, ...]:
+        """Return the speculative part of the file, which `joined` puts into the command's."""
+        known = nearest_recorded(self.name, version)
+        stages = stages_of(lengths)
+        setting = replace(source.setting, length=max(lengths.values()))
+        if stages[0].length < setting.length:
+            raise PlanError("TensorRT-LLM's schedule begins with its longest length; take one for all batches")
+        written = TensorRTLLM().written(Schedule(setting=setting, stages=stages, most_batch=max(lengths)), "", known)
+        require_known(self.name, known, written.options)
+        return (CONFIG[0], WrittenFile.of(FILE, dict(written.files)[FILE]))
+
+    def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
+        """Return a plain command with drafts: both files are one."""
+        texts = [word.text for word in (*plain, *flags) if isinstance(word, WrittenFile)]
+        return [*without(plain, CONFIG), CONFIG[0], WrittenFile.of(FILE, "".join(texts))]
+
+    def version(self, address: Address) -> str:
+        """Return the version that the server names."""
+        return str((json_at(address, "/version") or {}).get("version", ""))
+
+    def body(self) -> Mapping[str, Any]:
+        """Return no fields: blocks are reused by equal beginnings alone, and each prompt is sent once."""
+        return {}
+
+    def page(self, address: Address) -> CounterPage:
+        """Return sums over the requests that ended since the last page, as TensorRT-LLM forgets what it told."""
+        records = [one["perf_metrics"] for one in json_at(address, "/perf_metrics") or () if "perf_metrics" in one]
+        drafts = [(one["speculative_decoding"], one) for one in records if one.get("speculative_decoding")]
+        return {
+            ("requests", ()): float(len(records)),
+            (DRAFTED, ()): float(sum(told["total_draft_tokens"] for told, _ in drafts)),
+            (ACCEPTED, ()): float(sum(told["total_accepted_draft_tokens"] for told, _ in drafts)),
+            (ROUNDS, ()): float(sum(one.get("last_iter", 0) - one.get("first_iter", 0) for _, one in drafts)),
+        }
+
+    def counts(self, after: CounterPage, before: CounterPage, load: LoadResult, model: str) -> Counts:
+        """Return the counts of the later page; acceptance by position is taken to fall by one factor."""
+        if after["requests", ()] < len(load.ended):
+            raise MeasurementError(
+                f"/perf_metrics tells of {after['requests', ()]:.0f} requests, and {len(load.ended)} were sent; let "
+                "the server's YAML say return_perf_metrics: true and perf_metrics_max_requests: 10000"
+            )
+        drafted, accepted = after[DRAFTED, ()], after[ACCEPTED, ()]
+        rounds = after[ROUNDS, ()] or max(load.tokens - len(load.ended) - accepted, 0.0)
+        if not drafted or not rounds:
+            return Counts()
+        shares = falling(accepted / rounds, max(1, round(drafted / rounds)))
+        return Counts(
+            drafts=rounds, drafted=drafted, accepted=accepted, by_position=tuple(rounds * share for share in shares)
+        )
+
+    def _with(self, command: Sequence[str], config: str) -> list[str]:
+        known = "".join(f"{name}: {value}\n" for name, value in METRICS.items())
+        return [*without(command, CONFIG), CONFIG[0], WrittenFile.of(FILE, config + known)]
+
+
+def _parts(command: Sequence[str]) -> tuple[str, str]:
+    """Return the text of a command's file without its drafts and metrics, and that of its drafts.
+
+    RequestError where it cannot be read, or is no mapping in block style.
+    """
+    place = value_of(command, CONFIG)
+    try:
+        text = "" if place is None else Path(place).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"cannot read {place} of the command ({error}); give a YAML file of TensorRT-LLM") from error
+    if text.lstrip().startswith("{"):
+        raise RequestError(f"{place} is one flow mapping; write each option on a line of its own, as option: value")
+    parts, name = {"": [""], SPECULATION: [""]}, ""
+    for line in text.splitlines():
+        if found := re.match(r"[\"']?(\w+)[\"']?\s*:", line):  # an option of the top level; the rest goes on with it
+            name = found[1]
+        if name not in METRICS:
+            parts[name if name == SPECULATION else ""].append(f"{line}\n")
+    return "".join(parts[""]), "".join(parts[SPECULATION])
+
+
+def _own(block: str) -> list[EngineDrafter]:
+    """Return the draft model or head of a speculative configuration; none of other decoding types."""
+    method = re.search(r"decoding_type[\"']?\s*:\s*[\"']?(\w+)", block)
+    model = re.search(r"speculative_model(?:_dir)?[\"']?\s*:\s*[\"']?([^\"'\s,}]+)", block)
+    if method is None or model is None or method[1] not in FORMS:
+        return []
+    return [EngineDrafter(name=PurePath(model[1]).name, path=model[1], form=FORMS[method[1]])]

@@ -1,0 +1,194 @@
+"""SGLang's and TensorRT-LLM's servers: options and files, and counts that are those of the scripted server's run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spectune.engines.base import Source, WrittenFile, placed, written_files
+from spectune.engines.load import Sampling
+from spectune.engines.server import Limits, Measured, started
+from spectune.engines.table import ENGINES
+from spectune.errors import MeasurementError, PlanError, RequestError
+from spectune.runtime.engines.setting import EngineDrafter
+
+from .openai_program import SGLANG, TENSORRT_LLM, texts
+
+SGLANG_SERVER, TRT_SERVER = ENGINES["sglang"], ENGINES["tensorrt-llm"]
+SMALL = EngineDrafter(name="small", path="org/small", form="model")
+HEAD = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "org/head"]
+OWN = [*HEAD, "--speculative-num-steps=3", "--speculative-num-draft-tokens", "4", "--speculative-adaptive"]
+YAML = """\
+kv_cache_config:
+  dtype: fp8
+speculative_config:
+  decoding_type: Eagle3
+  max_draft_len: 3
+  speculative_model: org/head
+return_perf_metrics: false
+cuda_graph_config:
+  batch_sizes:
+- 1
+"""
+
+
+def ran(engine: str, command: Sequence[str], source: Source | None, lengths: dict[int, int]) -> tuple[Measured, Any]:
+    """Return what was counted of a load of two at once, and what the server did meanwhile."""
+    known = ENGINES[engine]
+    whole = known.plain(command)
+    if source is not None:
+        whole = known.joined(whole, known.flags(source, lengths, "9999"))
+    with started(known, whole, Limits(start_s=30.0)) as server:
+        sampling = Sampling(max_tokens=24, more=known.body())
+        found = server.measure(texts(6), sampling, concurrency=2)
+        return found, server.address.get("/truth").json()
+
+
+def sources_of(engine: str, command: Sequence[str]) -> dict[str, Source]:
+    return {source.name: source for source in ENGINES[engine].sources(command, [SMALL], 4, "9999")}
+
+
+def test_sglang_decodes_plainly_without_its_drafts_and_shows_its_counters() -> None:
+    command = ["python", "-m", "sglang.launch_server", "--model-path", "M", *OWN, "--tp", "2"]
+    plain = ["python", "-m", "sglang.launch_server", "--model-path", "M", "--tp", "2", "--enable-metrics"]
+    assert SGLANG_SERVER.plain(command) == plain == SGLANG_SERVER.plain(plain)
+    assert SGLANG_SERVER.counted(command) == [*command, "--enable-metrics"]
+
+
+def test_sglang_drafts_by_models_heads_and_its_trie() -> None:
+    small, head, trie = SGLANG_SERVER.sources(OWN, [SMALL], 6, "2026-08")
+    assert [small.is_model, head.is_model, trie.is_model] == [True, True, False]
+    assert {one.checked for one in (small, head, trie)} == {"run on a scripted server alone"}
+    assert SGLANG_SERVER.flags(small, {1: 5, 8: 5}, "2026-08") == (
+        *("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", "org/small"),
+        *("--speculative-num-steps", "5", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "6"),
+    )
+    flags = SGLANG_SERVER.flags(head, {1: 5, 8: 2}, "2026-08")
+    assert flags[:4] == tuple(HEAD) and "--speculative-adaptive" in flags
+    ((_, text),) = written_files(flags).items()
+    assert json.loads(text) == {"1": {"candidate_steps": [5]}, "3": {"candidate_steps": [2]}}
+    assert SGLANG_SERVER.flags(trie, {1: 6}, "2026-08")[:4] == (
+        *("--speculative-algorithm", "NGRAM"),
+        *("--speculative-num-draft-tokens", "7"),
+    )
+
+
+def test_sglang_drafts_with_the_target_s_own_layers_and_refuses_what_it_does_not_know() -> None:
+    mtp, _ = SGLANG_SERVER.sources(["--speculative-algorithm", "NEXTN"], [], 3, "2026-08")
+    assert SGLANG_SERVER.flags(mtp, {1: 2}, "2026-08") == (
+        *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "2"),
+        *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3"),
+    )
+    with pytest.raises(RequestError, match="how DSPARK takes a length is not known here"):
+        SGLANG_SERVER.sources(["--speculative-algorithm", "DSPARK"], [], 3, "2026-08")
+
+
+def test_only_heads_of_a_newest_sglang_take_a_length_by_batch() -> None:
+    small, head, _ = SGLANG_SERVER.sources(OWN, [SMALL], 6, "2026-08")
+    assert (small.setting.by_batch, head.setting.by_batch) == (False, True)
+    assert not SGLANG_SERVER.sources(OWN, [], 6, "0.5.10")[0].setting.by_batch
+
+
+@pytest.mark.parametrize("tells", ["details", "counters", "gauge"])
+def test_sglang_s_counts_are_those_of_the_run(tells: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_TELLS", tells)
+    found, (_, drafted, accepted, at, tokens, answers) = ran(
+        "sglang", SGLANG, sources_of("sglang", SGLANG)["small"], {2: 4}
+    )
+    rounds = tokens - answers - accepted
+    counts = found.counts
+    assert counts.rounds(found.load.tokens, len(found.load.ended)) == pytest.approx(rounds, rel=0.1)
+    assert counts.accepted == pytest.approx(accepted, rel=0.1)
+    if tells == "details":
+        assert (counts.drafts, counts.drafted, counts.accepted) == (rounds, drafted, accepted)
+        assert counts.by_position == tuple(at[:4])
+    elif tells == "counters":
+        assert (counts.drafts, counts.accepted) == (rounds, accepted)
+    assert sum(counts.by_position) == pytest.approx(counts.accepted, rel=1e-6)
+
+
+def test_sglang_s_plain_decoding_counts_no_drafts() -> None:
+    found, _ = ran("sglang", SGLANG, None, {})
+    assert (found.counts.drafts, found.counts.accepted, found.counts.by_position) == (0.0, 0.0, ())
+
+
+@pytest.fixture
+def trtllm(tmp_path: Path) -> list[str]:
+    file = tmp_path / "own.yaml"
+    file.write_text(YAML)
+    return [*TENSORRT_LLM, "--config", str(file), "--tp_size", "2"]
+
+
+def config_of(command: Sequence[str]) -> str:
+    ((_, text),) = written_files(command).items()
+    return text
+
+
+def test_tensorrt_llm_s_file_loses_its_drafts_and_tells_of_requests(trtllm: list[str]) -> None:
+    plain = TRT_SERVER.plain(trtllm)
+    assert plain[:-1] == [*TENSORRT_LLM, "--tp_size", "2", "--config"]
+    rest = "kv_cache_config:\n  dtype: fp8\ncuda_graph_config:\n  batch_sizes:\n- 1\n"
+    told = "return_perf_metrics: true\nperf_metrics_max_requests: 10000\n"
+    assert config_of(plain) == rest + told
+    assert "max_draft_len: 3" in config_of(TRT_SERVER.counted(trtllm))
+    assert config_of(TRT_SERVER.plain(TENSORRT_LLM)) == told
+
+
+def test_tensorrt_llm_drafts_by_models_heads_and_n_grams(trtllm: list[str]) -> None:
+    small, head, ngrams = TRT_SERVER.sources(trtllm, [SMALL], 5, "1.4.0rc1")
+    assert [(one.name, one.is_model, one.setting.by_batch) for one in (small, head, ngrams)] == [
+        ("small", True, True),
+        ("head", True, True),
+        ("n-grams", False, False),
+    ]
+    whole = config_of(TRT_SERVER.joined(TRT_SERVER.plain(trtllm), TRT_SERVER.flags(head, {1: 5, 8: 2}, "1.4.0rc1")))
+    assert "dtype: fp8" in whole and "return_perf_metrics: true" in whole
+    assert whole.endswith(
+        'speculative_config:\n  decoding_type: "Eagle3"\n  max_draft_len: 5\n  speculative_model: "org/head"\n'
+        "  draft_len_schedule:\n    2: 5\n    8: 2\n"
+    )
+    with pytest.raises(PlanError, match="begins with its longest length"):
+        TRT_SERVER.flags(head, {1: 2, 8: 5}, "1.4.0rc1")
+
+
+def test_tensorrt_llm_s_counts_are_those_of_the_run() -> None:
+    source = sources_of("tensorrt-llm", TENSORRT_LLM)["small"]
+    found, (_, drafted, accepted, _, tokens, answers) = ran("tensorrt-llm", TENSORRT_LLM, source, {2: 4})
+    counts = found.counts
+    assert (counts.drafted, counts.accepted) == (drafted, accepted)
+    assert counts.drafts == tokens - answers - accepted
+    assert sum(counts.by_position) == pytest.approx(accepted, rel=1e-6)
+    assert list(counts.by_position) == sorted(counts.by_position, reverse=True)
+    plain, _ = ran("tensorrt-llm", TENSORRT_LLM, None, {})
+    assert plain.counts.drafts == 0.0
+
+
+def test_a_tensorrt_llm_that_tells_nothing_of_requests_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("cuda_graph_config:\n  max_batch_size: 8\n")
+    command = [*TENSORRT_LLM, "--config", str(file)]
+    running = started(TRT_SERVER, command, Limits(start_s=30.0))
+    with running as server, pytest.raises(MeasurementError, match="return_perf_metrics: true"):
+        server.measure(texts(2), Sampling(max_tokens=8), concurrency=1)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"cannot read .*none\.yaml"):
+        TRT_SERVER.plain(["trtllm-serve", "M", "--config", str(tmp_path / "none.yaml")])
+    flow = tmp_path / "flow.yaml"
+    flow.write_text("{}")
+    with pytest.raises(RequestError, match="one flow mapping"):
+        TRT_SERVER.plain(["trtllm-serve", "M", "--extra_llm_api_options", str(flow)])
+
+
+def test_files_of_a_command_are_written_where_it_starts_and_named_by_their_text(tmp_path: Path) -> None:
+    word = WrittenFile.of("speculative.yaml", "a: 1\n")
+    other = WrittenFile.of("speculative.yaml", "a: 2\n")
+    assert word != other and word.endswith(".yaml")
+    command = placed(["serve", "--config", word], tmp_path)
+    assert command == ["serve", "--config", str(tmp_path / word)]
+    assert Path(command[-1]).read_text() == "a: 1\n"
