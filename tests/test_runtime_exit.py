@@ -16,8 +16,7 @@ from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
-from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
 from spectune.runtime.models.drafter import load_exit, role_of
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit, require_exit_of

@@ -1,4 +1,4 @@
-"""The array operations by which trees grow, for numpy; those for tensors are in `runtime/growth/torch_ops.py`.
+"""The array operations by which trees grow, for numpy; those for tensors are in `runtime/growth/grow.py`.
 
 A rule of growth is written once, as a device runs it: shapes are known before any score is, and what depends on scores
 is a mask. On numpy the host knows every score, so `used` and `stopped` spare it what nobody needs.

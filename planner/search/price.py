@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import PlanError
@@ -22,7 +22,6 @@ from ..strategies.hybrid import hybrids
 from ..strategies.offers import Graded, Limits
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
-from .candidates import GRIDS, drafted, textual
 from .contest import Contest, NeedsBytes, contest_of
 from .options import SearchOptions
 from .stack_search import StackSearch
@@ -146,3 +145,20 @@ def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     contest = contest_of(inputs, cell, options.bound, options.new_tokens, options.cached_share)
     contest.needs_bytes, contest.most_bytes = needs_bytes_of(inputs, contest.costs), options.max_memory_bytes
     return contest
+
+
+GRIDS = sorted((one for one in REGISTRY.values() if one.grid_place is not None), key=lambda one: one.grid_place or 0)
+
+
+def textual(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+    """Yield plain decoding, then all that drafts from the text and needs no model."""
+    for strategy in GRIDS:
+        if not strategy.is_recorded:
+            yield from strategy.grid(recorded, limits)
+
+
+def drafted(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+    """Yield what one drafter, which `recorded` holds, drafts within the limits of the grids; cheap ones first."""
+    for strategy in GRIDS:
+        if strategy.is_recorded:
+            yield from strategy.grid(recorded, limits)
