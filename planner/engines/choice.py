@@ -100,11 +100,7 @@ def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
 
 
 def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk] | None = None) -> tuple[PlanCell, ...]:
-    """Return the best way at every concurrency that was timed.
-
-    `seed` is of the resampling; `walks` are those of `walks_of`, where known. PlanError: plain decoding was not timed
-    at one concurrency, or a timed drafter has no trace.
-    """
+    """Return the best way at every concurrency that was timed."""
     walks = walks_of(inputs) if walks is None else walks
     return tuple(_cell(sure_of(offers_at(inputs, walks, c)), inputs, seed) for c in sorted(inputs.timed))
 
@@ -167,19 +163,13 @@ def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int)
 
 
 def sure_of(offers: Sequence[Offer]) -> list[Offer]:
-    """Return what may be chosen: what was timed, and what beats all of that by more than its own error.
-
-    Engines have steps between measured lengths that no line has: of many lengths the luckiest price would win.
-    """
+    """Return what may be chosen: what was timed, and what beats all of that by more than its own error."""
     best = max((offer.tokens_per_s for offer in offers if offer.is_timed), default=0.0)
     return [offer for offer in offers if offer.is_timed or offer.tokens_per_s * (1.0 - offer.cost.error) > best]
 
 
 def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> EngineRoundCosts:
-    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample.
-
-    PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
-    """
+    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample."""
     samples = []
     for timed in inputs.timed[concurrency]:
         policy, drafter = timed.way

@@ -47,10 +47,7 @@ def latency_bounds(text: str) -> LatencyBounds:
 
 
 def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
-    """Return the way to take at one concurrency: plain decoding where drafts gain nothing.
-
-    Where none is within the bounds, it is the one with the least time per token.
-    """
+    """Return the way to take at one concurrency: plain decoding where drafts gain nothing."""
     sure = [way for way in ways if way.is_measured]
     within = [way for way in sure if bounds.holds(way)]
     if not within:
@@ -103,10 +100,7 @@ def sources_of(ways: Ways) -> list[str]:
 
 
 def next_way(ways: Ways, *, takes_table: bool) -> Way | None:
-    """Return what to measure next; None where nothing promises enough.
-
-    `takes_table`: whether one start may draft other lengths at other concurrencies.
-    """
+    """Return what to measure next; None where nothing promises enough."""
     for reach in REACHES:
         candidates = _tables(ways, reach) if takes_table else _singles(ways)
         promises = [(_promise(ways, one, reach), one) for one in candidates]

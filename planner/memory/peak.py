@@ -38,11 +38,7 @@ HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
 def memory_bytes(
     cell: Cell, policy: TreePolicy, drafter: str | None, inputs: PlanInputs, run_tokens: Sequence[int] = ()
 ) -> int | None:
-    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known.
-
-    `drafter` is a name among the inputs' drafters, of a stack, "lookup", or None. `run_tokens` (index = tokens in the
-    tree, value = tokens fed) is given where a round runs padded.
-    """
+    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known."""
     drafts = drafting(policy)
     names = drafts.models if isinstance(drafts, StackPolicy) else [drafter]
     keys = [inputs.drafter(name).model.key for name in names if name not in (None, LOOKUP)]

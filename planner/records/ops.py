@@ -27,15 +27,10 @@ Trees_co = TypeVar("Trees_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once.
+    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once."""
 
-    Attributes:
-        steps: (points,) float64, ascending.
-        heights: (points,) float64.
-    """
-
-    steps: Floats
-    heights: Floats
+    steps: Floats  # (points,) float64, ascending
+    heights: Floats  # (points,) float64
 
 
 class Ops(Protocol[Trees_co]):

@@ -35,10 +35,7 @@ from .stack_search import stack_times
 
 
 def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: int | None = None) -> PlanInputs:
-    """Return the inputs with lossy runs of the same setup; `new_tokens` of an answer where requests are planned.
-
-    PlanError: no runs, or one of other models, another number format, other prompts or shorter answers.
-    """
+    """Return the inputs with lossy runs of the same setup; `new_tokens` of an answer where requests are planned."""
     if not runs:
         raise PlanError("lossy decoding was allowed, and no lossy run was given; make some with: spectune lossy")
     for run in runs:
@@ -50,10 +47,7 @@ def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: in
 def search_lossy(
     contest: Contest, inputs: PlanInputs, options: SearchOptions, layers: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Enter the lossy runs of a cell's batch size, and return notes on them for readers of the plan.
-
-    `layers` of block drafters are the most tokens of a chain.
-    """
+    """Enter the lossy runs of a cell's batch size, and return notes on them for readers of the plan."""
     if not options.allow_lossy:
         return ()
     own = [run for run in inputs.lossy if run.batch == contest.batch]

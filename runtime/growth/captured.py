@@ -68,10 +68,7 @@ class CapturedGrowth:
         self.vocabulary = model.vocabulary
 
     def read_by(self, read: Callable[[ForwardInput], Tensor]) -> None:
-        """Read committed text by another forward than the model's own in later captures; it returns logits.
-
-        It must not hold a reference to this object, so that memory is freed as soon as possible.
-        """
+        """Read committed text by another forward than the model's own in later captures; it returns logits."""
         self._read = read
         self._captured.clear()
 
@@ -118,9 +115,9 @@ class CapturedGrowth:
         read: Callable[[], ForwardInput],
         land: Callable[[Tensor], Tensor],
         *,
-        longest: int,
+        longest: int,  # most tokens of any row when that is read
         policy: TreePolicy,
-        seen: int,
+        seen: int,  # cache positions in sight
         draws: DeviceDraws | None = None,
     ) -> RecordedDraft:
         """Return the drafting of a served policy as captured work.
@@ -128,8 +125,6 @@ class CapturedGrowth:
         Args:
             read: part of the work, returns the forward that reads what was committed; see `draft`.
             land: likewise, puts a draft's numbers where they are wanted, always at the same place.
-            longest: most tokens of any row when that is read.
-            seen: cache positions in sight.
             draws: how the target draws, whose noise drafts share; None where the best of the logits is drawn.
         """
         model = self._model.model

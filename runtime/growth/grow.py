@@ -44,13 +44,12 @@ class TorchOps:
     """The operations on a device; see `planner.records.ops.Ops`.
 
     Attributes:
-        none_open: see `DeviceScorer`.
         held: memory that the operations read, which captured work reads at every replay.
     """
 
     batch: int
     device: torch.device
-    none_open: Callable[[Tensor], bool] = lambda _: False
+    none_open: Callable[[Tensor], bool] = lambda _: False  # see `DeviceScorer`
     held: list[Tensor] = field(default_factory=list)
     is_host: ClassVar = False
 

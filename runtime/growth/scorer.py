@@ -26,22 +26,17 @@ class DevicePass:
     def __init__(
         self,
         *,
-        catch_up: Callable[[], Tensor],
-        feed: Callable[[ForwardInput], Tensor],
-        scores: Scores,
-        layout: LayerLayout,
+        catch_up: Callable[[], Tensor],  # reads the committed text; returns logits (batch, 1, vocabulary) behind it
+        feed: Callable[[ForwardInput], Tensor],  # runs a forward; returns logits (batch, width, vocabulary)
+        scores: Scores,  # turns logits into those of the distribution that is sampled from behind nodes with such paths
+        layout: LayerLayout,  # starts behind the committed text
         device: torch.device,
-        is_captured: bool = False,
+        is_captured: bool = False,  # whether this is captured for replay, so that the host learns nothing of it
         asks_rates: bool = True,
     ) -> None:
         """Start a round.
 
         Args:
-            catch_up: reads the committed text; returns logits (batch, 1, vocabulary) behind it.
-            feed: runs a forward; returns logits (batch, width, vocabulary).
-            scores: turns logits into those of the distribution that is sampled from behind nodes with such paths.
-            layout: starts behind the committed text.
-            is_captured: whether this is captured for replay, so that the host learns nothing of it.
             asks_rates: whether log-probabilities are read; otherwise an only child has its score, at no cost.
         """
         self.device = device

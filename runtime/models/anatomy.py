@@ -122,11 +122,7 @@ def text_part(model: PreTrainedModel) -> TextPart:
 def anatomy_of(
     model: PreTrainedModel, folder: Path | None = None, images: int = IMAGES, *, uses_up: bool = False
 ) -> Anatomy:
-    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped.
-
-    `folder` describes the pixels of a model with vision, and `images` fit into its gallery at once. With `uses_up` each
-    layer's weights leave the original when they are copied: it is useless then, and at most one layer is held twice.
-    """
+    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped."""
     text = text_part(model)
     config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
     embedding, gallery = _seen(model, base.embed_tokens.weight.detach(), folder, images)
@@ -243,10 +239,7 @@ def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]
 
 
 def turns_of(rotary: Any, longest: int, like: Tensor, kind: str | None = None) -> Tensor:  # Any: of any family
-    """Return the table of `Sight.turns`, with the dtype and device of `like`, for one `kind` of layers.
-
-    Beyond the `longest` context, where only drafts lie, it repeats the last line.
-    """
+    """Return the table of `Sight.turns`, with the dtype and device of `like`, for one `kind` of layers."""
     places = torch.arange(longest + DRAFT_DEPTH, device=like.device).clamp(max=longest - 1).unsqueeze(0)
     cosine, sine = rotary(like, places, *([] if kind is None else [kind]))
     sign = torch.ones_like(sine[0, 0])
