@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -24,6 +25,7 @@ from .packed import PackedProduct, PackedWeight
 from .projection import Projection
 from .vision import VisionEncoder, lens_of, sees
 
+NORMS = ("input_layernorm", "post_attention_layernorm")  # of a published layer, in front of attention and MLP
 DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
 
 
@@ -68,6 +70,35 @@ class LayerWeights:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_kernels", kernel_parts(self))
+
+
+def named_layer(
+    tensors: Mapping[str, Tensor], begins: str, norms: tuple[str, str], eps: float, size: int
+) -> LayerWeights:
+    """Return a Llama layer of tensors whose published names begin so; norms are those before attention and MLP."""
+
+    def fused(block: str, names: str) -> Projection:
+        parts = [f"{begins}{block}.{name}_proj" for name in names.split()]
+        biases = [tensors[f"{part}.bias"] for part in parts if f"{part}.bias" in tensors]
+        weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
+        return Projection(weight, torch.cat(biases) if len(biases) == len(parts) else None)
+
+    input_norm, mlp_norm = (Norm(weight=tensors[f"{begins}{name}.weight"], eps=eps) for name in norms)
+    return LayerWeights(
+        sight=0,
+        input_norm=input_norm,
+        qkv=fused("self_attn", "q k v"),
+        head_norm=None,
+        scale=size**-0.5,
+        output=fused("self_attn", "o"),
+        output_norm=None,
+        mlp_norm=mlp_norm,
+        gate_up=fused("mlp", "gate up"),
+        activation=F.silu,
+        is_silu=True,
+        down=fused("mlp", "down"),
+        down_norm=None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

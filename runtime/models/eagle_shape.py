@@ -101,16 +101,6 @@ def head_form(folder: Path) -> HeadForm:
     return HeadForm(form=form, reads=reads, target=str(said.get("target", "")), layer=layer)
 
 
-def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where a head was trained for other weights than a target's."""
-    own = head_shape(folder).target
-    if own and own != weights_hash:
-        raise ModelError(
-            f"the head {folder} was trained for a target with the weights {own[:12]}, and {target} has "
-            f"{weights_hash[:12]}; give the head of this target, or train one: spectune train eagle --target {target}"
-        )
-
-
 def _names(folder: Path) -> Iterator[Collection[str]]:
     for path in sorted(folder.glob("*.safetensors")):
         try:
