@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from demo_corpus import held_out_texts
 from transformers import PreTrainedTokenizerBase
 
-from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.hybrid import HybridPolicy

@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from demo_corpus import shipped_prompts, texts_without
 from safetensors import safe_open
 
-from spectune.demo.corpus import shipped_prompts, texts_without
 from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs

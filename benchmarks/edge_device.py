@@ -20,7 +20,7 @@ from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.profiler.records.wire import from_json
-from spectune.runtime.edge import device, introduction
+from spectune.runtime.edge import device, joining
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
 from spectune.runtime.edge.edge_drafter import EdgeDrafter
 from spectune.runtime.edge.link import TcpLink
@@ -101,8 +101,8 @@ def main() -> None:
     hello = Hello(drafter="small", draft_ms=told["draft_ms"])
     link = Far(TcpLink("127.0.0.1", told["port"], greeting=lambda: hello), told["rtt_ms"])
     if told["drafting"] is None:
-        introduction.EdgeDrafter = device.EdgeDrafter  # type: ignore[attr-defined]
-        known = introduction.introduce(link, replace(hello, draft_ms=introduction.draft_ms_of(drafter)))
+        joining.EdgeDrafter = device.EdgeDrafter  # type: ignore[attr-defined]
+        known = joining.introduce(link, replace(hello, draft_ms=joining.draft_ms_of(drafter)))
         print(json.dumps(asdict(known.device)), flush=True)
         return
     drafting = from_json(DeviceDrafting, json.dumps(told["drafting"]))

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
+from demo_corpus import held_out_texts
 
-from spectune.demo.corpus import held_out_texts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.strategies.cacheback import CachebackPolicy

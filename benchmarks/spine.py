@@ -19,12 +19,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+from demo_corpus import held_out_texts
 from transformers import PreTrainedTokenizerFast
 from variety import distinct_share
 
 from spectune.db import open_store
 from spectune.demo.contest import CHAIN, PLAIN, PLAN, TREE
-from spectune.demo.corpus import held_out_texts
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.records import DemoOutcome
 from spectune.demo.story import DemoSize, compare, family_folder, family_models, learn

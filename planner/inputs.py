@@ -88,14 +88,9 @@ class PlanInputs:
     """A target on a device with its drafters, all timed in one regime; all traces were recorded along the same texts.
 
     Attributes:
-        texts: may be empty where there is a drafter: its trace holds them.
         workload, temperature: taken from the traces where there are any.
-        pairwise: agreement of "target" and all drafters; None where it was not recorded.
         footprints, readings: memory of the models, and times of reading prompts, by ModelIdentity.key, where known.
         host_times: the records joined into `overhead`, a plan's sources; empty where it is itself one of them.
-        paces: of the device in earlier validations and decoding, over its pace when profiled.
-        notes: what a reader of the plan must know of these inputs' origin.
-        lossy: runs of lossy ways; read only where a search allows them.
         knots: contexts of computed surfaces between which rounds are priced, whatever others were computed; empty for
             measured ones, where all count.
     """
@@ -106,16 +101,16 @@ class PlanInputs:
     verify: LatencySurface
     overhead: RoundOverhead
     drafters: tuple[DrafterInputs, ...] = ()
-    texts: tuple[Text, ...] = ()
+    texts: tuple[Text, ...] = ()  # may be empty where there is a drafter: its trace holds them
     workload: str = ""
     temperature: float = 0.0
-    pairwise: PairwiseAcceptance | None = None
+    pairwise: PairwiseAcceptance | None = None  # agreement of "target" and all drafters; None where it was not recorded
     footprints: Mapping[str, Footprint] = field(default_factory=dict)
     readings: Mapping[str, LatencySurface] = field(default_factory=dict)
     host_times: tuple[RoundOverhead, ...] = field(default=(), compare=False)  # plans from equal times are equal
-    paces: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-    lossy: tuple[LossyRun, ...] = ()
+    paces: tuple[float, ...] = ()  # of the device in earlier validations and decoding, over its pace when profiled
+    notes: tuple[str, ...] = ()  # what a reader of the plan must know of these inputs' origin
+    lossy: tuple[LossyRun, ...] = ()  # runs of lossy ways; read only where a search allows them
     knots: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

@@ -42,23 +42,17 @@ class Replay:
     """Every round of the steady state, see above.
 
     Attributes:
-        contexts: (rounds,), most tokens in the target's cache over the slots.
-        nodes: (rounds,), size of the largest tree over the slots, root included.
         catch_up: (rounds,), tokens per sequence of the drafter's first forward, if it runs: the most any slot committed
             since the drafter last ran, 1 right after it entered.
-        widths: (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run.
-        texts: (rounds, batch), which text ran in each slot; NOBODY where it does not count.
-        kept: (rounds, batch), tokens each slot emitted.
-        censored: counted slots, over all rounds, at positions whose result the trace does not determine.
     """
 
-    contexts: Ints
-    nodes: Ints
+    contexts: Ints  # (rounds,), most tokens in the target's cache over the slots
+    nodes: Ints  # (rounds,), size of the largest tree over the slots, root included
     catch_up: Ints
-    widths: Ints
-    texts: Ints
-    kept: Ints
-    censored: int
+    widths: Ints  # (rounds, forwards), nodes per sequence of each drafter forward, 0 = did not run
+    texts: Ints  # (rounds, batch), which text ran in each slot; NOBODY where it does not count
+    kept: Ints  # (rounds, batch), tokens each slot emitted
+    censored: int  # counted slots, over all rounds, at positions whose result the trace does not determine
 
     @property
     def batch(self) -> int:
@@ -109,10 +103,7 @@ def numbering_of(rows: Rows) -> Numbering:
 
 
 def room_for(rows: Rows, batch: int, forwards: int) -> Rounds:
-    """Return room for any replay's rounds: each slot emits at least one token per round.
-
-    Until the last text has entered, all slots are busy with tokens that count.
-    """
+    """Return room for any replay's rounds: each slot emits at least one token per round."""
     _require_texts(rows, batch)
     most = (len(rows.left) - len(rows.starts)) // batch + int(rows.left[rows.starts].max())
     contexts, nodes, catch_up = np.empty((3, most), dtype=np.int64)

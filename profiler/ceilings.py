@@ -39,10 +39,7 @@ def remember_ceilings(device: Device, measured: PeakRates, folder: Path | None =
 
 
 def limits_here(device: Device, ceilings: PeakRates) -> Limits:
-    """Return a present device's limits: the faster of measured and published speeds.
-
-    A sum reads no faster than memory allows but may read slower, so a published bandwidth counts too.
-    """
+    """Return a present device's limits: the faster of measured and published speeds."""
     measured = ceilings.limits(device)
     try:
         published = catalogued(device.name).limits

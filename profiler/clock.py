@@ -40,10 +40,7 @@ class HostClock:
 
 
 class CudaClock(HostClock):
-    """Times calls that queue work on one GPU, between two events on its current stream.
-
-    On an idle GPU the host's launches are part of the time. Behind work that keeps it busy, one launch is not.
-    """
+    """Times calls that queue work on one GPU, between two events on its current stream."""
 
     def __init__(self, index: int, *, is_busy: bool = False) -> None:
         """Time on the GPU of an index; a busy one has other work when a call is launched."""
@@ -72,10 +69,7 @@ def clock_of(device: Device) -> Clock:
 
 
 def clock_in(clock: Clock, regime: str) -> Clock:
-    """Return the clock for calls in a regime, on the device of another clock.
-
-    Nothing waits for the one launch of a captured forward; other launches are host time, which `RoundOverhead` tells.
-    """
+    """Return the clock for calls in a regime, on the device of another clock."""
     return CudaClock(clock.index, is_busy=True) if isinstance(clock, CudaClock) and regime == CAPTURED else clock
 
 

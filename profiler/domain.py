@@ -15,10 +15,7 @@ EDGES = 3  # of a matrix unit's tiles that are measured on both sides: behind th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens.
-
-    A row beyond a tile of `tile_rows` costs a step, which a straight line between two points would hide.
-    """
+    """Every batch named, contexts from the first to the last, tokens from 1 to most_tokens."""
 
     batches: tuple[int, ...]  # ascending, distinct
     contexts: tuple[int, ...]  # ascending, distinct; all of these are measured
@@ -65,10 +62,7 @@ class Domain:
         )
 
     def coarse(self) -> Iterator[Shape]:
-        """Yield the shapes measured first: doubling tokens and tile edges at the reference context, three elsewhere.
-
-        Where batches pool their rows, later batches get three tokens at the reference context and two elsewhere.
-        """
+        """Yield the shapes measured first: doubling tokens and tile edges at the reference context, fewer elsewhere."""
         for batch, context in product(self.batches, self.contexts):
             doubling = doublings(self.least_tokens, self.most(batch))
             ends_and_middle = sorted({doubling[0], doubling[len(doubling) // 2], doubling[-1]})

@@ -30,14 +30,14 @@ def measure(
     runners: Sequence[ShapeRunner],
     domains: Sequence[Domain],
     *,
-    device: Device,
-    budget_s: float,
-    sink: MeasurementSink,
+    device: Device,  # the caller holds its lock
+    budget_s: float,  # seconds for warm-up and rounds together, those of an earlier, stopped run included
+    sink: MeasurementSink,  # gets every call and the surfaces, and gives back what a stopped run timed
     seed: int = 0,
-    held_out: int = 30,
-    value: CellValue | None = None,
+    held_out: int = 30,  # random shapes timed only to judge the surfaces, over all runners
+    value: CellValue | None = None,  # what a shape is worth to a decision
     design: Design | None = None,
-    progress: Progress | None = None,
+    progress: Progress | None = None,  # called with the spent share of the budget after every call
     session: Session | None = None,
     until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
@@ -51,12 +51,6 @@ def measure(
     a failure and the others go on. Raw repeats are stored with the drift of their rounds.
 
     Args:
-        device: the caller holds its lock.
-        budget_s: seconds for warm-up and rounds together, those of an earlier, stopped run included.
-        sink: gets every call and the surfaces, and gives back what a stopped run timed.
-        held_out: random shapes timed only to judge the surfaces, over all runners.
-        value: what a shape is worth to a decision.
-        progress: called with the spent share of the budget after every call.
         until: share of the budget, in (0, 1], at which this sitting ends; not before the first points are timed.
 
     Raises:

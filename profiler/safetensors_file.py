@@ -30,10 +30,7 @@ class StoredTensor:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name.
-
-    ModelError where it is no such file, not a whole one, or may not be read; OSError where it cannot be opened.
-    """
+    """Return the tensors of a safetensors file by name."""
     try:
         with path.open("rb") as file:
             behind = os.fstat(file.fileno()).st_size - LENGTH.size

@@ -132,10 +132,7 @@ class Run:
     start_s: float = 0.0
 
     def sit(self, until: float) -> None:
-        """Go on from the sink's calls until that share of the budget is spent or nothing is left to learn.
-
-        The first points are timed whatever the budget: without them a surface has holes.
-        """
+        """Go on from the sink's calls until that share of the budget is spent or nothing is left to learn."""
         self.start_s = self.clock.now_s()
         self.design.begin(self.tally, random.Random(self.seed))
         self.first = [cell for cell in self.tally.cells if cell.purpose != "held-out"]
@@ -236,10 +233,7 @@ class Run:
         return repeats.time_ms(call, clock, known_ms)
 
     def _ready(self, cell: Cell) -> Call:
-        """Return the call of a cell; a surface's first one, and each captured one, has run.
-
-        Then kernels are compiled and chosen, once per process or even machine: that is no part of the budget.
-        """
+        """Return the call of a cell; a surface's first one, and each captured one, has run."""
         is_captured = cell not in self.calls and self.runners[cell.surface].regime == CAPTURED
         begun_s, call = self.clock.now_s(), self.calls.use(cell)
         if is_captured or cell.surface not in self.begun:

@@ -114,10 +114,7 @@ class Tally:
         return self._noise.get(surface, FIRST_NOISE)
 
     def error(self, cell: Cell, more: int = 0) -> float:
-        """Return the relative standard error of a cell's median with `more` further calls; inf without calls.
-
-        It is the noise of the whole surface over the cell's undisturbed calls, or more where its own calls disagree.
-        """
+        """Return the relative standard error of a cell's median with `more` further calls; inf without calls."""
         if not cell.timed + more:
             return math.inf
         calls = max(cell.clean, 1)

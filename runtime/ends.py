@@ -1,7 +1,4 @@
-"""The tokens that end a target's text: its tokenizer's end, and those of its generation settings or of a caller.
-
-Chat models end a turn by another token than the end of text: their `generation_config.json` then lists several.
-"""
+"""The tokens that end a target's text: its tokenizer's end, and those of its generation settings or of a caller."""
 
 from __future__ import annotations
 

@@ -64,12 +64,12 @@ def entropies_of(scores: Tensor, rule: FlyRule) -> Tensor:
 def accept_loosely(
     tokens: Many[int],
     parents: Many[int],
-    size: int,
-    draws: Many[int],
+    size: int,  # real nodes, root included; the rest is padding
+    draws: Many[int],  # (n,) the target's draw behind each node
     *,
     rule: FlyRule,
-    scores: Tensor,
-    stop: Collection[int] = (),
+    scores: Tensor,  # (n, vocabulary), the target's processed scores behind each node
+    stop: Collection[int] = (),  # token ids that end the text
 ) -> tuple[Acceptance, Gates]:
     """Return the part of a drafted chain that the rule accepts, and the gates it met.
 
@@ -78,10 +78,6 @@ def accept_loosely(
 
     Args:
         tokens, parents: (n,) drafted ids, the root's ignored; parents before children.
-        size: real nodes, root included; the rest is padding.
-        draws: (n,) the target's draw behind each node.
-        scores: (n, vocabulary), the target's processed scores behind each node.
-        stop: token ids that end the text.
     """
     if list(parents[:size]) != list(range(-1, size - 1)):
         return accept(tokens, parents, size, draws), Gates()

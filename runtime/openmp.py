@@ -24,10 +24,7 @@ _FORKED: list[bool] = []  # not empty in a process whose parent may have had wor
 
 
 def let_workers_go() -> None:
-    """End the workers of the calling thread, in every GNU OpenMP that is loaded; other threads keep theirs.
-
-    Does nothing in a forked process: its library would wait for workers that are in its parent.
-    """
+    """End the workers of the calling thread, in every GNU OpenMP that is loaded; other threads keep theirs."""
     if not _FORKED:
         for pause in _pauses(tuple(name in sys.modules for name in BRINGS_ONE)):
             pause(SOFT)

@@ -30,10 +30,7 @@ class Prefix:
 
 
 class PrefixCache:
-    """The texts in a decoder's slots: the prompts of running ones, all read tokens of those that have left.
-
-    Invariant: for every slot in `_texts` the target's cache holds the keys and values of all these tokens.
-    """
+    """The texts in a decoder's slots, whose keys and values are in the target's cache."""
 
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on
@@ -92,10 +89,7 @@ class PrefixCache:
         return best
 
     def refuge(self, slot: int, free: Collection[int], shared: int = 0) -> int | None:
-        """Return where to move the text of a slot that another text needs: an empty slot, or one with an older text.
-
-        None where it is the oldest, or hardly longer than the `shared` tokens with which the other text begins.
-        """
+        """Return where to move the text of a slot that another text needs: an empty slot, or one with an older text."""
         if self.length(slot) < shared + LEAST:
             return None
         empty = [other for other in free if other not in self._texts]

@@ -134,10 +134,7 @@ def with_top_k(scores: Tensor, counts: Tensor, most: int) -> Tensor:
 
 
 def with_top_p(scores: Tensor, left_out: Tensor) -> Tensor:
-    """Mask all but the fewest best tokens that hold probability 1 - `left_out`; of equal ones the last stay.
-
-    Without a kernel, values are sorted without their places: on a CPU numpy does that many times faster than torch.
-    """
+    """Mask all but the fewest best tokens that hold probability 1 - `left_out`; of equal ones the last stay."""
     if is_supported(scores.device, scores.dtype):
         return nucleus_of(scores, left_out)
     ordered = _ascending(scores)

@@ -40,23 +40,18 @@ class Session:
         decoder: Decoder,
         tokenizer: PreTrainedTokenizerBase,
         *,
-        longest: int,
+        longest: int,  # prompt and new tokens of any request; the decoder's caches have room for these and draft nodes
         piecewise: bool = True,
         observer: RoundObserver | None = None,
-        gallery: ImageCache | None = None,
-        ends: frozenset[int] | None = None,
-        prefill_tokens: int = PREFILL_TOKENS,
-        why_longest: str = "",
+        gallery: ImageCache | None = None,  # of a target that sees; holds a request's images while it runs
+        ends: frozenset[int] | None = None,  # tokens that end a text, see `ends.py`; None: the tokenizer's own
+        prefill_tokens: int = PREFILL_TOKENS,  # of prompts, read at most between two rounds where `piecewise`
+        why_longest: str = "",  # reason for a short `longest`, in brackets
     ) -> None:
         """Use a decoder of its own.
 
         Args:
-            longest: prompt and new tokens of any request; the decoder's caches have room for these and draft nodes.
             piecewise: events give text after every round; otherwise each request has one event with all of it.
-            gallery: of a target that sees; holds a request's images while it runs.
-            ends: tokens that end a text, see `ends.py`; None: the tokenizer's own.
-            prefill_tokens: of prompts, read at most between two rounds where `piecewise`.
-            why_longest: reason for a short `longest`, in brackets.
 
         Raises:
             RequestError: `prefill_tokens` is below 1.
@@ -88,19 +83,13 @@ class Session:
     def submit(
         self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS, **options: Unpack[GenerationOptions]
     ) -> int:
-        """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields.
-
-        RequestError where the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
-        """
+        """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields."""
         settings = replace(settings, **options)
         seen = None if self._gallery is None else self._gallery.tokens
         return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
-        """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text.
-
-        RequestError where it does not fit, or has a token that the target lacks.
-        """
+        """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text."""
         require_room(request, self._longest, self._why_longest)
         require_known(request, self._decoder.vocabulary)
         shown = len(set(request.images))

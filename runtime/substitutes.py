@@ -104,10 +104,7 @@ def _ways(cell: PlanCell) -> Iterator[RoundSetup]:
 
 
 def _padding(cell: PlanCell, policy: TreePolicy) -> tuple[int, ...]:
-    """Return the cell's padding as far as it is valid for the policy.
-
-    Verifications from an exit's states and whole ones have different padding; only that of a root alone is common.
-    """
+    """Return the cell's padding as far as it is valid for the policy."""
     is_alike = (policy.kind == "resumed") == (cell.policy.kind == "resumed")
     return cell.run_tokens[: policy.max_verify_tokens + 1 if is_alike else 2]
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from spectune.planner.strategies import TreePolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth import captured
-from spectune.runtime.growth.captured import CapturedGrowth
-from spectune.runtime.growth.eagle2_kernels import is_supported
+from spectune.runtime.growth.captured import CapturedGrowth, is_supported
 from spectune.runtime.growth.grow import grow_on_device
 from spectune.runtime.models.forward import ForwardInput, TreeMask
 from spectune.runtime.models.graphed import GraphedModel

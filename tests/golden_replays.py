@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spectune.planner.engines.mapped_ngrams import mapped_walk
-from spectune.planner.engines.whole_ngrams import whole_ngram_results
+from spectune.planner.engines.mapped_ngrams import mapped_walk, whole_ngram_results
 from spectune.planner.inputs import LOOKUP, PlanInputs
 from spectune.planner.kernels.slots import NOBODY
 from spectune.planner.lockstep import Replay
@@ -23,7 +22,7 @@ from spectune.planner.records.recording import Recorded, RecordedScorer, Rows, r
 from spectune.planner.records.results import PositionResults
 from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
-from spectune.planner.search.candidates import drafted, textual
+from spectune.planner.search.price import drafted, textual
 from spectune.planner.search.stack_search import StackSearch
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import grow

@@ -139,13 +139,6 @@ def test_what_no_way_of_lossy_decoding_would_ask_is_refused(tmp_path: Path) -> N
     assert pivots.exit_code == 2 and "no --setting uses it" in pivots.stderr
 
 
-@pytest.mark.parametrize("ignored", [("--json",), ("--store", "x.db"), ("--real",)])
-def test_what_training_the_demo_would_ignore_is_refused(ignored: tuple[str, ...]) -> None:
-    result = typed("demo", "--train", "-o", "somewhere", *ignored)
-    assert result.exit_code == 2
-    assert f"{ignored[0]} is of what is measured" in result.stderr
-
-
 @pytest.mark.parametrize("wrong", [("show", "model"), ("show", "--id", "0"), ("list", "--what"), ("run",)])
 def test_a_wrong_word_is_a_usage_error(wrong: tuple[str, ...]) -> None:
     assert typed(*wrong).exit_code == 2

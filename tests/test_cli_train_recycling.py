@@ -88,7 +88,7 @@ def test_the_folder_is_a_drafter_of_its_target(place: Path) -> None:
 
 
 def test_that_of_another_target_is_refused(place: Path) -> None:
-    with pytest.raises(ModelError, match="was made for a target with the weights"):
+    with pytest.raises(ModelError, match="was trained for a target with the weights"):
         require_drafter_of(place / "recycling", identify(place / "other"))
     given = ("--target", str(place / "other"), "--drafter", f"it={place / 'recycling'}")
     result = typed("profile", *given, "--store", str(place / "refused.db"), "--dry-run")

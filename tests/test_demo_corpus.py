@@ -8,9 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from spectune.demo.corpus import (
+from demo_corpus import (
+    CALIBRATION,
+    EVALUATION,
     HELD_OUT_SHARE,
+    PROMPT_TOKENS,
+    further_calibration_prompts,
     held_out_texts,
     is_held_out,
     shipped_prompts,
@@ -18,14 +21,8 @@ from spectune.demo.corpus import (
     training_texts,
     write_texts,
 )
-from spectune.demo.prompts import (
-    CALIBRATION,
-    EVALUATION,
-    PROMPT_TOKENS,
-    calibration_prompts,
-    evaluation_prompts,
-    further_calibration_prompts,
-)
+
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.profiler.prompts import read_prompts
 from spectune.runtime.models.loading import load_tokenizer

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+from demo_corpus import END_OF_TEXT, VOCABULARY, train_tokenizer
+from demo_models import drafter_configs, target_config
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-from spectune.demo.corpus import END_OF_TEXT, VOCABULARY, train_tokenizer
-from spectune.demo.train import drafter_configs, target_config
 
 
 @cache

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from demo_models import drafter_configs, target_config
 from grown import grown
 from grown_shape import SHAPES, GrownShape, grown_shape
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from spectune.demo.train import drafter_configs, target_config
 from spectune.errors import DeviceError, ModelError
 from spectune.runtime.models.forward import CausalModel
 from spectune.runtime.models.layout import lay_out

@@ -17,8 +17,7 @@ from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.setting import BatchRule
 from spectune.runtime.edge import server as edge_server
 from spectune.runtime.edge.device import EdgeRun, RemoteTarget
-from spectune.runtime.edge.introduction import Introduced, draft_ms_of, introduce
-from spectune.runtime.edge.joining import joined
+from spectune.runtime.edge.joining import Introduced, draft_ms_of, introduce, joined
 from spectune.runtime.edge.link import TcpLink
 from spectune.runtime.edge.messages import (
     MOST_BYTES,

@@ -15,7 +15,7 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.planner.strategies.stack import StackPolicy
 from spectune.runtime.decoder import Decoder, Round
-from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

@@ -24,7 +24,7 @@ from spectune.planner.strategies.static import StaticPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace, PromptTrace
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.models.exit import DOWN, ExitModel
 from spectune.runtime.models.forward import ForwardInput

@@ -20,8 +20,7 @@ from spectune.planner.strategies.hybrid import HybridPolicy
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
-from spectune.runtime.drafters.head import HeadDrafter
+from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.lookup import LookupDrafter
 from spectune.runtime.drafters.model import ModelDrafter

@@ -23,8 +23,7 @@ from spectune.planner.strategies.suffix import SuffixPolicy
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
 from spectune.runtime.drafters.block import BlockDrafter
-from spectune.runtime.drafters.exit import ExitDrafter
-from spectune.runtime.drafters.head import HeadDrafter
+from spectune.runtime.drafters.head import ExitDrafter, HeadDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.level import StackLevel
 from spectune.runtime.drafters.lookup import LookupDrafter

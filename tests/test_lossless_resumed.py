@@ -22,7 +22,7 @@ from spectune.planner.strategies.exit_chain import ResumedPolicy
 from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.cache import FeatureCache, KeyValueCache
 from spectune.runtime.decoder import Decoder, Round
-from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.drafters.hybrid import HybridDrafter
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.drafters.protocol import Drafter

@@ -20,8 +20,7 @@ from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.reasons.explain import explain_plan
 from spectune.planner.records.fly_rule import FlyRule, expected_accepted
 from spectune.planner.replay.shortened import shortened
-from spectune.planner.search.lossy_forecast import expected_tokens, forecasts
-from spectune.planner.search.lossy_search import with_lossy_runs
+from spectune.planner.search.lossy_search import expected_tokens, forecasts, with_lossy_runs
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import policy_from_json, policy_to_json

@@ -21,8 +21,7 @@ from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.plan import LOSSY_VERSION, Plan
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.records.pad_rule import PadRule, expected_accepted
-from spectune.planner.search.lossy_forecast import expected_tokens
-from spectune.planner.search.lossy_search import with_lossy_runs
+from spectune.planner.search.lossy_search import expected_tokens, with_lossy_runs
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.search import solve
 from spectune.planner.strategies.chain import ChainPolicy

@@ -75,7 +75,7 @@ def test_a_stopped_run_goes_on_to_the_same_classifier(
     family: PadFamily, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_at: str
 ) -> None:
     monkeypatch.setattr(Checkpoint.__init__, "__defaults__", (2,))
-    monkeypatch.setattr("spectune.training.kept_labels.TOGETHER", 3)  # several files of labels
+    monkeypatch.setattr("spectune.training.pad.TOGETHER", 3)  # several files of labels
 
     def stop(what: str, share: float) -> None:
         if what == stopped_at and share > 0.6:
@@ -108,7 +108,7 @@ def test_another_training_begins_on_the_labels_of_the_first_once_that_is_forgott
         train_pad(family.request(), tmp_path, progress=stop)
     with pytest.raises(TrainingError, match="another unfinished training"):
         train_pad(family.request(width=8), tmp_path, progress=silent)
-    monkeypatch.setattr("spectune.training.kept_labels._models", None)  # nothing is left to label
+    monkeypatch.setattr("spectune.training.pad._models", None)  # nothing is left to label
     assert train_pad(family.request(width=8, recall=0.5), tmp_path, fresh=True, progress=silent).recall == 0.5
 
 
@@ -153,9 +153,9 @@ def test_problems_are_decoded_many_at_once_however_few_labels_are_a_file(
         decoded.append(len(models[2]))
         return harvest(*models, **said)
 
-    monkeypatch.setattr("spectune.training.kept_labels.harvest", counted)
-    monkeypatch.setattr("spectune.training.kept_labels.TOGETHER", 2)
-    monkeypatch.setattr("spectune.training.kept_labels.HARVESTED", 5)
+    monkeypatch.setattr("spectune.training.pad.harvest", counted)
+    monkeypatch.setattr("spectune.training.pad.TOGETHER", 2)
+    monkeypatch.setattr("spectune.training.pad.HARVESTED", 5)
     train_pad(family.request(), tmp_path, progress=silent)
     assert decoded == [5] * (len(decoded) - 1) + decoded[-1:] and sum(decoded) == len(family.exercises)
 

@@ -16,7 +16,7 @@ from spectune.errors import PlanError
 from spectune.planner.records.crossfit import EVERYWHERE
 from spectune.planner.records.frozen_table import MOST_NUMBERS, FrozenTable, frozen_table, packed_table
 from spectune.planner.records.recording import Recorded, Text, rows_of
-from spectune.planner.search.candidates import textual
+from spectune.planner.search.price import textual
 from spectune.planner.strategies import policy_from_json, policy_to_json
 from spectune.planner.strategies.cacheback import HOPS, CachebackPolicy, calibrated, chances_of
 from spectune.planner.strategies.offers import Limits

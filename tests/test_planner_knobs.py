@@ -6,7 +6,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.records.knobs import Knobs, Range
-from spectune.planner.search.knobs import search
+from spectune.planner.search.searched import search
 from spectune.planner.search.studies import studies_in_memory
 
 SPACE = {"width": Range(low=1, high=10, is_whole=True), "gate": Range(low=0.01, high=1.0)}

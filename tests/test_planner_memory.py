@@ -12,9 +12,8 @@ from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory.drafting import PIECE
 from spectune.planner.memory.load import Load, load_of
-from spectune.planner.memory.peak import memory_bytes, peak_bytes, plan_bytes, workspace_bytes
+from spectune.planner.memory.peak import PIECE, memory_bytes, peak_bytes, plan_bytes, workspace_bytes
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.records.footprint import (
@@ -28,7 +27,7 @@ from spectune.planner.records.footprint import (
 )
 from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.origin import _note_of_memory
+from spectune.planner.search.search import _note_of_memory
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

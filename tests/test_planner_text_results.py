@@ -11,9 +11,9 @@ from spectune.planner.lockstep import replay_results
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import cells_of
 from spectune.planner.records.recording import Recorded, Text, rows_of
-from spectune.planner.replay.visited import shape_of
-from spectune.planner.search.candidates import textual
+from spectune.planner.replay.rehearsal import shape_of
 from spectune.planner.search.options import SearchOptions
+from spectune.planner.search.price import textual
 from spectune.planner.search.search import solve
 from spectune.planner.strategies import policy_from_json, policy_to_json
 from spectune.planner.strategies.cacheback import CachebackPolicy, calibrated

@@ -11,7 +11,7 @@ from spectune.errors import PlanError
 from spectune.planner.records.recording import RecordedScorer, recording_of, texts_of
 from spectune.planner.records.shape import ShapeFacts
 from spectune.planner.records.tree import TokenTree
-from spectune.planner.replay.visited import shape_of
+from spectune.planner.replay.rehearsal import shape_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import Bounds, grow
 from spectune.planner.strategies.cast import CastPolicy

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
+from spectune.planner.engines.mapped_ngrams import whole_ngram_results
 from spectune.planner.engines.walk import walk
-from spectune.planner.engines.whole_ngrams import whole_ngram_results
 from spectune.planner.records.recording import Text, rows_of
 
 from .simulated_engine import whole_ngram_draft

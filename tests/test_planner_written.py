@@ -14,8 +14,7 @@ from spectune.planner.records.tree import TokenTree
 from spectune.planner.replay.rehearsal import Rehearsal
 from spectune.planner.search.options import SearchOptions
 from spectune.planner.search.price import price_all
-from spectune.planner.search.searched import Searcher
-from spectune.planner.search.written import limits_text, samples_text
+from spectune.planner.search.searched import Searcher, limits_text, samples_text
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from spectune.engines.own_llama_cpp import OwnLlamaCpp, missing
 from spectune.engines.running import run_engine
 from spectune.errors import MeasurementError, ModelError, RequestError
+from spectune.planner.engines.mapped_ngrams import whole_ngram_results
 from spectune.planner.engines.walk import walk
-from spectune.planner.engines.whole_ngrams import whole_ngram_results
 from spectune.planner.records.recording import Text, recording_of, rows_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy

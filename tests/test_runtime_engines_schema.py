@@ -15,8 +15,7 @@ from spectune.planner.strategies.plain import PlainPolicy
 from spectune.runtime.engines.engine import Option
 from spectune.runtime.engines.export import export_plan
 from spectune.runtime.engines.rates import rates_of_plan
-from spectune.runtime.engines.rules import RULES, broken_rule
-from spectune.runtime.engines.schema import require_known, schema_of
+from spectune.runtime.engines.schema import RULES, broken_rule, require_known, schema_of
 from spectune.runtime.engines.setting import DrafterForm, Schedule, Setting, Stage
 from spectune.runtime.engines.table import ENGINES
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from spectune.errors import ModelError
 from spectune.planner.records.draft import DraftBatch
 from spectune.planner.strategies import TreePolicy
+from spectune.profiler.records.model import ModelIdentity
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
-from spectune.runtime.drafters.head import model_drafter
+from spectune.runtime.drafters.head import ExitDrafter, model_drafter
 from spectune.runtime.drafters.stack import named_stack
-from spectune.runtime.models.drafter import load_exit, role_of
-from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit, require_exit_of
+from spectune.runtime.models.drafter import load_exit, require_drafter_of, role_of
+from spectune.runtime.models.drafter_shapes import ExitShape, exit_shape, is_exit
 from spectune.runtime.models.exit import DOWN, UP
 from spectune.runtime.models.forward import ForwardInput, LeftStates
 from spectune.runtime.models.generic import GenericModel
@@ -239,9 +239,11 @@ def test_a_folder_says_whose_it_is_and_loads_beside_its_target(tmp_path: Path) -
 
 def test_the_exit_of_another_target_is_refused_with_the_command_that_helps(tmp_path: Path) -> None:
     folder = saved(tmp_path / "exit")
-    require_exit_of(folder, "mine", "a" * 64)
+    mine = ModelIdentity(
+        name="mine", weights_hash="b" * 64, parameters=1, config_hash="", tokenizer_hash="", location=str(tmp_path)
+    )
     with pytest.raises(ModelError, match=r"aaaaaaaaaaaa, and mine has bbbbbbbbbbbb.*--exit-layer 2"):
-        require_exit_of(folder, "mine", "b" * 64)
+        require_drafter_of(folder, mine)
 
 
 @pytest.mark.parametrize("said", ['{"kind": "exit"}', '{"kind": "exit", "layers": 0, "width": 3, "target": ""}', "3"])

@@ -15,8 +15,8 @@ from spectune.planner.records.ops import NumpyOps
 from spectune.planner.strategies.cast_growth import lines_of, survivals
 from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.growth.grow import TorchOps
 from spectune.runtime.growth.layout import LayerLayout
-from spectune.runtime.growth.torch_ops import TorchOps
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.layout import lay_out
 

@@ -20,7 +20,7 @@ from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.drafters.host_pass import DraftPass
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.growth.grow import grow_on_device
-from spectune.runtime.growth.news import News
+from spectune.runtime.growth.scorer import News
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectune.planner.strategies.eagle2 import Eagle2Policy
-from spectune.runtime.growth.eagle2_kernels import is_supported
+from spectune.runtime.growth.captured import is_supported
 from spectune.runtime.models.kernels import children
 from spectune.runtime.models.kernels.children import MOST_CHILDREN
 from spectune.runtime.models.kernels.jitted import has_triton

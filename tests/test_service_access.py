@@ -15,8 +15,8 @@ from spectune.profiler.records.wire import to_json
 from spectune.service import examples
 from spectune.service.app import create_app
 from spectune.service.log import JsonLines
-from spectune.service.rate import Buckets
 from spectune.service.settings import Settings
+from spectune.service.state import Buckets
 
 from .fresh_store import fresh_store
 

@@ -31,9 +31,8 @@ from spectune.report.site.jobs import jobs_page
 from spectune.report.site.links import SiteLinks
 from spectune.service.app import create_app
 from spectune.service.jobs import JobTold, PlanWanted
-from spectune.service.planning import Planning, _Worker
+from spectune.service.planning import Planning, Worker, _Worker
 from spectune.service.settings import Settings
-from spectune.service.worker import Worker
 from spectune.tuning.plan import make_plan
 from spectune.tuning.request import PlanRequest
 

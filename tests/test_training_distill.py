@@ -8,9 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from demo_models import distil
 from transformers import LlamaForCausalLM
 
-from spectune.training.language_model import TrainingSettings, batches, distil
+from spectune.training.language_model import TrainingSettings, batches
 
 from .tiny_models import plain_logits, tiny_llama
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from spectune.errors import ModelError, TrainingError
 from spectune.profiler.identity import identify
-from spectune.runtime.models.drafter import load_drafter, load_head
+from spectune.runtime.models.drafter import load_drafter, load_head, require_drafter_of
 from spectune.runtime.models.eagle import EagleHead
-from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head, require_head_of
+from spectune.runtime.models.eagle_shape import Form, HeadShape, head_shape, is_head
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
@@ -193,7 +193,7 @@ def test_losses_fall_and_the_folder_holds_a_head_of_its_target(form: Form) -> No
     target = load_model(str(place() / "target"), dtype="float32")
     assert is_head(folder) and not is_head(place() / "target")
     assert isinstance(load_drafter(str(folder), target, dtype="float32"), EagleHead)
-    require_head_of(folder, "target", identify(place() / "target").weights_hash)
+    require_drafter_of(folder, identify(place() / "target"))
     assert sorted(path.name for path in folder.iterdir()) == [
         "card.json",
         "card.md",
@@ -221,7 +221,7 @@ def test_what_stands_behind_the_end_of_a_text_does_not_count(form: Form, monkeyp
 
 def test_a_head_of_another_target_is_refused() -> None:
     with pytest.raises(ModelError, match="was trained for a target with the weights"):
-        require_head_of(trained("eagle3")[0], "other", "0" * 64)
+        require_drafter_of(trained("eagle3")[0], replace(identify(place() / "target"), weights_hash="0" * 64))
 
 
 def test_a_stopped_run_goes_on_to_the_same_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

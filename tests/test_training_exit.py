@@ -22,8 +22,7 @@ from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.layout import lay_out
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.models.loading import load_model
-from spectune.training.exit import ExitCard, ExitRequest, _Job, train_exit
-from spectune.training.exit_module import TAU, ImitationModule, imitation_loss
+from spectune.training.exit import TAU, ExitCard, ExitRequest, ImitationModule, _Job, imitation_loss, train_exit
 from spectune.training.language_model import Checkpoint, TrainingSettings
 from spectune.training.own_text import BLANK, OwnTextSettings
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import arithmetic_models
+import demo_models
 import pytest
 import shapes_models
 import torch
@@ -151,8 +152,8 @@ def test_what_begins_with_a_dot_takes_no_folder(tmp_path: Path) -> None:
 
 def test_makers_of_models_leave_the_user_s_own_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_file({"a": torch.zeros(2)}, tmp_path / "mine.safetensors")
-    result = CliRunner().invoke(main, ["demo", "--train", "-o", str(tmp_path)])
-    assert result.exit_code == 1 and "spectune demo --train might write over" in result.output
+    with pytest.raises(TrainingError, match=r"benchmarks/demo_models\.py might write over"):
+        demo_models.main(tmp_path)
     monkeypatch.setattr("sys.argv", ["it", "-o", str(tmp_path)])
     for maker in (arithmetic_models, shapes_models):
         with pytest.raises(SystemExit, match="2"):

@@ -25,7 +25,7 @@ from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.prompts import answers_of, read_prompts
 from spectune.runtime.choice import plainly
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.generator import Generator
 from spectune.runtime.images import ImagePrompt, read_image
 from spectune.runtime.models.drafter import load_drafter

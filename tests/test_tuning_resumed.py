@@ -26,7 +26,7 @@ from spectune.profiler.records.surface import LatencySurface
 from spectune.profiler.records.wire import to_json
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
-from spectune.runtime.drafters.exit import ExitDrafter
+from spectune.runtime.drafters.head import ExitDrafter
 from spectune.runtime.models.drafter_shapes import ExitShape, exit_config
 from spectune.runtime.models.exit import ExitModel
 from spectune.runtime.models.forward import ForwardInput, LeftStates

@@ -21,10 +21,7 @@ States = list[tuple[Tensor, Tensor]]  # keys and values (batch, kv_heads, column
 
 
 class HeadModule(nn.Module):
-    """The trained part of a head; its parameters have the published names of tensors.
-
-    The embedding is the target's; so is the language-model head of form "eagle".
-    """
+    """The trained part of a head; its parameters have the published names of tensors."""
 
     def __init__(self, form: Form, config: LlamaConfig, *, reads: int, draft_vocabulary: int) -> None:
         """Draw random weights; `reads` is the target's hidden states per feature, the vocabulary of form "eagle3"."""
@@ -152,23 +149,16 @@ def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
 
 def training_time_loss(
     head: HeadModule,
-    embedded: Tensor,
-    hidden: Tensor,
-    target_logits: Tensor,
+    embedded: Tensor,  # (batch, columns, hidden), of the columns' tokens
+    hidden: Tensor,  # (batch, columns, any), the target's hidden states of the columns before
+    target_logits: Tensor,  # (batch, columns, vocabulary), behind the columns
     is_text: Tensor,
-    draft_ids: Tensor,
-    steps: int,
+    draft_ids: Tensor,  # (draft vocabulary,) ids that can be drafted
+    steps: int,  # of the training-time test; 7 as published
 ) -> Tensor:
     """Return sum over steps of 0.8^i times the mean cross-entropy of the target's distribution over draft tokens.
 
     Columns count if their most likely token can be drafted, they are not below i, and their text goes on (`is_text`).
-
-    Args:
-        embedded: (batch, columns, hidden), of the columns' tokens.
-        hidden: (batch, columns, any), the target's hidden states of the columns before.
-        target_logits: (batch, columns, vocabulary), behind the columns.
-        draft_ids: (draft vocabulary,) ids that can be drafted.
-        steps: of the training-time test; 7 as published.
 
     Source: arXiv:2503.01840, Sec. 3.1; the weights 0.8^i and the mask are those of the published training code.
     """

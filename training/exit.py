@@ -1,4 +1,16 @@
-"""Train the imitation network behind an exit of a frozen target: the job behind `spectune train exit`."""
+"""Train the imitation network behind an exit of a frozen target: the job behind `spectune train exit`.
+
+The imitation network behind an exit as torch trains it, and its losses.
+
+  own   = h[E] + U SiLU(W norm(h[E]))                                  replaces the deep layers
+  deep  = sum over l of share[l] h[l],   l the last three layers       what it imitates; the shares are learned
+  loss  = (1 - cos(own, deep)) + tau^2 KL(p^tau || q^tau) + CE(q, x)
+
+p is the target's distribution and q the exit's, of the token x behind each place; tau is 2.
+
+Source: Bajpai, Hanawal 2025, arXiv:2510.22641, names these three losses and the fusion of the last layers; weights, tau
+and the network's form are not public and are this package's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import ModelError, TrainingError
@@ -18,11 +30,11 @@ from ..planner.records.image_ids import IMAGE_IDS
 from ..runtime.images import Image
 from ..runtime.models.anatomy import text_part
 from ..runtime.models.drafter_shapes import ExitShape, exit_config
+from ..runtime.models.exit import DOWN, NORM, UP
 from ..runtime.models.image_cache import table_rows
 from ..runtime.models.loading import load_config
 from ..runtime.models.vision import VisionEncoder, lens_of
 from .cards import Card, save_weights
-from .exit_module import DEEP, ImitationModule, imitation_loss
 from .frozen import FrozenTarget
 from .own_run import LearningRequest, OwnRun, OwnTextRequest, trained
 from .own_text import Pieces, is_said, readable
@@ -48,11 +60,7 @@ class ExitRequest(LearningRequest):
 
 @tells_of_room(LESS_TEXT)
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
-    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`.
-
-    ModelError: also, the target ends before the exit; RequestError: also, an image cannot be read, or the target sees
-    none.
-    """
+    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`."""
     _require_exit(request)
     return trained(request, folder, lambda run: _learned(request, run, folder), CHAIN, fresh=fresh, progress=progress)
 
@@ -172,3 +180,42 @@ The target's own first {self.layers} layers draft, behind an imitation network o
 def save_exit(folder: Path, tensors: Mapping[str, Tensor], shape: ExitShape) -> None:
     """Write model.safetensors, bf16, and config.json."""
     save_weights(folder, tensors, exit_config(shape))
+
+
+DEEP = 3  # last hidden states that are fused
+TAU = 2.0  # temperature at which distributions are compared
+
+
+class ImitationModule(nn.Module):
+    """The trained network; it begins as zero, so that the exit starts as the target's own head on its state."""
+
+    def __init__(self, hidden: int, width: int, *, deep: int, eps: float) -> None:
+        """Begin with zero output and equal shares of `deep` hidden states; `hidden` and `width` are sizes."""
+        super().__init__()
+        self.norm = nn.RMSNorm(hidden, eps=eps)
+        self.up, self.down = nn.Linear(hidden, width, bias=False), nn.Linear(width, hidden, bias=False)
+        nn.init.zeros_(self.down.weight)
+        self.shares = nn.Parameter(torch.zeros(deep))  # of training alone
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return (..., hidden) for hidden states behind the exit (..., hidden)."""
+        own: Tensor = hidden + self.down(F.silu(self.up(self.norm(hidden))))
+        return own
+
+    def fused(self, deep: Tensor) -> Tensor:
+        """Return (..., hidden): the sum of hidden states (deep, ..., hidden), weighted by shares."""
+        joined: Tensor = torch.tensordot(self.shares.softmax(-1), deep.float(), dims=1)
+        return joined
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors for the runtime."""
+        return {NORM: self.norm.weight, UP: self.up.weight, DOWN: self.down.weight}
+
+
+def imitation_loss(own: Tensor, deep: Tensor, logits: Tensor, target_logits: Tensor, wanted: Tensor) -> Tensor:
+    """Return the sum of the three losses of the module's docstring, each a mean over places."""
+    far = 1.0 - F.cosine_similarity(own.float(), deep.float(), dim=-1)
+    said, known = ((each.float() / TAU).log_softmax(-1) for each in (logits, target_logits))
+    apart = (known.exp() * (known - said)).sum(-1)
+    nats = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten())
+    return far.mean() + TAU**2 * apart.mean() + nats

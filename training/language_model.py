@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ..errors import TrainingError
 from ..profiler.device import detect
@@ -212,25 +211,3 @@ def _optimizers(model: nn.Module, settings: TrainingSettings, products: torch.dt
         Muon(matrices, lr=settings.matrix_lr, weight_decay=0.1, dtype=products),
         torch.optim.AdamW(others, lr=settings.other_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-
-
-def distil(
-    drafters: Mapping[str, PreTrainedModel],
-    target: PreTrainedModel,
-    tokens: NDArray[np.uint16],
-    settings: TrainingSettings,
-) -> Iterator[float]:
-    """Train drafters with the target's vocabulary in place, with one target forward a step; yield each summed loss."""
-    family = torch.nn.ModuleDict(dict(drafters))
-    return train(family, lambda batch: _divergence(drafters, target, batch[:, :-1]), tokens, settings)
-
-
-def _divergence(drafters: Mapping[str, PreTrainedModel], target: PreTrainedModel, batch: Tensor) -> Tensor:
-    """Return the sum over drafters of the mean KL(target || drafter), in nats per token."""
-    with torch.no_grad():
-        labels = target(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
-    losses = []
-    for drafter in drafters.values():
-        guess = drafter(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
-        losses.append(torch.nn.functional.kl_div(guess, labels, log_target=True, reduction="batchmean"))
-    return torch.stack(losses).sum()

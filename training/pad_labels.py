@@ -125,10 +125,7 @@ def utilities(
     settings: RolloutSettings,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Floats:
-    """Return (candidates, 2): the share of right rollouts with each candidate, and without.
-
-    Requests, one per problem, set limits and stop tokens; no candidate ends a text. `progress` gets a share.
-    """
+    """Return (candidates, 2): the share of right rollouts with each candidate, and without."""
     asked = list(_rollouts(requests, candidates, settings))
     texts = iter(_continued(target, [request for _, request in asked if request is not None], progress))
     right = []
@@ -147,10 +144,7 @@ def pivots_of(shares: Floats, least_share: float) -> NDArray[np.bool_]:
 def _rollouts(
     requests: Sequence[Request], candidates: Sequence[Candidate], settings: RolloutSettings
 ) -> Iterator[tuple[tuple[int, tuple[int, ...]], Request | None]]:
-    """Yield each rollout's problem and text, those with the candidate first, and its request; None: no room is left.
-
-    Noise depends on the seed and the place in the text, so equal seeds pair the two sides.
-    """
+    """Yield each rollout's problem and text, those with the candidate first, and its request; None: no room is left."""
     for candidate in candidates:
         own = requests[candidate.problem]
         for before in ((*candidate.before, candidate.token), candidate.before):

@@ -117,11 +117,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadRequest:
-    """The classifier to train, and its exercises.
-
-    Attributes:
-        least_share: alpha; a token is no pivot if it preserves this share of the plain rollouts' right answers.
-    """
+    """The classifier to train, and its exercises."""
 
     target: Path
     drafter: Path

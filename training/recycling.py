@@ -35,11 +35,7 @@ class RecyclingRequest(OwnTextRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecyclingCard:
-    """How good a Token Recycling drafter is, by chains of `LENGTH`.
-
-    `new_tokens` is the length of each continuation: longer texts have filled more rows. `acceptance` is the chance that
-    token k of a greedy chain is accepted, given that those before it were.
-    """
+    """How good a Token Recycling drafter is, by chains of `LENGTH`."""
 
     target: str
     target_hash: str

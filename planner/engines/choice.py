@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import PlanError
 from ...profiler.records.acceptance import AcceptanceTrace
@@ -28,10 +29,8 @@ from ..strategies.lookup import LookupPolicy, lookup_results
 from ..strategies.naming import LOOKUP, name_of
 from ..strategies.plain import PlainPolicy, plain_results
 from .costs import PLAIN, EngineRoundCosts, RoundCost, RoundSample, RoundShape, fit_costs
-from .flattery import flattery
-from .mapped_ngrams import mapped_walk
-from .walk import Walk, acceptance_error, walk
-from .whole_ngrams import whole_ngram_results
+from .mapped_ngrams import mapped_walk, whole_ngram_results
+from .walk import RESAMPLINGS, Walk, acceptance_error, walk
 
 TIE = 0.005  # relative difference below which two ways are equal
 Way = tuple[PlainPolicy | ChainPolicy | LookupPolicy, str | None]
@@ -101,11 +100,7 @@ def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
 
 
 def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk] | None = None) -> tuple[PlanCell, ...]:
-    """Return the best way at every concurrency that was timed.
-
-    `seed` is of the resampling; `walks` are those of `walks_of`, where known. PlanError: plain decoding was not timed
-    at one concurrency, or a timed drafter has no trace.
-    """
+    """Return the best way at every concurrency that was timed."""
     walks = walks_of(inputs) if walks is None else walks
     return tuple(_cell(sure_of(offers_at(inputs, walks, c)), inputs, seed) for c in sorted(inputs.timed))
 
@@ -168,19 +163,13 @@ def offers_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int)
 
 
 def sure_of(offers: Sequence[Offer]) -> list[Offer]:
-    """Return what may be chosen: what was timed, and what beats all of that by more than its own error.
-
-    Engines have steps between measured lengths that no line has: of many lengths the luckiest price would win.
-    """
+    """Return what may be chosen: what was timed, and what beats all of that by more than its own error."""
     best = max((offer.tokens_per_s for offer in offers if offer.is_timed), default=0.0)
     return [offer for offer in offers if offer.is_timed or offer.tokens_per_s * (1.0 - offer.cost.error) > best]
 
 
 def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> EngineRoundCosts:
-    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample.
-
-    PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
-    """
+    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample."""
     samples = []
     for timed in inputs.timed[concurrency]:
         policy, drafter = timed.way
@@ -276,3 +265,33 @@ def _prediction(offer: Offer, plain: Offer, inputs: EngineInputs, optimism: floa
         speedup_high=speedup * (1.0 + beside),
         errors=errors,
     )
+
+
+Floats = NDArray[np.float64]
+
+
+def flattery(
+    tokens: Floats, ms: Floats, simplicity: Sequence[tuple[int, int]], final: int, *, tie: float, seed: int
+) -> float:
+    """Return by how much the choice looks better on these texts than it is, relatively, at least 0.
+
+    Texts are resampled. On them the best way looks better than on all texts, by luck of the draw, which any way shares,
+    and of the choice. Only the second is counted. Held-out texts would instead charge for choices from fewer texts,
+    which are worse where texts are few.
+
+    `tokens`, `ms` are (ways, texts). Less `simplicity` goes first within a `tie`, a relative difference; `final` is the
+    place of the choice on all texts.
+
+    Source: Efron 1983, Estimating the error rate of a prediction rule; Efron and Tibshirani 1993, section 17.6.
+    """
+    own = tokens.sum(axis=1) / ms.sum(axis=1)
+    by_simplicity = sorted(range(len(own)), key=lambda place: simplicity[place])
+    texts = tokens.shape[1]
+    found = []
+    for drawn in np.random.default_rng(seed).integers(0, texts, size=(RESAMPLINGS, texts)):
+        rates = tokens[:, drawn].sum(axis=1) / ms[:, drawn].sum(axis=1)
+        near = [place for place in by_simplicity if rates[place] >= (1.0 - tie) * rates.max()]
+        simplest = [place for place in near if simplicity[place] == simplicity[near[0]]]
+        chosen = max(simplest, key=lambda place: rates[place])
+        found.append(rates[chosen] / own[chosen] - rates[final] / own[final])
+    return max(0.0, float(np.mean(found)))

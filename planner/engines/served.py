@@ -34,21 +34,17 @@ class Ran:
     """A load's result at one concurrency and drafted `length`; 0 is plain decoding, whose source is "plain".
 
     Attributes:
-        round_ms: of one round, including whatever else the server did meanwhile.
-        tokens_per_round: of a sequence, its own token included.
-        acceptance: unconditional by position, of all rounds.
         ttft_ms, answer_tokens: means.
-        error: relative standard error of the tokens per second.
     """
 
     source: str
     length: int
-    round_ms: float
-    tokens_per_round: float
-    acceptance: tuple[float, ...]
+    round_ms: float  # of one round, including whatever else the server did meanwhile
+    tokens_per_round: float  # of a sequence, its own token included
+    acceptance: tuple[float, ...]  # unconditional by position, of all rounds
     ttft_ms: float
     answer_tokens: float
-    error: float
+    error: float  # relative standard error of the tokens per second
 
     def __post_init__(self) -> None:
         numbers = (self.round_ms, self.tokens_per_round, self.ttft_ms, self.answer_tokens, self.error)
@@ -85,10 +81,7 @@ class Served:
 
 
 def served(concurrency: int, ran: Sequence[Ran]) -> tuple[Served, ...]:
-    """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran.
-
-    PlanError if plain decoding did not run, or a way ran twice.
-    """
+    """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran."""
     places = [(one.source, one.length) for one in ran]
     if len(set(places)) < len(places) or (PLAIN, 0) not in places:
         raise PlanError(f"plain decoding and each length run once, got {sorted(places)}")

@@ -47,10 +47,7 @@ def latency_bounds(text: str) -> LatencyBounds:
 
 
 def best_of(ways: Sequence[Served], bounds: LatencyBounds) -> Served:
-    """Return the way to take at one concurrency: plain decoding where drafts gain nothing.
-
-    Where none is within the bounds, it is the one with the least time per token.
-    """
+    """Return the way to take at one concurrency: plain decoding where drafts gain nothing."""
     sure = [way for way in ways if way.is_measured]
     within = [way for way in sure if bounds.holds(way)]
     if not within:

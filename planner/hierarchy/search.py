@@ -20,10 +20,7 @@ Level = tuple[int, int]  # node and threshold
 
 
 def best_hierarchy(inputs: HierarchyInputs, max_threshold: int = MAX_THRESHOLD) -> SolvedHierarchy:
-    """Return the fastest hierarchy found on the exact formula of HSD, and its time per token.
-
-    Never slower than plain decoding or either programme's; a local search: the benchmark says how often it is optimal.
-    """
+    """Return the fastest hierarchy found on the exact formula of HSD, and its time per token."""
     tables = Tables(inputs)
     starts = {mean_field_stack(tables, max_threshold)[0], truncated_stack(tables, max_threshold)[0], Stack()}
     best, best_ms = _lowest(_descended(tables, _with_neighbours(tables, starts), max_threshold))

@@ -61,9 +61,9 @@ def walk(numbering: Numbering, results: Results, rounds: Rounds) -> tuple[int, i
 def price(
     rounds: Rounds,
     span: tuple[float, float, float],
-    draft: CostArrays,
-    reading: CostArrays,
-    paid: int,
+    draft: CostArrays,  # without any context where no model drafts
+    reading: CostArrays,  # at the same contexts, the first forward by tokens committed since the drafter last ran
+    paid: int,  # how many of a round's layers cost a drafter forward, from the first on
     verify: CostArrays,
     host: tuple[float, float, float, float],
     times: Floats,
@@ -72,9 +72,6 @@ def price(
 
     Args:
         span: contexts above the first and up to the second are priced as they are, all others as the third.
-        draft: without any context where no model drafts.
-        reading: at the same contexts, the first forward by tokens committed since the drafter last ran.
-        paid: how many of a round's layers cost a drafter forward, from the first on.
         host: milliseconds of a round, of each drafter forward, of each node, and where the drafter runs.
     """
     most = rounds.widths.shape[1]

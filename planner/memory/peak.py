@@ -18,12 +18,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..pricing.cells import Cell
-from ..records.footprint import Footprint
+from ..records.beside import Beside, LookedUp, Said
+from ..records.footprint import MOST_ROWS, Footprint
 from ..records.room import masked_tokens
 from ..strategies import TreePolicy, drafting
 from ..strategies.naming import LOOKUP
 from ..strategies.stack import StackPolicy
-from .drafting import DRAWN, NOISE, PIECE, answering, are_read_in_place, drafting_bytes, fed_pairs, inside
 from .load import Load, load_of
 
 if TYPE_CHECKING:
@@ -31,17 +31,14 @@ if TYPE_CHECKING:
     from ..inputs import PlanInputs
     from ..plans.plan import PlanCell
 
+
 HOPPER_WORKSPACE, OLDER_WORKSPACE = 32 * 2**20, 8320 * 2**10  # bytes
 
 
 def memory_bytes(
     cell: Cell, policy: TreePolicy, drafter: str | None, inputs: PlanInputs, run_tokens: Sequence[int] = ()
 ) -> int | None:
-    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known.
-
-    `drafter` is a name among the inputs' drafters, of a stack, "lookup", or None. `run_tokens` (index = tokens in the
-    tree, value = tokens fed) is given where a round runs padded.
-    """
+    """Return the peak of decoding by a policy in a cell; None where a model's footprint is not known."""
     drafts = drafting(policy)
     names = drafts.models if isinstance(drafts, StackPolicy) else [drafter]
     keys = [inputs.drafter(name).model.key for name in names if name not in (None, LOOKUP)]
@@ -149,3 +146,120 @@ def _drawing_bytes(model: Footprint, load: Load, device_kind: str, is_sampled: b
         return logits * model.number_bytes
     made = load.slots * load.verify_depths * model.vocabulary
     return logits * (model.number_bytes + DRAWN) + max(NOISE[device_kind] * made, DRAWN * (made + 2 * logits))
+
+
+PIECE = 512  # most tokens of a prompt that are read at once
+DRAWN = 4  # bytes of a number that tokens are drawn or chosen by
+NOISE = {"cpu": DRAWN, "cuda": 24}  # bytes alive at once for each number of noise: by torch three of 64 bits
+
+
+def drafting_bytes(model: Footprint, load: Load, *, device_kind: str, is_sampled: bool) -> int:
+    """Return what the largest forward of a drafter has alive at once, the choice among its scores included."""
+    beside = model.beside or Beside()
+    if beside.looked_up is not None:
+        return _looking(beside, beside.looked_up, load)
+    piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
+    unread = load.slots * unread_tokens(model, load)
+    read_bytes = beside.read_bytes or model.row_bytes
+    forwards = [
+        piece * read_bytes + piece * load.prompt_tokens * model.pair_bytes + widened(model, piece),
+        unread * read_bytes + unread * load.capacity * model.pair_bytes + widened(model, unread),
+        unread * load.capacity * beside.sight_bytes,
+    ]
+    if beside.said is None:
+        rows = load.slots * load.layer_tokens
+        pairs = rows * load.capacity
+        forwards += [inside(model, rows, pairs), pairs * beside.sight_bytes]
+        return max(*forwards, answering(model, rows), _scoring(model, load, device_kind, is_sampled))
+    forwards += [
+        piece * beside.carried_bytes + _saying(model, beside.said, 1, load),
+        unread * beside.carried_bytes + _saying(model, beside.said, load.slots, load),
+        _asking(model, beside.said, load, device_kind, is_sampled),
+    ]
+    return max(forwards)
+
+
+def are_read_in_place(model: Footprint, device_kind: str) -> bool:
+    """Whether scores are read as they lie, by compiled calls: elsewhere they become float32 first."""
+    return device_kind == "cpu" and model.number_bytes <= DRAWN
+
+
+def inside(model: Footprint, rows: int, pairs: int) -> int:
+    """Return the bytes alive inside a layer of `rows` fed tokens; a pair is a fed token and a position in its sight."""
+    return rows * model.row_bytes + pairs * model.pair_bytes + widened(model, rows)
+
+
+def answering(model: Footprint, rows: int, beside_bytes: int = 0) -> int:
+    """Return the bytes alive where `rows` tokens get logits, with them; `beside_bytes` of each are for drafters."""
+    each = model.vocabulary * model.number_bytes + model.left_bytes + beside_bytes
+    return rows * each + widened(model, rows)
+
+
+def widened(model: Footprint, rows: int) -> int:
+    """Return what a product of so many rows takes where weights are kept as halves."""
+    return model.widened_bytes if rows > MOST_ROWS else 0
+
+
+def fed_pairs(model: Footprint, load: Load) -> int:
+    """Return the most pairs that a drafter's masks have room for; they see the whole cache from the first."""
+    beside = model.beside or Beside()
+    piece = min(PIECE, load.prompt_tokens) if beside.has_own_text else 0
+    is_fed = beside.said is None and beside.looked_up is None
+    layer = load.layer_tokens if is_fed else 0
+    together = max(layer, unread_tokens(model, load))
+    return max(masked_tokens(piece), load.slots * masked_tokens(together)) * load.capacity
+
+
+def unread_tokens(model: Footprint, load: Load) -> int:
+    """Return the most committed tokens per sequence that a drafter reads before it drafts: an exit reads the newest."""
+    has_own_text = model.beside is None or model.beside.has_own_text
+    return load.unread_tokens if has_own_text else min(1, load.unread_tokens)
+
+
+def _scoring(model: Footprint, load: Load, device_kind: str, is_sampled: bool) -> int:
+    in_place, noise = are_read_in_place(model, device_kind), NOISE[device_kind]
+    copied = DRAWN if model.number_bytes < DRAWN else 0
+    logits, scored = (load.slots * tokens * model.vocabulary for tokens in (load.layer_tokens, load.scored_tokens))
+    if load.is_ranked and in_place and is_sampled:  # taken out of the logits; over the temperature, and noise
+        return logits * model.number_bytes + scored * (model.number_bytes + 2 * DRAWN)
+    if load.is_ranked:
+        chosen = scored * (model.number_bytes + copied)  # taken out of the logits, and in float32
+        return logits * model.number_bytes + chosen + (max(noise * scored, 3 * DRAWN * scored) if is_sampled else 0)
+    if in_place and is_sampled:  # over the temperature, and with noise, which is made once for a text
+        return logits * (model.number_bytes + 2 * DRAWN) + load.slots * model.vocabulary * noise
+    scored_from = DRAWN if is_sampled else 0 if in_place else copied
+    return logits * (model.number_bytes + scored_from + (0 if in_place else DRAWN))
+
+
+def _saying(model: Footprint, said: Said, slots: int, load: Load) -> int:
+    """Return what the forward of a block drafter has alive at once behind so many texts."""
+    places, seen = slots * said.places, load.capacity + said.places
+    masked = model.number_bytes * seen if said.pair_bytes else 0  # its own mask outlives its layer
+    return places * max(said.row_bytes + seen * said.pair_bytes, said.made_bytes + masked)
+
+
+def _looking(beside: Beside, looked_up: LookedUp, load: Load) -> int:
+    """Return what reading committed text takes, or looking a layer's nodes up, where no layer is a forward."""
+    nodes = load.slots * load.layer_tokens
+    read = max(min(PIECE, load.prompt_tokens), load.slots * load.unread_tokens)
+    chosen = min(looked_up.piece_tokens, read) * looked_up.logit_bytes
+    return max(
+        read * (looked_up.row_bytes + looked_up.kept_bytes) + max(chosen, read * looked_up.kept_bytes),
+        nodes * (load.prompt_tokens * beside.sight_bytes + looked_up.found_bytes),
+    )
+
+
+def _asking(model: Footprint, said: Said, load: Load, device_kind: str, is_sampled: bool) -> int:
+    """Return what growing a layer on a block drafter's answer takes; the answer stays until the tree is done."""
+    kept = load.slots * said.places * said.kept_bytes
+    rows = load.slots * (load.layer_tokens if said.asked_bytes else min(1, load.layer_tokens))
+    scores = rows * model.vocabulary
+    is_apart = said.asked_bytes or model.number_bytes < DRAWN or not is_sampled
+    copied = DRAWN if is_apart else 0  # the scores of one layer, in float32, taken out of what was said
+    if are_read_in_place(model, device_kind) and not (said.asked_bytes or is_sampled):
+        return kept + 2 * scores * model.number_bytes  # taken out of what was said, and laid side by side
+    chosen = scores * (copied + DRAWN)
+    if is_sampled:
+        made = load.slots * model.vocabulary
+        chosen = scores * (copied + DRAWN) + max(NOISE[device_kind] * made, DRAWN * scores)
+    return kept + max(rows * said.asked_bytes, chosen)

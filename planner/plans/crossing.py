@@ -12,10 +12,7 @@ from .plan import Plan, PlanCell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Where plain decoding begins to win at one context.
-
-    At `batch` speculation equals plain decoding, by log(speed-up) linear in log(batch) between planned batches.
-    """
+    """Where plain decoding begins to win at one context, by log(speed-up) linear in log(batch)."""
 
     context: int
     last: int | None  # largest planned batch that speculates; None where none does

@@ -18,12 +18,8 @@ class CellObservation:
 
     Attributes:
         batch, context: the plan's cell; rounds may have had other batches near it.
-        is_planned: False for rounds of another way, plain or by another drafter: comparisons, and after a switch.
-        policy: label of what really ran.
-        tokens: of all sequences.
         kept: index = tokens that one sequence got in one round, value = how often; what is beyond its end counts last.
         draft_ms, verify_ms, round_ms: added up; the rest of a round is the host's.
-        faults: reported in these rounds.
         block_tokens_per_s: speeds of whole blocks of rounds at exactly the cell's batch, in its contexts and at the
             plan's temperature: what its promise is about, with times brought to the cell's own context. Older records
             have none of plain rounds beside a plan's, and times as they were.
@@ -31,16 +27,16 @@ class CellObservation:
 
     batch: int
     context: int
-    is_planned: bool
-    policy: str
+    is_planned: bool  # False for rounds of another way, plain or by another drafter: comparisons, and after a switch
+    policy: str  # label of what really ran
     drafter: str | None
     rounds: int
-    tokens: int
+    tokens: int  # of all sequences
     kept: tuple[int, ...]
     draft_ms: float
     verify_ms: float
     round_ms: float
-    faults: int = 0
+    faults: int = 0  # reported in these rounds
     block_tokens_per_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -74,21 +70,18 @@ class Observation:
     """One batch of observations of one stored plan.
 
     Attributes:
-        device: fingerprint of where it was seen.
-        source: how the plan was found, as `Choice.source` says it.
         began, ended: UTC, ISO 8601; see `moment_of`.
-        events: what was told meanwhile: switches, drift, faults.
     """
 
     plan_id: int
-    device: str
+    device: str  # fingerprint of where it was seen
     dtype: str
-    source: str
+    source: str  # how the plan was found, as `Choice.source` says it
     spectune: str
     began: str
     ended: str
     cells: tuple[CellObservation, ...]
-    events: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()  # what was told meanwhile: switches, drift, faults
 
     def __post_init__(self) -> None:
         if not self.cells:

@@ -32,10 +32,7 @@ MOST_BATCH, MOST_CONTEXT, MOST_FED = 2**20, 2**40, 2**12  # of cells: beyond are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another policy that was priced in the cell, without the optimism taken off the plan's own.
-
-    In a plan chosen by requests, `tokens_per_s` includes the drafters' reading of prompts: `PromptReading`.
-    """
+    """Another policy that was priced in the cell, without the optimism taken off the plan's own."""
 
     label: str
     policy: TreePolicy
@@ -67,10 +64,7 @@ class PublishedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackForecast:
-    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
-
-    Source: Globerson et al. 2025, arXiv:2510.19705.
-    """
+    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen."""
 
     models: tuple[str, ...]  # smallest first, the target not among them; older plans may have fewer than two
     thresholds: tuple[int, ...]  # tokens each gathers before the next one verifies

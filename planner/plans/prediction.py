@@ -32,10 +32,7 @@ class ErrorParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a policy promises in the steady state of a cell.
-
-    [low, high] are 90 % intervals for as many other texts as were recorded; few texts vary more.
-    """
+    """What a policy promises in the steady state of a cell; [low, high] are 90 % intervals over texts."""
 
     tokens_per_s: float  # of all sequences of the batch
     low: float

@@ -1,7 +1,4 @@
-"""A schedule at work: a running decoder does not thrash between its cells.
-
-It leaves a cell only when batch or context pass the middle to the next one by a factor, at the latest at that one.
-"""
+"""A schedule at work: a running decoder does not thrash between its cells."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ HYSTERESIS = 1.15  # as a factor beyond the geometric middle of two cells
 
 
 def next_cell(plan: Plan, current: PlanCell | None, batch: int, context: int) -> PlanCell:
-    """Return the cell to decode in, given the one the last round ran in.
-
-    The nearest, but the current one is left only where batch or context pass the middle by the factor `hysteresis`.
-    """
+    """Return the cell to decode in, given the one the last round ran in."""
     wanted = plan.cell(batch, context)
     return wanted if current is None or not _stays(plan, current, wanted, batch, context) else current
 

@@ -21,7 +21,6 @@ class ValidationRow:
     Attributes:
         machine_speed: the machine's pace while this was measured over its pace when it was profiled, by forwards
             of the plan's own sizes; None where it was not gauged.
-        predicted_tokens_per_round: per sequence, optimism taken off as it is of the speed.
         tokens_per_round: per sequence, measured; None, like the predicted ones, where they were not counted.
     """
 
@@ -34,7 +33,7 @@ class ValidationRow:
     measured_tokens_per_s: float
     plain_tokens_per_s: float
     machine_speed: float | None = None
-    predicted_tokens_per_round: float | None = None
+    predicted_tokens_per_round: float | None = None  # per sequence, optimism taken off as it is of the speed
     tokens_per_round: float | None = None
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import PlanError
+from ...errors import MeasurementError, PlanError
 from ...profiler.records.excess import mean_over_median
 from ...profiler.records.host_line import CHAIN, HYBRID_OF, OVER_TREES, TEXT_TREE, HostLine
 from ...profiler.records.overhead import MODEL, RoundOverhead
@@ -30,8 +30,7 @@ from ..records.draft import Bools, Ints
 from ..strategies import TreePolicy
 from ..strategies.hybrid import HybridPolicy
 from .cells import Cell
-from .drafters import drafted_tables, resumed_verification
-from .fed import nearest_context, verified_tokens
+from .fed import drafted_tokens, nearest_context, padded_tokens, reached_context, verified_tokens
 from .round import RoundCosts, RoundTimes
 from .table import NOTHING_DRAFTED, CostTable, Verification, cost_table
 
@@ -162,10 +161,7 @@ class CellCosts:
         return kind in self.host_beside.get(drafter or "", self.host)
 
     def host_of(self, kind: str, drafter: str | None = None) -> HostLine:
-        """Return the host time of rounds of a kind, such that no forward of its drafter has a time below 0.
-
-        `drafter` is None where no model or several draft. PlanError: rounds of this kind were not timed here.
-        """
+        """Return the host time of rounds of a kind, such that no forward of its drafter has a time below 0."""
         lines = self.host_beside.get(drafter or "", self.host)
         if kind not in lines:
             known = ", ".join(sorted(lines)) or "none"
@@ -234,3 +230,32 @@ def cell_costs(
 def _require(role: str, tokens: int, table: CostTable) -> None:
     if tokens > table.most_tokens:
         raise PlanError(f"{role} of {tokens} tokens was not measured, at most {table.most_tokens}; profile larger ones")
+
+
+def drafted_tables(
+    drafts: Mapping[str, LatencySurface], cell: Cell, excess: float, knots: Sequence[int] = ()
+) -> tuple[dict[str, CostTable], dict[str, str]]:
+    """Return the tables of the drafters that run in a cell, and why the others do not."""
+    tables, reasons = dict[str, CostTable](), dict[str, str]()
+    for name, surface in drafts.items():
+        try:
+            context = reached_context(surface, cell.batch, cell.context)
+            fed = drafted_tokens(surface, cell.batch, context)
+            own = mean_over_median(surface, excess)
+            tables[name] = cost_table(surface, cell.batch, context, fed, own, knots)
+        except MeasurementError as error:
+            reasons[name] = str(error)
+    return tables, reasons
+
+
+def resumed_verification(
+    surface: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float
+) -> Verification | None:
+    """Return the cost of verifying from an exit's states, a root alone whole; None where nothing runs in the cell."""
+    try:
+        context = reached_context(surface, cell.batch, cell.context)
+        padded = padded_tokens(surface, cell.batch, context)
+    except MeasurementError:
+        return None
+    table = cost_table(surface, cell.batch, context, padded, mean_over_median(surface, excess))
+    return Verification(table=table, run_tokens=(*run_tokens[:2], *padded[2:]))

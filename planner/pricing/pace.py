@@ -20,9 +20,6 @@ APART = 0.6  # of it: how far two forwards of different sizes stray from each ot
 
 
 def pace_error(kind: str, paces: Sequence[float]) -> float:
-    """Return the relative standard deviation of a device's pace when a plan is used.
-
-    `paces` of validations and hours of decoding are relative to the pace of the profile; `kind` is Device.kind.
-    """
+    """Return the relative standard deviation of a device's pace when a plan is used."""
     strayed = math.fsum(math.log(pace) ** 2 for pace in paces)
     return math.sqrt((PRIOR_PACES * PRIOR[kind] ** 2 + strayed) / (PRIOR_PACES + len(paces)))

@@ -22,20 +22,16 @@ class Candidates(Generic[Trees]):
     """All children recorded so far; within a layer candidate = slot * children + rank. Lists hold one entry a layer.
 
     Attributes:
-        asked: children that are asked for, per expanded node; a small vocabulary has fewer.
         tokens, layer_scores: (batch, candidates); scores are float32 path log-probabilities.
-        parents: (batch, candidates), index among all candidates of all layers; negative = root.
-        starts: index of each layer's first candidate among those of all layers.
-        widths: nodes per sequence that each forward saw.
     """
 
     ops: Ops[Trees]
-    asked: int
+    asked: int  # children that are asked for, per expanded node; a small vocabulary has fewer
     tokens: list[Array]
     layer_scores: list[Array]
-    parents: list[Array]
-    starts: list[int]
-    widths: list[int]
+    parents: list[Array]  # (batch, candidates), index among all candidates of all layers; negative = root
+    starts: list[int]  # index of each layer's first candidate among those of all layers
+    widths: list[int]  # nodes per sequence that each forward saw
 
     @classmethod
     def below_root(cls, ops: Ops[Trees], children: int) -> Growth[Candidates[Trees]]:

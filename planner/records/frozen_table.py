@@ -38,7 +38,6 @@ class FrozenTable:
     Attributes:
         leader_tokens, follower_tokens: of each.
         leaders, followers: how many leaders there are, and the most followers of one.
-        packed: counts, leaders and followers as 4-byte numbers, deflated, in base64.
 
     Source: Ma et al. 2025, Cacheback, arXiv:2511.21699, which prints neither corpus nor size.
     """
@@ -47,7 +46,7 @@ class FrozenTable:
     follower_tokens: int
     leaders: int
     followers: int
-    packed: str
+    packed: str  # counts, leaders and followers as 4-byte numbers, deflated, in base64
 
     def __post_init__(self) -> None:
         if min(self.leader_tokens, self.follower_tokens, self.leaders, self.followers) < 1:

@@ -1,4 +1,4 @@
-"""The array operations by which trees grow, for numpy; those for tensors are in `runtime/growth/torch_ops.py`.
+"""The array operations by which trees grow, for numpy; those for tensors are in `runtime/growth/grow.py`.
 
 A rule of growth is written once, as a device runs it: shapes are known before any score is, and what depends on scores
 is a mask. On numpy the host knows every score, so `used` and `stopped` spare it what nobody needs.
@@ -27,15 +27,10 @@ Trees_co = TypeVar("Trees_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once.
+    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once."""
 
-    Attributes:
-        steps: (points,) float64, ascending.
-        heights: (points,) float64.
-    """
-
-    steps: Floats
-    heights: Floats
+    steps: Floats  # (points,) float64, ascending
+    heights: Floats  # (points,) float64
 
 
 class Ops(Protocol[Trees_co]):

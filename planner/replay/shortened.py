@@ -1,8 +1,4 @@
-"""Recorded texts as answers of fewer tokens: the waste of their last rounds is then replayed, not guessed.
-
-A round that would emit more tokens than an answer has left emits the rest. The shorter the answers, the more such
-rounds there are, and the more they cost a policy that emits many tokens at once.
-"""
+"""Recorded texts as answers of fewer tokens: the waste of their last rounds is then replayed, not guessed."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ def answer_tokens(inputs: PlanInputs, new_tokens: int | None) -> int:
 
 
 def shortened(inputs: PlanInputs, new_tokens: int | None) -> PlanInputs:
-    """Return a plan's inputs with answers cut to `new_tokens`, 2 or more; None leaves them as recorded.
-
-    Lossy runs, whose texts are their own, are cut to the longest of the others: they are compared with these.
-    """
+    """Return a plan's inputs with answers cut to `new_tokens`, 2 or more; None leaves them as recorded."""
     longest = answer_tokens(inputs, new_tokens)
     if inputs.lossy:
         inputs = replace(inputs, lossy=tuple(run.shortened(longest) for run in inputs.lossy))
@@ -61,10 +54,7 @@ def _cut_text(prompt: PromptTrace, new_tokens: int) -> PromptTrace:
 
 
 def _depths(parent: NDArray[np.int16], starts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return how many nodes are above each expansion.
-
-    `parent` (E,) is an index within the position, -1 for the root; `starts` (E,) each position's first expansion.
-    """
+    """Return how many nodes are above each expansion, by `parent` (E,) within a position and each one's `starts`."""
     depths, above = np.zeros(len(parent), dtype=np.int64), starts + parent
     while True:
         deeper = np.where(parent >= 0, depths[above] + 1, 0)

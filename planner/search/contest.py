@@ -88,10 +88,7 @@ class Contest:
         return False
 
     def can_matter(self, policy: TreePolicy, drafter: str | None, bound: Bound) -> bool:
-        """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not.
-
-        One whose results were not recorded has no bound; `enter` refuses it. `lacks_times` must be False.
-        """
+        """Return whether a policy may come near the best, or be the best of its kind and drafter; count it if not."""
         if bound.censored_share > MOST_CENSORED:
             return True
         least_ms = bound.least_ms(self._least_costs(policy, drafter))
@@ -233,11 +230,7 @@ def contest_of(
     new_tokens: int | None = None,
     cached_share: float = 0.0,
 ) -> Contest:
-    """Return the contest of a cell before anything has entered; memory is not set.
-
-    With `new_tokens` of an answer whole requests are priced, with None decoding alone. `cached_share` of a prompt is
-    not read again. MeasurementError: the batch was not measured.
-    """
+    """Return the contest of a cell before anything has entered; memory is not set."""
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
     return Contest(
         costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind, inputs.knots),

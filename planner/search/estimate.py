@@ -45,10 +45,7 @@ def rates_of(tokens: Floats, ms: Floats) -> Floats:
 
 
 def relative_error(rates: Floats, texts: int) -> float:
-    """Return the relative standard error of a rate from its resamples (resamples,).
-
-    The bootstrap's variance is that of the plug-in estimate, too small by (texts - 1) / texts.
-    """
+    """Return the relative standard error of a rate from its resamples (resamples,)."""
     return float(rates.std() / rates.mean() * np.sqrt(texts / (texts - 1)))
 
 

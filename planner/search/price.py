@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...errors import PlanError
@@ -22,7 +22,6 @@ from ..strategies.hybrid import hybrids
 from ..strategies.offers import Graded, Limits
 from ..strategies.stack import StackPolicy
 from .candidate import Candidate
-from .candidates import GRIDS, drafted, textual
 from .contest import Contest, NeedsBytes, contest_of
 from .options import SearchOptions
 from .stack_search import StackSearch
@@ -32,11 +31,7 @@ ELSE_KINDS = [kind for kind, one in REGISTRY.items() if one.in_hybrids and one.s
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
-    """Return one policy's speed in a cell, whether or not it would be chosen.
-
-    `drafter` is ignored for plain decoding and drafts from the text. PlanError: no such drafter, a forward larger than
-    measured, or too few recorded expansions.
-    """
+    """Return one policy's speed in a cell, whether or not it would be chosen."""
     contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
     if isinstance(policy, StackPolicy):
         return StackSearch(rehearsal, SearchOptions().seed).price(contest, policy)
@@ -48,10 +43,7 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
 
 
 def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[Contest]:
-    """Return every cell with the candidates of all grids priced in it, pruned, or left out.
-
-    PlanError: fewer texts than slots, or plain decoding has no price.
-    """
+    """Return every cell with the candidates of all grids priced in it, pruned, or left out."""
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
     most_tokens = max(contest.costs.verify.most_tokens for contest in contests)
@@ -76,10 +68,7 @@ def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOption
 
 
 def _enter_hybrids(contests: Sequence[Contest], drafter: str, recording: Recording, most_tokens: int) -> None:
-    """Enter into every cell the hybrids of a drafter's fastest policies there.
-
-    Those over suffix trees stay out where the host searches text for one drafter alone: no timed round has it.
-    """
+    """Enter into every cell the hybrids of a drafter's fastest policies there."""
     own = {contest: _else_policies(contest, drafter) for contest in contests}
     models = sorted(
         {model for found in own.values() for model in found}, key=lambda model: model.written
@@ -114,10 +103,7 @@ def _enter(contests: Sequence[Contest], graded: Graded, drafter: str | None, row
 def _enter_by_half(
     halves: Mapping[Contest, int], policy: TreePolicy, results: PositionResults, drafter: str | None, rows: Rows
 ) -> None:
-    """Replay once per batch size; price in every cell that can verify and has timed the policy, where it may matter.
-
-    `halves` has for each cell the half of the folds that the policy was searched on.
-    """
+    """Replay once per batch size; price in every cell that can verify and has timed the policy, where it may matter."""
     able = [contest for contest in halves if policy.max_verify_tokens <= contest.costs.verify.most_tokens]
     if not able:
         return
@@ -146,3 +132,20 @@ def _contest(inputs: PlanInputs, cell: Cell, options: SearchOptions) -> Contest:
     contest = contest_of(inputs, cell, options.bound, options.new_tokens, options.cached_share)
     contest.needs_bytes, contest.most_bytes = needs_bytes_of(inputs, contest.costs), options.max_memory_bytes
     return contest
+
+
+GRIDS = sorted((one for one in REGISTRY.values() if one.grid_place is not None), key=lambda one: one.grid_place or 0)
+
+
+def textual(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+    """Yield plain decoding, then all that drafts from the text and needs no model."""
+    for strategy in GRIDS:
+        if not strategy.is_recorded:
+            yield from strategy.grid(recorded, limits)
+
+
+def drafted(recorded: Recorded, limits: Limits) -> Iterator[Graded]:
+    """Yield what one drafter, which `recorded` holds, drafts within the limits of the grids; cheap ones first."""
+    for strategy in GRIDS:
+        if strategy.is_recorded:
+            yield from strategy.grid(recorded, limits)

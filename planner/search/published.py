@@ -51,10 +51,7 @@ def unpriceable_defaults(costs: CellCosts, drafter: str | None, children: int) -
 
 
 def price_published(contest: Contest, rehearsal: Rehearsal) -> tuple[PublishedPrice, ...]:
-    """Return the price of every published default in a cell, fastest first, and enter them among its candidates.
-
-    One that no drafter's trace and no table can price has a reason in place of a speed.
-    """
+    """Return the price of every published default in a cell, fastest first, and enter them among its candidates."""
     found: dict[str, PublishedPrice] = {}
     reasons: dict[str, str] = {}
     for drafter in (None, *(drafter.name for drafter in rehearsal.inputs.drafters)):

@@ -38,21 +38,17 @@ class Price:
 
 def prices(
     inputs: PlanInputs,
-    cells: Sequence[Cell],
-    staged: Sequence[Staged],
+    cells: Sequence[Cell],  # from `cells_of`
+    staged: Sequence[Staged],  # policies with their drafters: None for plain decoding, LOOKUP where the text drafts
     bound: LatencyBound | None = None,
-    new_tokens: int | None = None,
+    new_tokens: int | None = None,  # of an answer, where whole requests are priced; None for decoding alone
     *,
-    cached_share: float = 0.0,
+    cached_share: float = 0.0,  # of a prompt, not read again
     is_padded: bool = False,
 ) -> dict[Staged, dict[Place, Price]]:
     """Return the prices of policies by cell; none, and no reason, where a policy cannot be priced.
 
     Args:
-        cells: from `cells_of`.
-        staged: policies with their drafters: None for plain decoding, LOOKUP where the text drafts.
-        new_tokens: of an answer, where whole requests are priced; None for decoding alone.
-        cached_share: of a prompt, not read again.
         is_padded: whether every round verifies a policy's full size, as some engines do, not what it drafted. Not for
             CAST and stacks, which no engine has.
 

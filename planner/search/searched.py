@@ -2,30 +2,46 @@
 
 The search covers every drafter that comes near a cell's best, and every kind whose grid does. Each study, and CAST's
 survival curves, see one half of the texts, so that the other can judge (crossfit.py).
+
+Knobs of strategies, searched by Optuna on replayed speed; the floor above opens the study.
+
+A study holds numbers; a stored one resumes: finished trials are replayed as candidates, at no trial's cost.
+
+Texts that outlive the records they describe: names of studies, and the order of hybrids.
+
+They never change, whatever records and fields are called: else stored trials are lost, found by name, and equally fast
+candidates, ordered by these texts, give other plans. They are what `repr` gave when they were fixed.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...profiler.confidence import fit_calibration
 from ...profiler.records.calibration import SurvivalCurve
+from ...profiler.records.overhead import OverheadSample
 from ..inputs import PlanInputs
+from ..plans.objective import LatencyBound
 from ..pricing.cost import CellCosts
 from ..records.crossfit import EVERYWHERE, HALVES, texts_of_half
+from ..records.knobs import Knobs, Range
 from ..replay.rehearsal import Rehearsal
 from ..strategies import REGISTRY, TreePolicy
 from ..strategies.base import MOST_CHILDREN, Strategy
 from ..strategies.offers import Space
 from .candidate import Candidate
 from .contest import Contest
-from .knobs import search
 from .options import SearchOptions, Studies
 from .studies import APART
-from .written import limits_text, samples_text
+
+if TYPE_CHECKING:
+    import optuna
+
 
 DRAFTER_REACH = 0.85  # of the cell's best, that a drafter's own best must come to
 KIND_REACH = 0.95  # of the same, that the best of a kind's grid must come to
@@ -162,3 +178,45 @@ def _digest(inputs: PlanInputs) -> str:
             found.update(repr((prompt.prompt, prompt.continuation)).encode())
             found.update(prompt.log_probs.tobytes())
     return found.hexdigest()[:16]
+
+
+Trial = Callable[[Knobs], float]  # knobs -> tokens per second on the texts searched on, 0 where they have no price
+
+
+def search(study: optuna.Study, space: Mapping[str, Range], starts: Sequence[Knobs], trials: int, run: Trial) -> None:
+    """Run trials in a maximising study until it has `trials`, those of earlier runs included.
+
+    A fresh study tries `starts` first; values outside `space` move to its edge. `run` prices a policy with such knobs
+    and enters it as a candidate.
+    """
+    from optuna.trial import TrialState
+
+    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    for params in {tuple(sorted(trial.params.items())): trial.params for trial in finished}.values():
+        run(params)
+    if not study.get_trials(deepcopy=False):
+        for start in starts[:trials]:
+            study.enqueue_trial({name: space[name].nearest(value) for name, value in start.items()})
+    for _ in range(trials - len(finished)):
+        trial = study.ask()
+        study.tell(trial, run({name: range_.suggest(trial, name) for name, range_ in space.items()}))
+
+
+def samples_text(samples: Sequence[OverheadSample]) -> str:
+    """Return timed host times as the name of a study holds them."""
+    written = ", ".join(map(_sample_text, samples))
+    return f"({written},)" if len(samples) == 1 else f"({written})"
+
+
+def _sample_text(sample: OverheadSample) -> str:
+    return (
+        f"OverheadSample(kind={sample.kind!r}, batch={sample.batch!r}, draft_forwards={sample.draft_forwards!r}, "
+        f"nodes={sample.nodes!r}, host_ms={sample.host_ms!r}, is_sampled={sample.is_sampled!r}, "
+        f"role={sample.role!r}, drafter={sample.drafter!r}, is_ahead={sample.is_ahead!r})"
+    )
+
+
+def limits_text(bound: LatencyBound | None, max_memory_bytes: int | None) -> str:
+    """Return the limits of a search as the name of a study holds them."""
+    written = None if bound is None else f"LatencyBound(metric={bound.metric!r}, most_ms={bound.most_ms!r})"
+    return f"({written}, {max_memory_bytes!r})"

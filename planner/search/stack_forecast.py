@@ -23,11 +23,7 @@ MOST_THRESHOLD = 16  # tokens a level gathers; drafters are not measured at wide
 
 
 def stack_forecast(inputs: PlanInputs, costs: CellCosts) -> StackForecast | None:
-    """Return the best hierarchy of two or more drafters, beside the best single one by the same model.
-
-    None where one drafter or none is as fast, where fewer than two run in the cell, and where their agreement was not
-    recorded; also above batch 1: the model does not know how sequences wait for each other.
-    """
+    """Return the best hierarchy of two or more drafters, beside the best single one by the same model."""
     models = sum(one.name in costs.drafts and not one.reads_features for one in inputs.drafters)
     if costs.cell.batch > 1 or models < 2 or inputs.pairwise is None or CHAIN not in costs.host:
         return None

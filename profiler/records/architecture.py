@@ -147,10 +147,7 @@ class Architecture:
         return self.layers * self.cached_numbers * bytes_of(dtype)
 
     def work(self, dtype: str, batch: int, context: int, tokens: int, *, outputs: int | None = None) -> Work:
-        """Return the work of a forward of `tokens` behind `context`, per sequence; ModelError for an unknown dtype.
-
-        `outputs` rows per sequence have logits; None is all.
-        """
+        """Return the work of a forward of `tokens` behind `context`, per sequence; ModelError for an unknown dtype."""
         size, rows = bytes_of(dtype), batch * tokens
         logits = batch * (tokens if outputs is None else outputs) * self.vocabulary
         chosen = self._expert * self.experts_per_token

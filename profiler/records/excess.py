@@ -16,10 +16,7 @@ STALL = 5.0  # a repeat this many times longer than its like is a stall of the m
 
 
 def mean_over_median(surface: LatencySurface, otherwise: float = 1.0) -> float:
-    """Return the mean of a surface's repeats, as timed but cut to STALL, over their cells' medians, at least 1.
-
-    Too few return `otherwise`: what a model that was timed more often tells of the same machine.
-    """
+    """Return the mean of a surface's repeats, as timed but cut to STALL, over their cells' medians, at least 1."""
     often = [cell for cell in surface.measurements if cell.failure is None and len(cell.repeats_ms) >= FEWEST_REPEATS]
     ratios = [min(ms / middle, STALL) for cell in often for middle in [cell.median_ms] for ms in cell.repeats_ms]
     return max(statistics.fmean(ratios), 1.0) if len(ratios) >= FEWEST_IN_ALL else otherwise

@@ -97,10 +97,7 @@ class Limits:
         return 0.0 if speed is None else 1e3 * flops / speed
 
     def matmul_ms(self, work: Work, dtype: str) -> float:
-        """Return the least milliseconds of a forward's matrix products.
-
-        Those with quantised activations run in their own format where the device has a speed for it, else in `dtype`.
-        """
+        """Return the least milliseconds of a forward's matrix products."""
         known, own = dict(self.flops_per_s), work.narrow_dtype
         faster = FROM_FLOAT8.get(own, 1.0)
         used = "float8" if own in FROM_FLOAT8 else own

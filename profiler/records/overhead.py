@@ -228,10 +228,7 @@ def _lines_of(samples: list[OverheadSample]) -> dict[str, HostLine]:
 
 
 def joined(times: Sequence[RoundOverhead]) -> RoundOverhead:
-    """Return host times of all batches and kinds, greedy or sampled, each of the newest record that has any.
-
-    `times` are of one target on one device, newest first; other regimes than the newest one's do not count.
-    """
+    """Return host times of all batches and kinds, greedy or sampled, each of the newest record that has any."""
     newest, *others = times
     samples = list(newest.samples)
     for older in (each for each in others if each.regime == newest.regime):

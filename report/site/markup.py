@@ -19,11 +19,7 @@ Attribute = str | int | float | bool | None
 
 
 def tag(name: str, /, *children: Child, **attributes: Attribute) -> Html:
-    """Return an element; `name` is known here and never a text of the store.
-
-    Texts are escaped, None left out, iterables joined. `class_` is class, `aria_label` aria-label; True is the bare
-    name, None and False leave an attribute out.
-    """
+    """Return an element; `name` is known here and never a text of the store."""
     head = "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:
         return Html(f"<{name}{head}>")

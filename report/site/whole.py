@@ -43,10 +43,7 @@ MOST_TRACES = 40
 
 
 def whole_report(store: Store, plan_id: int | None = None, *, now: datetime | None = None) -> Html:
-    """Return the report of a store, or of one plan and what it rests on (or NoPageError), as one HTML document.
-
-    A whole store is every plan that counts and all measurements, the newest first where there is very much.
-    """
+    """Return the report of a store, or of one plan and what it rests on (or NoPageError), as one HTML document."""
     contents = Contents(store)
     written = f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     chosen = _Chosen(contents, plan_id)

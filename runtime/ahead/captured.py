@@ -264,10 +264,7 @@ MOST_LOST = 0.02  # of rounds that are launched behind others: about as much of 
 
 
 class Ends:
-    """Estimates how likely a sequence ends with the next round, from the tokens emitted in past rounds.
-
-    If one ends, the round launched behind is lost; otherwise launching ahead saves little, since the host soon knows.
-    """
+    """Estimates how likely a sequence ends with the next round, from the tokens emitted in past rounds."""
 
     def __init__(self, most: int) -> None:
         self._kept = [0] * (most + 1)  # how often so many

@@ -58,10 +58,7 @@ def may_end(batch: Many[Sequence], kept: Many[int], told: Told) -> bool:
 
 
 def _caught_up(drafter: DraftsAhead, batch: Many[Sequence], most: int, *, is_copied: bool) -> list[list[int]] | None:
-    """Return the tokens of each sequence that a drafter has to read first; None where one has more than `most`.
-
-    A hybrid's drafter reads long ones now: while the text has copies it does not draft, and would fall further behind.
-    """
+    """Return the tokens of each sequence that a drafter has to read first; None where one has more than `most`."""
     unread = drafter.unread(batch)
     if is_copied and max(map(len, unread)) > most:
         try:

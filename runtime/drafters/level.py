@@ -162,10 +162,7 @@ class StackLevel:
         self._committed[row] = len(text.committed)
 
     def _waiting(self, texts: Many[Ahead], rows: Many[int], drafted: int) -> list[list[int]]:
-        """Return each asking row's unread tokens, at least one; a dummy token for the others.
-
-        Rows drift apart in rounds of other drafters; they read alone where padding does not fit or costs too much.
-        """
+        """Return each asking row's unread tokens, at least one; a dummy token for the others."""
         longest = max(len(texts[row]) - self._cached[row] for row in rows)
         does_fit = max(self._cached[: len(texts)]) + longest + drafted <= self._capacity
         if longest > READ_TOGETHER or not does_fit:

@@ -127,10 +127,7 @@ class ModelDrafter:
         return captured if captured is not None and captured.serves(policy, [s.request for s in sequences]) else None
 
     def unread(self, sequences: Many[Sequence]) -> list[list[int]]:
-        """Return the tokens of each sequence that the next draft must read first, the newest always among them.
-
-        The newest may have been read already, in a round that was interrupted before it committed.
-        """
+        """Return the tokens of each sequence that the next draft must read first, the newest always among them."""
         for slot, sequence in enumerate(sequences):
             self._cached[slot] = min(self._cached[slot], len(sequence.tokens) - 1)
         return [s.tokens[self._cached[slot] :] for slot, s in enumerate(sequences)]
@@ -272,11 +269,7 @@ class ModelDrafter:
         return self.feed(step)
 
     def _can_read_together(self, fresh: int, batch: int) -> bool:
-        """Whether one forward, with rows padded to the longest, should read the new tokens.
-
-        Rows drift apart in rounds of other drafters: padding may not fit, and may take more than any round of this one.
-        A text beyond the model's last position is padded as any: forwards clamp positions.
-        """
+        """Whether one forward, with rows padded to the longest, should read the new tokens."""
         return fresh <= min(self._cache.capacity - max(self._cached[:batch]), READ_TOGETHER)
 
     def read_up(self, sequences: Many[Sequence]) -> None:

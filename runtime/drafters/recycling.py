@@ -137,10 +137,7 @@ def _scored(
     vocabulary: int,
     seen: Many[Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Return scores (batch, width, successors), and that of all other tokens together, (batch, width, 1).
-
-    Sampling settings apply as for the whole vocabulary, as far as the successors are all of it.
-    """
+    """Return scores (batch, width, successors), and that of all other tokens together, (batch, width, 1)."""
     scores = known.log_probs
     if any(r.penalises for r in requests):
         is_seen = torch.zeros_like(known.ids, dtype=torch.bool)
@@ -160,10 +157,7 @@ def _scored(
 
 
 def _filled(tokens: Ints, log_probs: Scores, others: Scores, count: int, vocabulary: int) -> Children:
-    """Return the first `count` known tokens, likeliest first, and the lowest other ids behind them.
-
-    Known log-probabilities are -inf where missing; `others` (batch, width, 1) is that of all other tokens together.
-    """
+    """Return the first `count` known tokens, likeliest first, and the lowest other ids behind them."""
     kept = tokens.shape[2]
     if kept < count:
         wider = ((0, 0), (0, 0), (0, count - kept))

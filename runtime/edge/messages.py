@@ -118,10 +118,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The server cannot do what a message wants.
-
-    `is_unknown`: it does not know the session, which may be opened again. `is_passing`: a repeat may succeed.
-    """
+    """The server cannot do this: `is_unknown` sessions may be opened again, `is_passing` refusals be tried again."""
 
     session: str
     reason: str

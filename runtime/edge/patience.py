@@ -25,11 +25,7 @@ class RetryPolicy:
 
 
 class Tries:
-    """The tries left for one message.
-
-    Only silences count. A server that asks for patience is alive, so it is asked again for as long as they would take;
-    one that answers only pings is waited for longer.
-    """
+    """The tries left for one message: only silences count, not a server that asks for patience."""
 
     def __init__(self, patience: RetryPolicy) -> None:
         self.left = MOST_SILENT

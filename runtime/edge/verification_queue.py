@@ -75,23 +75,15 @@ class VerificationQueue:
         self,
         verifier: EdgeVerifier,
         rule: BatchRule,
-        welcome: Callable[[Hello], Welcome],
+        welcome: Callable[[Hello], Welcome],  # gives a device its way to draft
         *,
-        idle_s: float = 60.0,
-        token: str = "",
-        tokenizer: str = "",
-        stop: tuple[int, ...] = (),
+        idle_s: float = 60.0,  # silence after which a session may have to make room for another
+        token: str = "",  # a secret that devices must know; "" for none
+        tokenizer: str = "",  # the target's `vocabulary_hash`; "" where unknown
+        stop: tuple[int, ...] = (),  # tokens that end the target's texts
         clock: Clock = time.monotonic,
     ) -> None:
-        """Begin without sessions.
-
-        Args:
-            welcome: gives a device its way to draft.
-            idle_s: silence after which a session may have to make room for another.
-            token: a secret that devices must know; "" for none.
-            tokenizer: the target's `vocabulary_hash`; "" where unknown.
-            stop: tokens that end the target's texts.
-        """
+        """Begin without sessions."""
         self.counters = Counters()
         self._verifier, self._rule, self._welcome = verifier, rule, welcome
         self._idle_s, self._token, self._clock = idle_s, token, clock

@@ -22,22 +22,14 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnForm:
-    """An engine's own form of models, and its converters.
-
-    Attributes:
-        named: how a command names a model at a path; the path itself where it has the form already.
-        require: raises ModelError for a folder that `spectune convert` cannot convert.
-        elsewhere: command of the engine's own converter.
-        for_heads: what converts heads, which `spectune convert` does not.
-        dtypes: number formats that `spectune convert` writes.
-    """
+    """An engine's own form of models, and its converters."""
 
     engine: str
-    named: Callable[[str], str]
-    require: Callable[[Path], object]
-    elsewhere: Elsewhere
-    for_heads: str
-    dtypes: tuple[str, ...]
+    named: Callable[[str], str]  # how a command names a model at a path; the path itself where it has the form already
+    require: Callable[[Path], object]  # raises ModelError for a folder that `spectune convert` cannot convert
+    elsewhere: Elsewhere  # command of the engine's own converter
+    for_heads: str  # what converts heads, which `spectune convert` does not
+    dtypes: tuple[str, ...]  # number formats that `spectune convert` writes
 
 
 def conversions(form: OwnForm, schedule: Schedule, target: str) -> tuple[str, ...]:

@@ -29,11 +29,7 @@ READS_OTHERWISE = (
 
 
 def engine_drafters(plan: Plan, places: Mapping[str, Path], target: Path | None = None) -> dict[str, EngineDrafter]:
-    """Return a plan's drafters by name.
-
-    `places` and `target` say where models lie now; None or missing: where they were profiled. Those files also describe
-    models that are not here, such as a hub's name or another form.
-    """
+    """Return a plan's drafters by name."""
     large = _described(target, plan.target.location)
     layers = _number_in(large, "num_hidden_layers")
     beside_target = {surface.model for surface in plan.provenance.surfaces if surface.role in (HEAD, BLOCK, SELF)}

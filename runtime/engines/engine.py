@@ -15,19 +15,13 @@ Option = tuple[str, str, Value | tuple[tuple[int, ...], ...]]  # section of the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A schedule as one engine's configuration.
-
-    Attributes:
-        files: name and text of each, for the folder in which `command` is typed.
-        options: all that was set, for the check against the recorded schema.
-        notes: what a reader must know or do.
-    """
+    """A schedule as one engine's configuration."""
 
     flags: tuple[str, ...] = ()
-    files: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()  # name and text of each, for the folder in which `command` is typed
     command: str
-    options: tuple[Option, ...] = ()
-    notes: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()  # all that was set, for the check against the recorded schema
+    notes: tuple[str, ...] = ()  # what a reader must know or do
 
 
 def served(target: str) -> tuple[str, ...]:

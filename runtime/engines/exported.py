@@ -38,25 +38,22 @@ class Exported:
     """A plan written for one engine.
 
     Attributes:
-        version: the recorded one against which the options were checked.
         flags, files, command: see `Written`.
-        dropped: cells that get something else; empty where the engine runs all of the plan.
         basis: "re-solved": by the planner among all that the engine can run, on the plan's inputs; "alternatives": only
             among those listed in the plan's cells.
         kept: geometric mean over all cells of the engine's speed over the plan's, 1 without loss; None where some
             cell's is unknown.
-        notes: what a reader must know or do.
     """
 
     engine: str
-    version: str
+    version: str  # the recorded one against which the options were checked
     flags: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     command: str
-    dropped: tuple[Dropped, ...]
+    dropped: tuple[Dropped, ...]  # cells that get something else; empty where the engine runs all of the plan
     basis: Basis
     kept: float | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know or do
 
     def __post_init__(self) -> None:
         if self.kept is not None and not (math.isfinite(self.kept) and self.kept > 0.0):

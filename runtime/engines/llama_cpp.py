@@ -1,7 +1,4 @@
-"""llama.cpp: flags of its server.
-
-Draft lengths exclude the root, as ours do. A server drafts one length for all of its slots.
-"""
+"""llama.cpp: flags of its server."""
 
 from __future__ import annotations
 

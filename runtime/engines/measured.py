@@ -32,30 +32,21 @@ class EngineFacts:
     """One engine with one target, as it runs here.
 
     Attributes:
-        name: as in `table.ENGINES`.
         version, recorded: of the software; the recorded version whose options it is assumed to have.
-        regime: of its measurements, "engine:NAME-VERSION", with more behind it where it matters for speed.
-        dtype: number format that the weights run in.
-        most_concurrency: sequences at once; None for any.
-        sets_acceptance: whether it supports `Load.synthetic`.
-        takes_fewer: whether fewer sequences decode as fast as if it had been started for them.
-        most_open: settings that may be started at a time; None for any.
-        positions: longest text of the target in tokens; None where unknown.
-        notes: what a reader must know of its speed, e.g. the instruction set of its build.
     """
 
-    name: str
+    name: str  # as in `table.ENGINES`
     version: str
     recorded: str
-    regime: str
-    dtype: str
+    regime: str  # of its measurements, "engine:NAME-VERSION", with more behind it where it matters for speed
+    dtype: str  # number format that the weights run in
     threads: int
-    most_concurrency: int | None
-    sets_acceptance: bool
-    takes_fewer: bool = False
-    most_open: int | None = None
-    positions: int | None = None
-    notes: tuple[str, ...] = ()
+    most_concurrency: int | None  # sequences at once; None for any
+    sets_acceptance: bool  # whether it supports `Load.synthetic`
+    takes_fewer: bool = False  # whether fewer sequences decode as fast as if it had been started for them
+    most_open: int | None = None  # settings that may be started at a time; None for any
+    positions: int | None = None  # longest text of the target in tokens; None where unknown
+    notes: tuple[str, ...] = ()  # what a reader must know of its speed, e.g. the instruction set of its build
 
 
 def notes_on_version(name: str, version: str, recorded: str) -> tuple[str, ...]:
@@ -70,14 +61,12 @@ class Load:
     """What a started engine must support.
 
     Attributes:
-        concurrency: sequences decoded at once.
-        capacity: most tokens of a sequence, prompt and drafts included.
         synthetic: acceptance by position to enforce, unconditional, falling; empty for the models' own. The texts are
             then nonsense, but a round costs the same.
     """
 
-    concurrency: int
-    capacity: int
+    concurrency: int  # sequences decoded at once
+    capacity: int  # most tokens of a sequence, prompt and drafts included
     synthetic: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,17 +81,14 @@ class EngineText:
     """The result of one request.
 
     Attributes:
-        tokens: emitted, the first one included, without the prompt.
-        ms: from the first token to the last, without reading the prompt; by the engine's own clock if it has one.
         drafted, accepted: over all rounds.
-        kept: accepted tokens of each of the `rounds`, in order; empty where unknown.
     """
 
-    tokens: tuple[int, ...]
-    ms: float
+    tokens: tuple[int, ...]  # emitted, the first one included, without the prompt
+    ms: float  # from the first token to the last, without reading the prompt; by the engine's own clock if it has one
     drafted: int
     accepted: int
-    kept: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()  # accepted tokens of each of the `rounds`, in order; empty where unknown
 
     def __post_init__(self) -> None:
         if not self.tokens or not 0.0 <= self.ms < math.inf:

@@ -23,13 +23,11 @@ class Rates:
     Attributes:
         known: by policy and drafter, then by cell, with plain decoding and every cell's own policy.
         padded: prices where the engine pads rounds to full size; those in `known` are our own decoder's.
-        is_complete: whether a missing cell means that the policy cannot run there; else it is unknown.
-        notes: what a reader must know of them.
     """
 
     known: Mapping[Staged, Mapping[Place, float]]
-    is_complete: bool
-    notes: tuple[str, ...] = ()
+    is_complete: bool  # whether a missing cell means that the policy cannot run there; else it is unknown
+    notes: tuple[str, ...] = ()  # what a reader must know of them
     padded: Mapping[Staged, Mapping[Place, float]] = field(default_factory=dict)
 
     def in_engine(self, one: Staged) -> Mapping[Place, float]:
@@ -66,11 +64,7 @@ def plain_offer(rates: Rates, places: Sequence[Place]) -> Offer:
 
 
 def offers_of(settings: Mapping[Staged, Setting], rates: Rates, places: Sequence[Place]) -> list[Offer]:
-    """Return an offer of every distinct setting, which several policies may have.
-
-    Its price is that of the nearest policy with a known one, of the slowest if several are as near; chosen for each
-    cell by itself where not all prices are known.
-    """
+    """Return an offer of every distinct setting, which several policies may have."""
     alike: dict[object, list[Staged]] = {}
     for one, setting in settings.items():
         alike.setdefault(setting.told, []).append(one)

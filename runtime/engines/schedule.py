@@ -1,8 +1,4 @@
-"""The best that one server of an engine can do over all cells of a plan.
-
-A server drafts in one way, whose length may change with the batch if the engine allows. Ways are compared by the
-geometric mean of their speeds over all cells.
-"""
+"""The best that one server of an engine can do over all cells of a plan."""
 
 from __future__ import annotations
 

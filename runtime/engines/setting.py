@@ -34,23 +34,15 @@ OF_LLAMA_CPP = "that is llama.cpp's own search, which remembers what it decoded 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDrafter:
-    """A plan's drafter as an engine sees it.
-
-    Attributes:
-        form: "unknown" where its files are missing.
-        refused: why no engine runs it; empty unless something beside its form is wrong.
-        architecture: the first in its config.json; empty where it has none.
-        has_bias: whether the layer that joins an EAGLE head's two inputs has one.
-        tables: vocabulary sizes of it and the target where they are known to differ.
-    """
+    """A plan's drafter as an engine sees it."""
 
     name: str
     path: str
-    form: DrafterForm
-    refused: str = ""
-    architecture: str = ""
-    has_bias: bool = False
-    tables: tuple[int, int] | None = None
+    form: DrafterForm  # "unknown" where its files are missing
+    refused: str = ""  # why no engine runs it; empty unless something beside its form is wrong
+    architecture: str = ""  # the first in its config.json; empty where it has none
+    has_bias: bool = False  # whether the layer that joins an EAGLE head's two inputs has one
+    tables: tuple[int, int] | None = None  # vocabulary sizes of it and the target where they are known to differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,28 +54,20 @@ class Setting:
 
     Attributes:
         method, knobs: by the engine's own names; knobs are fixed while a server runs.
-        drafter: None where the text drafts.
-        length: drafted tokens on the longest path.
-        by_batch: whether the length may differ by batch.
-        off: where drafting may be off: never, above some batch, or at any batch.
-        longest_first: the smallest batch must have the longest length.
-        most_batch: the largest batch it works at; None for any.
         differs: how the engine deviates from the policy in our own decoder; not part of equality.
-        is_padded: whether every round verifies the full length, even of a shorter draft.
-        distance: of the policy from what the engine does. A setting has the price of its nearest policy.
     """
 
     method: str
-    drafter: EngineDrafter | None
+    drafter: EngineDrafter | None  # None where the text drafts
     knobs: Knobs
-    length: int
-    by_batch: bool = False
-    off: Off = "never"
-    longest_first: bool = False
-    most_batch: int | None = None
+    length: int  # drafted tokens on the longest path
+    by_batch: bool = False  # whether the length may differ by batch
+    off: Off = "never"  # where drafting may be off: never, above some batch, or at any batch
+    longest_first: bool = False  # the smallest batch must have the longest length
+    most_batch: int | None = None  # the largest batch it works at; None for any
     differs: str = field(default="", compare=False)
-    is_padded: bool = False
-    distance: int = 0
+    is_padded: bool = False  # whether every round verifies the full length, even of a shorter draft
+    distance: int = 0  # of the policy from what the engine does. A setting has the price of its nearest policy
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -134,25 +118,15 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What one server does at every batch.
+    """What one server does at every batch."""
 
-    Attributes:
-        setting: of the longest stage; None where it never drafts.
-        stages: by rising batch, without gaps, neighbours different.
-        most_batch: the largest batch that was planned.
-        serving: how the engine ran when it measured the plan; None where it did not.
-        temperature: at which acceptance was measured; 0 is greedy.
-        dtype: number format of the planned models; None where unknown.
-        gpu: that was planned for; empty for a CPU.
-    """
-
-    setting: Setting | None
-    stages: tuple[Stage, ...]
-    most_batch: int
-    serving: Serving | None = None
-    temperature: float = 0.0
-    dtype: str | None = None
-    gpu: str = ""
+    setting: Setting | None  # of the longest stage; None where it never drafts
+    stages: tuple[Stage, ...]  # by rising batch, without gaps, neighbours different
+    most_batch: int  # the largest batch that was planned
+    serving: Serving | None = None  # how the engine ran when it measured the plan; None where it did not
+    temperature: float = 0.0  # at which acceptance was measured; 0 is greedy
+    dtype: str | None = None  # number format of the planned models; None where unknown
+    gpu: str = ""  # that was planned for; empty for a CPU
 
     @property
     def asked(self) -> tuple[str, ...]:

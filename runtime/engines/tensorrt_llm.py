@@ -7,8 +7,9 @@ the largest key there are no drafts, and the smallest key's length is `max_draft
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 from ...planner.strategies import TreePolicy
@@ -16,10 +17,10 @@ from ...planner.strategies.lookup import LookupPolicy
 from .engine import Option, Written
 from .grids import CHAINS, FIRST_LOOKUPS, LOOKUPS, TREES
 from .setting import OF_LLAMA_CPP, PADS, EngineDrafter, Knobs, Schedule, Setting, Value, with_likeliest
-from .yaml import yaml_of
 
 if TYPE_CHECKING:
     from ...planner.strategies.eagle2 import Eagle2Policy
+
 
 FILE = "speculative.yaml"
 DTYPE = "TensorRT-LLM computes in what the checkpoint's config.json says, unless the YAML's own dtype says otherwise"
@@ -151,3 +152,20 @@ def _by_batch(schedule: Schedule, setting: Setting) -> tuple[dict[str, object], 
 
 def _is_plain(value: object) -> TypeGuard[Value]:
     return isinstance(value, int | float | str)
+
+
+Yaml = Mapping[str, object]
+
+
+def yaml_of(values: Yaml) -> str:
+    """Return a mapping as YAML text; values are mappings, texts, numbers and booleans, quoted as in JSON."""
+    return "\n".join(_lines(values, "")) + "\n"
+
+
+def _lines(values: Mapping[str, object], indent: str) -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{name}:"
+            yield from _lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value)}"

@@ -67,10 +67,7 @@ def children_here(scores: NDArray[Any], count: int) -> tuple[Ints, Scores, bool]
 
 
 def drawn_children_here(scores: NDArray[Any], draws: Draws, depth: int, count: int) -> tuple[Ints, Scores, bool]:
-    """Return what `children_here` returns for `draft_scores`, which have the noise of the target's own draws.
-
-    `depth` is that of the nodes, 0 behind the texts themselves.
-    """
+    """Return what `children_here` returns for `draft_scores`, which have the noise of the target's own draws."""
     batch, width, vocabulary = scores.shape
     shape = batch, width, min(count, vocabulary)
     tokens, log_probs = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.float32)

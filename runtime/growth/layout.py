@@ -29,21 +29,18 @@ class LayerLayout:
         contexts: Many[int],
         cache: KeyValueCache,
         *,
-        dtype: torch.dtype,
+        dtype: torch.dtype,  # of the mask, the model's
         device: torch.device,
-        compact: int | None = None,
+        compact: int | None = None,  # most nodes of any row that are fed, for a compact layout
         seen_in: Callable[[int], int] | None = None,
-        placed: Tensor | None = None,
+        placed: Tensor | None = None,  # the contexts (batch, 1) where the device has them already
         known: dict[int, tuple[Tensor, Tensor]] | None = None,
     ) -> None:
         """Start behind `contexts` (batch,) committed tokens in the drafter's cache.
 
         Args:
-            dtype: of the mask, the model's.
-            compact: most nodes of any row that are fed, for a compact layout.
             seen_in: of captured forwards, maps needed cache positions to those in sight; then a tree says what tokens
                 see. None: exactly the needed ones, and a mask.
-            placed: the contexts (batch, 1) where the device has them already.
             known: places behind the context and tree masks by layer, reused for trees of the same shape where no parent
                 hangs on scores; missing ones are added.
         """
@@ -57,11 +54,7 @@ class LayerLayout:
         self._visible = torch.zeros(len(contexts), 1, 0, dtype=torch.bool, device=device)
 
     def layer(self, tokens: Tensor, parents: Tensor) -> ForwardInput:
-        """Return the forward's input for the next layer of `tokens` (batch, width).
-
-        `parents` (batch, width) are slots in the layer before, -1 for no node; the first layer's are 0. RequestError if
-        the cache has no room.
-        """
+        """Return the forward's input for the next layer of `tokens` (batch, width)."""
         width, before = tokens.shape[1], self._columns
         self._columns = before + width if self._compact is None else min(before + width, self._compact)
         spare = 0 if self._compact is None else 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -24,6 +25,7 @@ from .packed import PackedProduct, PackedWeight
 from .projection import Projection
 from .vision import VisionEncoder, lens_of, sees
 
+NORMS = ("input_layernorm", "post_attention_layernorm")  # of a published layer, in front of attention and MLP
 DRAFT_DEPTH = 64  # positions beyond the longest context that draft nodes may reach
 
 
@@ -68,6 +70,35 @@ class LayerWeights:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_kernels", kernel_parts(self))
+
+
+def named_layer(
+    tensors: Mapping[str, Tensor], begins: str, norms: tuple[str, str], eps: float, size: int
+) -> LayerWeights:
+    """Return a Llama layer of tensors whose published names begin so; norms are those before attention and MLP."""
+
+    def fused(block: str, names: str) -> Projection:
+        parts = [f"{begins}{block}.{name}_proj" for name in names.split()]
+        biases = [tensors[f"{part}.bias"] for part in parts if f"{part}.bias" in tensors]
+        weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
+        return Projection(weight, torch.cat(biases) if len(biases) == len(parts) else None)
+
+    input_norm, mlp_norm = (Norm(weight=tensors[f"{begins}{name}.weight"], eps=eps) for name in norms)
+    return LayerWeights(
+        sight=0,
+        input_norm=input_norm,
+        qkv=fused("self_attn", "q k v"),
+        head_norm=None,
+        scale=size**-0.5,
+        output=fused("self_attn", "o"),
+        output_norm=None,
+        mlp_norm=mlp_norm,
+        gate_up=fused("mlp", "gate up"),
+        activation=F.silu,
+        is_silu=True,
+        down=fused("mlp", "down"),
+        down_norm=None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +153,7 @@ def text_part(model: PreTrainedModel) -> TextPart:
 def anatomy_of(
     model: PreTrainedModel, folder: Path | None = None, images: int = IMAGES, *, uses_up: bool = False
 ) -> Anatomy:
-    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped.
-
-    `folder` describes the pixels of a model with vision, and `images` fit into its gallery at once. With `uses_up` each
-    layer's weights leave the original when they are copied: it is useless then, and at most one layer is held twice.
-    """
+    """Copy the weights of a model of `FAMILIES` into fused form; the original may be dropped."""
     text = text_part(model)
     config, base, family = text.config, text.base, FAMILIES[text.config.model_type]
     embedding, gallery = _seen(model, base.embed_tokens.weight.detach(), folder, images)
@@ -243,10 +270,7 @@ def _sights(text: TextPart, like: Tensor) -> tuple[tuple[Sight, ...], list[int]]
 
 
 def turns_of(rotary: Any, longest: int, like: Tensor, kind: str | None = None) -> Tensor:  # Any: of any family
-    """Return the table of `Sight.turns`, with the dtype and device of `like`, for one `kind` of layers.
-
-    Beyond the `longest` context, where only drafts lie, it repeats the last line.
-    """
+    """Return the table of `Sight.turns`, with the dtype and device of `like`, for one `kind` of layers."""
     places = torch.arange(longest + DRAFT_DEPTH, device=like.device).clamp(max=longest - 1).unsqueeze(0)
     cosine, sine = rotary(like, places, *([] if kind is None else [kind]))
     sign = torch.ones_like(sine[0, 0])

@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
+from .attention import turned
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel, features_along, taken
+from .places import LayerStates, Place
 from .projection import Projection
 from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
 from .target_sizes import TargetSizes, sizes_of
@@ -82,6 +84,16 @@ class RoundHead(ABC):
         features = torch.ones(batch, count, len(self.reads) * self._target.hidden, dtype=self.dtype, device=self.device)
         last = torch.full((batch,), count - 1, dtype=torch.int64, device=self.device)
         return self.round(features, replace(step, take=last), cache)
+
+
+class BlockBody(LeanModel):
+    """The layers of a block drafter as a model whose tokens may also be cached without a look at the text."""
+
+    def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
+        """Write the first layer's keys and values of tokens (batch * n, width)."""
+        states, layer = cache.states[0], self._layers[0]
+        _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
+        states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
 
 class BlockHead(RoundHead):

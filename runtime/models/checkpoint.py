@@ -33,12 +33,7 @@ def require_computable(folder: Path, config: PreTrainedConfig) -> None:
 
 
 def require_loaded(location: str, found: Mapping[str, Collection[Any]]) -> None:
-    """Raise ModelError where a checkpoint lacks tensors, or holds some of other shapes or without a place.
-
-    Args:
-        location: of the model.
-        found: what transformers says of its loading, by kind.
-    """
+    """Raise ModelError where a checkpoint lacks tensors, or holds some of other shapes or without a place."""
     if missing := found["missing_keys"]:
         raise ModelError(
             f"{location} lacks weights ({listed(sorted(missing))}); finish the download or save the model again"

@@ -101,10 +101,7 @@ OF_FIRST = re.compile(r"(Qwen2|Mistral|Mixtral)ForCausalLM(Eagle)?|Eagle(Qwen2|M
 
 
 def require_computed(what: str, written: Keys, form: str) -> None:
-    """Raise ModelError, with key and value, where a head's config.json, less our key, needs more than is computed.
-
-    `num_hidden_layers` may be that of its target, so that `require_one_layer` checks it.
-    """
+    """Raise ModelError, with key and value, where a head's config.json, less our key, needs more than is computed."""
     allowed = {**ONLY, **OF_FORM[form]}
     for key, value in _flat(written):
         name = key.rpartition(".")[2]

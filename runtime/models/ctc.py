@@ -14,19 +14,18 @@ Source: Wen, Gui, Feng 2024, CTC-drafter, arXiv:2412.00061, Sec. 3, with paralle
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
-from .anatomy import Anatomy, LayerWeights, Sight
-from .attention import turned
-from .block import APART, BlockHead, wanted_rows
+from .anatomy import NORMS, Anatomy, Sight, named_layer
+from .block import APART, BlockBody, BlockHead, wanted_rows
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel
-from .norm import Norm
 from .places import LayerStates, Place
 from .projection import Projection
 from .stored_tensors import Shape, as_numbers, held_tensors, require_tensors
@@ -117,14 +116,8 @@ class CtcHead(BlockHead):
         return bias.masked_fill_(~is_open, -torch.inf)
 
 
-class _Body(LeanModel):
-    """The one layer as a model whose tokens may also be cached without a look at the text."""
-
-    def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
-        """Write keys and values of tokens (batch * n, hidden)."""
-        (layer,), (states,) = self._layers, cache.states
-        _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
-        states.view(-1, self._width).index_copy_(0, place.rows, pair)
+class _Body(BlockBody):
+    """The one layer as a model."""
 
     def through_layer(self, hidden: Tensor, cache: LayerStates, place: Place) -> Tensor:
         """Return hidden states (batch * n, hidden) after the layer."""
@@ -155,43 +148,14 @@ def tensor_shapes(target: TargetSizes, shape: BlockShape) -> dict[str, Shape]:
 def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
     """Return the drafter's layer as a whole model, with the turns of the target's first layer."""
     own = target.anatomy
-    sight = own.sights[own.layers[0].sight]
-
-    def norm(name: str) -> Norm:
-        return Norm(weight=tensors[f"layer.{name}.weight"], eps=own.final_norm.eps)
-
-    def joined(*names: str) -> Projection:
-        return Projection(torch.cat([tensors[f"layer.{name}.weight"] for name in names]))
-
-    layer = LayerWeights(
-        sight=0,
-        input_norm=norm("input_layernorm"),
-        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        head_norm=None,
-        scale=own.size**-0.5,
-        output=joined("self_attn.o_proj"),
-        output_norm=None,
-        mlp_norm=norm("post_attention_layernorm"),
-        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
-        activation=F.silu,
-        is_silu=True,
-        down=joined("mlp.down_proj"),
-        down_norm=None,
-    )
-    return Anatomy(
-        heads=own.heads,
-        kv_heads=own.kv_heads,
-        size=own.size,
-        vocabulary=own.vocabulary,
-        longest_context=own.longest_context,
-        embedding=own.embedding,
+    return replace(
+        own,
         embedding_scale=None,
-        sights=(Sight(window=None, turns=sight.turns),),
-        layers=(layer,),
-        final_norm=own.final_norm,
-        head=own.head,
+        sights=(Sight(window=None, turns=own.sights[own.layers[0].sight].turns),),
+        layers=(named_layer(tensors, "layer.", NORMS, own.final_norm.eps, own.size),),
         attention_cap=None,
         logit_cap=None,
+        gallery=None,
     )
 
 

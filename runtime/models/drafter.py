@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...errors import ModelError
 from ...planner.records.image_ids import IMAGE_IDS
 from ...profiler.records.model import ModelIdentity
 from ..cache import KeyValueCache
@@ -27,11 +26,10 @@ from .drafter_shapes import (
     is_exit,
     is_recycling,
     recycling_shape,
-    require_exit_of,
-    require_recycling_of,
+    require_made_for,
 )
 from .eagle import EagleHead
-from .eagle_shape import head_shape, is_head, require_head_of
+from .eagle_shape import head_shape, is_head
 from .exit import ExitModel, require_exit_layer
 from .exit import tensor_shapes as exit_tensors
 from .formats import Role, draft_role, own_packed, require_known_format
@@ -57,11 +55,7 @@ BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]]
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
-    """Return the drafter in the fastest form known, from a folder, or a hub id of a language model.
-
-    `target` is loaded with this dtype on this device. Between packed formats a GGUF file remains in the one that it
-    has. ModelError where it cannot be loaded, or a head does not fit the target.
-    """
+    """Return the drafter in the fastest form known, from a folder, or a hub id of a language model."""
     require_known_format(Path(location))
     if is_block(Path(location)):
         return load_block(Path(location), target)
@@ -112,23 +106,20 @@ def role_of(model: CausalModel) -> Role:
 def require_drafter_of(folder: Path, target: ModelIdentity) -> None:
     """Raise ModelError where a drafter does not fit a target or is not computed; reads no weights."""
     require_known_format(folder)
+    what = f"the drafter {folder}"
     if is_block(folder):
         shape = block_shape(folder)
-        if shape.target != target.weights_hash:
-            raise ModelError(
-                f"the drafter {folder} was trained for a target with the weights {shape.target[:12]}, and "
-                f"{target.name} has {target.weights_hash[:12]}; give the one of this target, or train one: spectune "
-                f"train {shape.kind} --target {target.name}"
-            )
+        require_made_for(shape.target, target, what, shape.kind)
     elif is_exit(folder):
-        require_exit_of(folder, target.name, target.weights_hash)
+        leaves = exit_shape(folder)
+        require_made_for(leaves.target, target, what, "exit", "--exit-layer", str(leaves.layers))
     elif is_recycling(folder):
-        require_recycling_of(folder, target.name, target.weights_hash)
+        require_made_for(recycling_shape(folder).target, target, what, "recycling")
     else:
-        is_a_head = is_head(folder)
-        if is_a_head:
-            require_head_of(folder, target.name, target.weights_hash)
-        require_one_vocabulary(target.location, str(folder), may_be_padded=not is_a_head)
+        own = head_shape(folder).target if is_head(folder) else ""
+        if own:  # a public head does not say whose it is
+            require_made_for(own, target, what, "eagle")
+        require_one_vocabulary(target.location, str(folder), may_be_padded=not is_head(folder))
     require_computable(folder, target.location)
 
 

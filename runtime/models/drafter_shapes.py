@@ -14,6 +14,7 @@ from .config_keys import require_counts, require_nothing_else
 if TYPE_CHECKING:  # who asks what a folder says needs no tensor
     from torch import Tensor
 
+    from ...profiler.records.model import ModelIdentity
 
 Kind = Literal["medusa", "ctc", "specformer"]
 Shape = TypeVar("Shape")
@@ -127,13 +128,13 @@ def recycling_tensors(shape: RecyclingShape) -> dict[str, Tensor]:
     return {"successors": torch.tensor([shape.successors]), "target": torch.tensor([*bytes.fromhex(shape.target)])}
 
 
-def require_recycling_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where a Token Recycling drafter was made for other weights than a target's."""
-    shape = recycling_shape(folder)
-    if shape.target != weights_hash:
+def require_made_for(own: str, target: ModelIdentity, what: str, maker: str, *more: str) -> None:
+    """Raise ModelError where `what` has another target's weights than these; `spectune train` makes one by `maker`."""
+    if own != target.weights_hash:
         raise ModelError(
-            f"the drafter {folder} was made for a target with the weights {shape.target[:12]}, and {target} has "
-            f"{weights_hash[:12]}; give the one of this target, or make one: spectune train recycling --target {target}"
+            f"{what} was trained for a target with the weights {own[:12]}, and {target.name} has "
+            f"{target.weights_hash[:12]}; give the one of this target, or train one: "
+            f"{' '.join(('spectune train', maker, '--target', target.name, *more))}"
         )
 
 
@@ -167,14 +168,3 @@ def exit_shape(folder: Path) -> ExitShape:
 def exit_config(shape: ExitShape) -> dict[str, Any]:
     """Return config.json of an exit drafter."""
     return {"architectures": [EXIT_ARCHITECTURE], OWN: {"kind": EXIT} | asdict(shape)}
-
-
-def require_exit_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where an exit drafter was trained for other weights than a target's."""
-    shape = exit_shape(folder)
-    if shape.target != weights_hash:
-        raise ModelError(
-            f"the drafter {folder} was trained for a target with the weights {shape.target[:12]}, and {target} has "
-            f"{weights_hash[:12]}; give the one of this target, or train one: spectune train exit --target {target} "
-            f"--exit-layer {shape.layers}"
-        )

@@ -23,10 +23,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from ...planner.kernels.arrays import Floats32, Ints
 from ...planner.records.image_ids import IMAGE_IDS
 from ..cache import FeatureCache, KeyValueCache
-from .anatomy import Anatomy, LayerWeights, Sight, turns_of
+from .anatomy import NORMS, Anatomy, Sight, named_layer, turns_of
 from .eagle_shape import HeadShape
 from .forward import WORD, ForwardInput, TreeMask, UnlaidBeam, UnlaidNodes
-from .head_tensors import draft_ids, require_weights_fit
+from .head_tensors import TABLES, draft_ids, require_weights_fit
 from .lean import LeanModel, features_along, taken
 from .norm import Norm
 from .places import rows_of
@@ -61,7 +61,8 @@ class EagleHead:
         require_weights_fit(weights, shape, sizes)
         self.reads = shape.reads_of(sizes.layers)
         self._target, self._form = target, shape.form
-        tensors = _Tensors(weights, target.anatomy.embedding)
+        like = target.anatomy.embedding
+        tensors = {name: as_numbers(weight, like) for name, weight in weights.items() if name not in TABLES}
         self._joins = Projection(tensors["fc.weight"], tensors.get("fc.bias"))
         self._embedding = tensors.get("embed_tokens.weight")
         self._body = LeanModel(_anatomy(tensors, shape, target))
@@ -180,72 +181,37 @@ def _without_first(step: ForwardInput) -> ForwardInput:
     return replace(step, bias=bias)
 
 
-class _Tensors:
-    """Tensors by name, in the number format of the target."""
-
-    def __init__(self, weights: Mapping[str, Tensor], like: Tensor) -> None:
-        self._weights, self._like = weights, like
-
-    def __getitem__(self, name: str) -> Tensor:
-        return as_numbers(self._weights[name], self._like)
-
-    def get(self, name: str) -> Tensor | None:
-        return self[name] if name in self._weights else None
-
-
-def _anatomy(tensors: _Tensors, shape: HeadShape, target: LeanModel) -> Anatomy:
+def _anatomy(tensors: Mapping[str, Tensor], shape: HeadShape, target: LeanModel) -> Anatomy:
     config, own = shape.config, target.anatomy
     heads, size = int(config.num_attention_heads), _head_size(config)
     turns = turns_of(LlamaRotaryEmbedding(config).to(own.embedding.device), own.longest_context, own.embedding[0])
+    norms = (NORMS[1], NORMS[1])  # the first is not used: see _run
     is_first = shape.form == "eagle"
-    return Anatomy(
+    return replace(
+        own,
         heads=heads,
         kv_heads=int(config.num_key_value_heads or heads),
         size=size,
-        vocabulary=own.vocabulary,
-        longest_context=own.longest_context,
-        embedding=own.embedding,
         embedding_scale=None,
         sights=(Sight(window=None, turns=turns),),
-        layers=(_layer(tensors, shape),),
+        layers=(named_layer(tensors, shape.begins, norms, float(config.rms_norm_eps), size),),
         final_norm=own.final_norm if is_first else _norm(tensors, "norm.weight", config),
         head=own.head if is_first else Projection(tensors["lm_head.weight"]),
         attention_cap=None,
         logit_cap=None,
+        gallery=None,
         hides_first=True,
     )
 
 
-def _layer(tensors: _Tensors, shape: HeadShape) -> LayerWeights:
-    names, config = shape.begins, shape.config
-    qkv = [tensors[f"{names}self_attn.{one}_proj.weight"] for one in "qkv"]
-    biases = [tensors.get(f"{names}self_attn.{one}_proj.bias") for one in "qkv"]
-    given = [bias for bias in biases if bias is not None]
-    return LayerWeights(
-        sight=0,
-        input_norm=_norm(tensors, f"{names}post_attention_layernorm.weight", config),  # not used: see _run
-        qkv=Projection(torch.cat(qkv), torch.cat(given) if len(given) == len(qkv) else None),
-        head_norm=None,
-        scale=_head_size(config) ** -0.5,
-        output=Projection(tensors[f"{names}self_attn.o_proj.weight"]),
-        output_norm=None,
-        mlp_norm=_norm(tensors, f"{names}post_attention_layernorm.weight", config),
-        gate_up=Projection(torch.cat([tensors[f"{names}mlp.{one}_proj.weight"] for one in ("gate", "up")])),
-        activation=F.silu,
-        is_silu=True,
-        down=Projection(tensors[f"{names}mlp.down_proj.weight"]),
-        down_norm=None,
-    )
-
-
-def _input_norms(tensors: _Tensors, shape: HeadShape) -> tuple[Norm, Norm]:
+def _input_norms(tensors: Mapping[str, Tensor], shape: HeadShape) -> tuple[Norm, Norm]:
     """Return the norms of embedding and feature; any for form "eagle", which has none."""
     names = ("input_layernorm", "hidden_norm") if shape.form == "eagle3" else ("post_attention_layernorm",) * 2
     first, second = (_norm(tensors, f"{shape.begins}{name}.weight", shape.config) for name in names)
     return first, second
 
 
-def _norm(tensors: _Tensors, name: str, config: LlamaConfig) -> Norm:
+def _norm(tensors: Mapping[str, Tensor], name: str, config: LlamaConfig) -> Norm:
     return Norm(weight=tensors[name], eps=float(config.rms_norm_eps))
 
 

@@ -80,10 +80,7 @@ def head_shape(folder: Path) -> HeadShape:
 
 
 def head_form(folder: Path) -> HeadForm:
-    """Return which head a folder holds, without its layer's configuration.
-
-    ModelError where it is no head, or its config.json needs what is not computed or lacks a size.
-    """
+    """Return which head a folder holds, without its layer's configuration."""
     names = {name for some in _names(folder) for name in some}
     form, layer = _form_of(names)
     if JOINS not in names or form is None:
@@ -102,16 +99,6 @@ def head_form(folder: Path) -> HeadForm:
     _require_count(what, public, len(reads) or (1 if form == "eagle" else PUBLISHED_READS))
     _require_sizes(what, public)
     return HeadForm(form=form, reads=reads, target=str(said.get("target", "")), layer=layer)
-
-
-def require_head_of(folder: Path, target: str, weights_hash: str) -> None:
-    """Raise ModelError where a head was trained for other weights than a target's."""
-    own = head_shape(folder).target
-    if own and own != weights_hash:
-        raise ModelError(
-            f"the head {folder} was trained for a target with the weights {own[:12]}, and {target} has "
-            f"{weights_hash[:12]}; give the head of this target, or train one: spectune train eagle --target {target}"
-        )
 
 
 def _names(folder: Path) -> Iterator[Collection[str]]:
@@ -140,11 +127,7 @@ def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
 
 
 def _reads(what: str, written: Mapping[str, Any], form: Form) -> tuple[int, ...]:
-    """Return how many layers each state that a head reads has passed; empty where its config.json names none.
-
-    Public heads count the layers passed, or number the last one from 0. Lists of the second kind begin with 1, as
-    SGLang reads them, and lie in `eagle_config`. ModelError where keys differ, or engines read the one key differently.
-    """
+    """Return how many layers each state that a head reads has passed; empty where its config.json names none."""
     own = _counts(what, f"{OWN}.reads", written.get(OWN, {}).get("reads", []))
     layers, is_top = named_layers(dict(written))
     named = _counts(what, LAYER_IDS, layers or [])

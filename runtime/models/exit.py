@@ -33,10 +33,7 @@ NORM, UP, DOWN = (f"imitation.{name}.weight" for name in ("norm", "up", "down"))
 
 
 class ExitModel(LeanModel):
-    """The first layers of a target and an imitation network, as a causal language model; it shares all weights.
-
-    By itself it caches keys and values separately; `ExitDrafter` reads and writes the target's cache.
-    """
+    """The first layers of a target and an imitation network, as a causal language model; it shares all weights."""
 
     def __init__(self, weights: Mapping[str, Tensor], shape: ExitShape, target: LeanModel) -> None:
         """Take tensors (hidden,), (width, hidden), (hidden, width); ModelError where they or the target do not fit."""

@@ -46,10 +46,7 @@ def seeing_config(place: Path) -> LlavaConfig | None:
 
 
 def eyesight_of(config: LlavaConfig) -> Eyesight:
-    """Return the eyesight of a Llava; ModelError where the tower is unknown, or has impossible sizes.
-
-    Memory peaks in an MLP of the tower (four states of a patch with the chosen one, three inner), or in the projector.
-    """
+    """Return the eyesight of a Llava; ModelError where the tower is unknown, or has impossible sizes."""
     from .loading import first_line
 
     try:

@@ -104,11 +104,7 @@ def draft_role(folder: Path) -> Role:
 
 
 def require_no_drafter(place: Path) -> None:
-    """Raise ModelError where that lies at a place which drafts beside a target, and a language model belongs there.
-
-    Args:
-        place: a folder, or a config.json by itself; of a GGUF file nothing is said.
-    """
+    """Raise ModelError where that lies at a place which drafts beside a target, and a language model belongs there."""
     if place.is_dir():
         found = CALLED.get(draft_role(place))
     else:

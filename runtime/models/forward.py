@@ -112,10 +112,7 @@ class FindsChildren(Protocol):
     """What may answer a drafter by one call with the likeliest children of new tokens, as heads do."""
 
     def found(self, nodes: UnlaidNodes, count: int, cache: KeyValueCache) -> tuple[Ints, Floats32, bool] | None:
-        """Forward nodes of the first slots; return their likeliest children, by `draft_scores`.
-
-        Those are as in `DeviceChildren`, and whether they are numbers; None, with nothing written, where it cannot.
-        """
+        """Forward nodes of the first slots; return their likeliest children, by `draft_scores`."""
 
     def grown(self, beam: UnlaidBeam, cache: KeyValueCache) -> tuple[Ints, bool] | None:
         """Read the next tokens of the texts in the first slots, and grow a beam after them; None as for `found`.

@@ -1,7 +1,4 @@
-"""Any Hugging Face causal language model, through transformers' own forward; slower than `lean`.
-
-Keys and values land in our preallocated cache in place.
-"""
+"""Any Hugging Face causal language model, through transformers' own forward; slower than `lean`."""
 
 from __future__ import annotations
 

@@ -140,10 +140,7 @@ class GraphedModel:
 
     @torch.inference_mode()
     def best(self, step: ForwardInput, cache: KeyValueCache, drawing: Drawing | None = None) -> Ints:
-        """Return the best or drawn token after every node of a tree, (batch, n), on the host; writes the cache.
-
-        One launch and one wait; the tokens are valid until the next such forward.
-        """
+        """Return the best or drawn token after every node of a tree, (batch, n), on the host; writes the cache."""
         found = self._replayed(BEST, step, cache, drawing=drawing)
         wait_for(self.device)
         best: Ints = found.numpy()

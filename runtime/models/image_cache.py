@@ -20,10 +20,7 @@ IMAGES = 64  # that a target has room for at once
 
 
 class ImageCache:
-    """Which images are in the table, and who holds them. Invariant: image n has the ids `tokens.ids(n)`.
-
-    An image is computed once and stays until another needs its place, unless a holder has it; a dead holder holds none.
-    """
+    """Which images are in the table, and who holds them. Invariant: image n has the ids `tokens.ids(n)`."""
 
     def __init__(self, table: Tensor, eyes: VisionEncoder) -> None:
         """Take the rows (images * tokens of an image, hidden) to be written, and what sees."""

@@ -159,29 +159,22 @@ def seen_by(model: CausalModel, capacity: int) -> Callable[[int], int] | None:
 
 
 def lay_out(
-    tokens: Ints,
-    depths: Ints,
-    contexts: Sequence[int],
-    visible: Bools,
+    tokens: Ints,  # (batch, n) ids
+    depths: Ints,  # (batch, n) or (n,), distance from the first token behind the context
+    contexts: Sequence[int],  # (batch,) committed tokens in the cache, per row
+    visible: Bools,  # (batch or 1, n, written + n), which nodes behind the context each sees; `chain_sight` for texts
     *,
     dtype: torch.dtype,
     device: torch.device,
-    written: int = 0,
-    take: Ints | None = None,
+    written: int = 0,  # nodes behind the context that are in the cache already
+    take: Ints | None = None,  # (batch,) the only token of each row whose output is wanted
     first_slot: int = 0,
-    masks: Masks | None = None,
+    masks: Masks | None = None,  # memory for the mask, valid until the next; fresh memory where None
     seen_in: Callable[[int], int] | None = None,
 ) -> ForwardInput:
     """Return the forward's input for new nodes behind each row's context.
 
     Args:
-        tokens: (batch, n) ids.
-        depths: (batch, n) or (n,), distance from the first token behind the context.
-        contexts: (batch,) committed tokens in the cache, per row.
-        visible: (batch or 1, n, written + n), which nodes behind the context each sees; `chain_sight` for texts.
-        written: nodes behind the context that are in the cache already.
-        take: (batch,) the only token of each row whose output is wanted.
-        masks: memory for the mask, valid until the next; fresh memory where None.
         seen_in: see `seen_by`; the input is then packed, on the host, with a tree instead of a mask.
     """
     count = tokens.shape[1]

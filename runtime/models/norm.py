@@ -59,10 +59,7 @@ class Norm:
             _kernel_for(x)(bits(x), weight, self.eps, bits(x))
 
     def scale_for(self, x: Tensor) -> NDArray[Any] | None:
-        """Return the weight (lines, size) for a compiled call, which rounds once; None where torch norms x.
-
-        Where x is traced, nothing else is read here: it would be guarded at every call.
-        """
+        """Return the weight (lines, size) for a compiled call, which rounds once; None where torch norms x."""
         if not is_kernels(x) or not x.is_contiguous():
             return None
         return self._bits if x.numel() <= MOST_COMPILED or can_share(torch.get_num_threads()) else None

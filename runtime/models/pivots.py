@@ -9,7 +9,6 @@ Source: Ziashahabi et al. 2025, PAD, arXiv:2511.00351; the layers, the width and
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 from ...errors import ModelError
 from ...profiler.records.model import ModelIdentity
 from ..transfer import fetched
-from .config_file import OWN
+from .config_file import OWN, own_config, own_kind
+from .drafter_shapes import require_made_for
 from .forward import CausalModel
 from .lean import LeanModel
 from .stored_tensors import read_tensors, require_tensors, stored_tensors
@@ -89,14 +89,13 @@ def features_of(states: Tensor, logits: Tensor, tokens: Tensor) -> Tensor:
 
 def is_pivots(folder: Path) -> bool:
     """Return whether a folder holds a pivot classifier."""
-    said = _said(folder)
-    return said is not None and said.get("kind") == KIND
+    return own_kind(folder) == KIND
 
 
 def pivot_shape(folder: Path) -> PivotShape:
     """Return the shape in a classifier's folder; ModelError where there is none, or an impossible one."""
-    said = _said(folder)
-    if said is None or said.get("kind") != KIND:
+    said = own_config(folder)
+    if said.get("kind") != KIND:
         raise ModelError(f"{folder} holds no pivot classifier; train one with: spectune train pad")
     try:
         return PivotShape(**{name: value for name, value in said.items() if name != "kind"})
@@ -129,19 +128,4 @@ def load_pivots(folder: Path, target: CausalModel) -> PivotClassifier:
 
 def require_pivots_of(folder: Path, target: ModelIdentity) -> None:
     """Raise ModelError where a classifier was trained for other weights than a target's."""
-    own = pivot_shape(folder).target
-    if own != target.weights_hash:
-        raise ModelError(
-            f"the classifier {folder} was trained for a target with the weights {own[:12]}, and {target.name} has "
-            f"{target.weights_hash[:12]}; give the one of this target, or train one: spectune train pad --target "
-            f"{target.name}"
-        )
-
-
-def _said(folder: Path) -> dict[str, Any] | None:
-    try:
-        written = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    said = written.get(OWN) if isinstance(written, dict) else None
-    return said if isinstance(said, dict) else None
+    require_made_for(pivot_shape(folder).target, target, f"the classifier {folder}", "pad")

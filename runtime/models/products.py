@@ -43,10 +43,7 @@ STEP_BY_STEP = Products()
 
 
 class FusedProducts(Products):
-    """Products of captured forwards on a GPU, each in its fastest way; they may overwrite the residual.
-
-    The usual way is a library's product between our kernels, best for many rows; the others fuse all for few rows.
-    """
+    """Products of captured forwards on a GPU, each in its fastest way; they may overwrite the residual."""
 
     def __init__(self, anatomy: Anatomy, choices: Choices | None = None) -> None:
         """Hold the products of a model's layers; `choices` are its device's where None."""

@@ -21,13 +21,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KeyValueCache
-from .anatomy import Anatomy, LayerWeights, Sight
+from .anatomy import NORMS, Anatomy, Sight, named_layer
 from .attention import attend, turned
-from .block import BlockHead, Levels, wanted_rows
+from .block import BlockBody, BlockHead, Levels, wanted_rows
 from .drafter_shapes import BlockShape
 from .forward import ForwardInput
 from .lean import LeanModel
@@ -103,19 +102,13 @@ class SpecFormer(BlockHead):
         return bias.masked_fill_(~is_open, -torch.inf)
 
 
-class _Body(LeanModel):
+class _Body(BlockBody):
     """Both attentions, with the target's heads: that to the text, and that between the places of a draft."""
 
     def new_cache(self, slots: int, capacity: int) -> KeyValueCache:
         return KeyValueCache(
             layers=1, slots=slots, capacity=capacity, width=self._width, dtype=self.dtype, device=self.device
         )
-
-    def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
-        """Write keys and values of tokens (batch * n, width)."""
-        (states,), layer = cache.states, self._layers[0]
-        _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
-        states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
     def through_text(self, joined: Tensor, cache: LayerStates, place: Place) -> Tensor:
         """Return tokens (batch * n, width) after attention to the text, themselves included."""
@@ -166,34 +159,14 @@ def _anatomy(tensors: Mapping[str, Tensor], target: LeanModel) -> Anatomy:
     """Return both attentions as a model's layers; that to the text has the turns of the target's first layer."""
     own = target.anatomy
     sight = Sight(window=None, turns=own.sights[own.layers[0].sight].turns)
-    draft = LayerWeights(
-        sight=0,
-        input_norm=_norm(tensors, "draft.input_layernorm", own),
-        qkv=_fused(tensors, "draft.self_attn", "q", "k", "v"),
-        head_norm=None,
-        scale=own.size**-0.5,
-        output=_fused(tensors, "draft.self_attn", "o"),
-        output_norm=None,
-        mlp_norm=_norm(tensors, "draft.post_attention_layernorm", own),
-        gate_up=_fused(tensors, "draft.mlp", "gate", "up"),
-        activation=F.silu,
-        down=_fused(tensors, "draft.mlp", "down"),
-        down_norm=None,
-    )
-    context = replace(  # there is no MLP behind it, so that of the other is never run from here
-        draft,
-        input_norm=_norm(tensors, "context.input_layernorm", own),
-        qkv=_fused(tensors, "context.self_attn", "q", "k", "v"),
-        output=_fused(tensors, "context.self_attn", "o"),
-    )
+    eps = own.final_norm.eps
+
+    def fused(names: str) -> Projection:
+        return Projection(torch.cat([tensors[f"context.self_attn.{name}_proj.weight"] for name in names]))
+
+    draft = named_layer(tensors, "draft.", NORMS, eps, own.size)
+    norm = Norm(weight=tensors["context.input_layernorm.weight"], eps=eps)
+    context = replace(draft, input_norm=norm, qkv=fused("qkv"), output=fused("o"))  # its MLP is never run
     return replace(
         own, sights=(sight,), layers=(context, draft), embedding_scale=None, attention_cap=None, logit_cap=None
     )
-
-
-def _norm(tensors: Mapping[str, Tensor], name: str, own: Anatomy) -> Norm:
-    return Norm(weight=tensors[f"{name}.weight"], eps=own.final_norm.eps)
-
-
-def _fused(tensors: Mapping[str, Tensor], block: str, *names: str) -> Projection:
-    return Projection(torch.cat([tensors[f"{block}.{name}_proj.weight"] for name in names]))

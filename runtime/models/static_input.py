@@ -12,10 +12,7 @@ from .forward import ForwardInput, packed_input, packed_size
 
 
 class StaticInput:
-    """A forward's input in one piece of memory that never moves; between two loads, wait for a result of the first.
-
-    A packed input is written into fixed host memory; the captured work begins with `arrive`, at no call of the host.
-    """
+    """A forward's input in one piece of memory that never moves; between two loads, wait for a result of the first."""
 
     def __init__(self, step: ForwardInput, device: torch.device) -> None:
         assert step.tree is not None

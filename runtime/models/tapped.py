@@ -21,10 +21,7 @@ from .places import rows_of
 
 
 class TappedModel:
-    """A lean model that also writes hidden states beside keys and values.
-
-    So after a verification the features of accepted tokens lie where the tokens do: they cost one copy and no forward.
-    """
+    """A lean model that also writes hidden states beside keys and values."""
 
     def __init__(self, model: LeanModel, after: Sequence[int]) -> None:
         """Share a model's weights; `after` are layers, 0 being the embedding; ModelError where it has fewer."""

@@ -1,7 +1,4 @@
-"""Forwards and whole drafts of an EAGLE-3 head by one compiled call, on a CPU with bfloat16 instructions.
-
-A head's forward is one layer between some twenty torch calls, which took three times as long as the layer.
-"""
+"""Forwards and whole drafts of an EAGLE-3 head by one compiled call, on a CPU with bfloat16 instructions."""
 
 from __future__ import annotations
 
@@ -142,10 +139,7 @@ class WholeHead:
 def whole_head_of(
     anatomy: Anatomy, join: Projection, norms: tuple[Norm, Norm], embedding: Tensor, drafted: Tensor | None
 ) -> WholeHead | None:
-    """Return the whole forwards of a head of form "eagle3"; None where kernels do not take all of it.
-
-    `norms` are of embeddings and of features; `drafted` (draft vocabulary,) are ids that it can draft, None for all.
-    """
+    """Return the whole forwards of a head of form "eagle3"; None where kernels do not take all of it."""
     head, joined, size = anatomy.head.by_kernels, join.by_kernels, embedding.shape[1]
     layer = anatomy.layers[0]
     parts = layer.by_kernels

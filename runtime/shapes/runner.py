@@ -107,11 +107,7 @@ class LoopShapes:
                 raise
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that drafts one tree after a context and its newest token, which is not read yet.
-
-        MeasurementError where the trees do not fit into the cache or the model's positions; Exception where there is no
-        memory for a cache of that size.
-        """
+        """Return a call that drafts one tree after a context and its newest token, which is not read yet."""
         columns = context_tokens + 1 + (self._depth - 1) * tokens
         self._room.require(batch=batch, columns=columns, place=context_tokens)
         policy = made("eagle2", verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
@@ -134,10 +130,7 @@ class LoopShapes:
 
 
 class PrefillShapes:
-    """A model that reads `batch` prompts one after the other, each in pieces of at most `PREFILL_TOKENS`.
-
-    All go through slot 0: the cost is the same, and one slot is enough to measure any batch.
-    """
+    """A model that reads `batch` prompts one after the other, each in pieces of at most `PREFILL_TOKENS`."""
 
     role = "prefill"
 
@@ -149,11 +142,7 @@ class PrefillShapes:
         self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts.
-
-        MeasurementError where the prompt does not fit into the cache or the model's positions; Exception where there is
-        no memory for a cache of that size.
-        """
+        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts."""
         end = context_tokens + tokens
         self._room.require(batch=1, columns=end, place=end - 1)
         cache = self._caches.holding(1, end)

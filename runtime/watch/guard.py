@@ -59,10 +59,7 @@ class Switch:
 
 
 class Guard:
-    """One cell's contest between its ways; `current` is the number of the one in use.
-
-    Invariant: `_steady` holds rounds of the current way, `_burst` of the challenger, all of one batch size.
-    """
+    """One cell's contest between its ways; `current` is the number of the one in use."""
 
     def __init__(self, rate: float, ways: Sequence[Way], *, is_doubtful: bool = False) -> None:
         """Begin with the planned way, the first of two or more.

@@ -16,10 +16,7 @@ Keep = Callable[[str], None]  # writes one document, and raises where it cannot
 
 
 class ObservationWriter:
-    """Writes documents to a store in the background; failed ones wait, and set `failure` instead of raising.
-
-    `written` documents are stored, `dropped` ones gave way to newer ones; `failure` is the last attempt's, or "".
-    """
+    """Writes documents to a store in the background; failed ones wait, and set `failure` instead of raising."""
 
     def __init__(self, keep: Keep) -> None:
         self.written = self.dropped = 0

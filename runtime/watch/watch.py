@@ -62,7 +62,7 @@ class Watch:
         choice: Choice,
         options: WatchOptions | None = None,
         *,
-        subject: Subject | None = None,
+        subject: Subject | None = None,  # the stored plan that observations are of; None: they are not stored
         writer: ObservationWriter | None = None,
         on_event: Callable[[WatchEvent], None] | None = None,
         now: Now = utc_now,
@@ -70,7 +70,6 @@ class Watch:
         """Begin with the chosen plan; plain decoding without one.
 
         Args:
-            subject: the stored plan that observations are of; None: they are not stored.
             writer: of observations; the rest is written when the watch or the process ends.
             on_event: gets every event between two rounds; its exceptions reach the caller.
         """

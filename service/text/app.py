@@ -46,22 +46,16 @@ class EndpointSettings:
     """How a target is served.
 
     Attributes:
-        name: of the model for clients.
-        slots: requests decoded at once.
-        longest: tokens of a request, prompt and new ones; None: as `Generator.session` has it.
-        most: requests that may run or wait.
-        temperature: of requests that name none.
-        api_key: required of all; None: of none.
         hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
         prefix_caching, spare_slots, warm: see `Generator.session`.
     """
 
-    name: str
-    slots: int = 8
-    longest: int | None = None
-    most: int = 256
-    temperature: float = 0.0
-    api_key: str | None = None
+    name: str  # of the model for clients
+    slots: int = 8  # requests decoded at once
+    longest: int | None = None  # tokens of a request, prompt and new ones; None: as `Generator.session` has it
+    most: int = 256  # requests that may run or wait
+    temperature: float = 0.0  # of requests that name none
+    api_key: str | None = None  # required of all; None: of none
     hosts: tuple[str, ...] = ()
     prefix_caching: bool = True
     spare_slots: int = 0

@@ -1,7 +1,4 @@
-"""The best token of every row of logits, in two launches: torch reads a large vocabulary's row in few programs.
-
-A plain round's second launch also does what follows its forward. A sampled token is the best after noise is added.
-"""
+"""The best token of every row of logits, in two launches: torch reads a large vocabulary's row in few programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loops over AVX-512 registers, emitted by hand for numba, which has no names for them.
-
-They hold sums in registers; numba's loops over more than one line go through memory at every turn.
-"""
+"""Loops over AVX-512 registers, emitted by hand for numba, which has no names for them."""
 
 from __future__ import annotations
 

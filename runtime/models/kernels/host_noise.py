@@ -1,7 +1,4 @@
-"""The noise of places in texts on a CPU, in one pass: torch takes some twenty over numbers of 64 bits.
-
-Our logarithms are series, eight at once, exact to the last bits of float64; the noise is float32.
-"""
+"""The noise of places in texts on a CPU, in one pass: torch takes some twenty over numbers of 64 bits."""
 
 from __future__ import annotations
 

@@ -29,10 +29,7 @@ class DeviceFunction:
     """A function in Triton's language and, from the first launch on, Triton's form of it."""
 
     def __init__(self, function: Callable[..., Any], plain: tuple[str, ...], unaligned: tuple[str, ...]) -> None:
-        """Take a function at a module's top level; those that it calls are compiled into it.
-
-        No code is compiled for the divisors of `plain` integers, which vary, or the alignment of `unaligned` tensors.
-        """
+        """Take a function at a module's top level; those that it calls are compiled into it."""
         self._function, self._plain, self._unaligned = function, plain, unaligned
         self._made: Any = None  # Triton's own kind of function
 
@@ -83,10 +80,7 @@ def runs_triton(device: torch.device) -> bool:
 
 @lru_cache
 def compiles_for(device: torch.device) -> bool:
-    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack.
-
-    Short memory raises RuntimeError: it answers nothing, and is not cached.
-    """
+    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
     place = torch.zeros(1, dtype=torch.int32, device=device)
     of_a_driver: tuple[type[Exception], ...] = (OSError, SubprocessError, AssertionError, ImportError)
     try:

@@ -1,7 +1,4 @@
-"""The nodes of a suffix tree after one end of a text, by one program: listed depth by depth, ranked, and written.
-
-Lines of `most_listed`: tokens, parents among the listed, depths, and ranks; likewise chances, and chances by rank.
-"""
+"""The nodes of a suffix tree after one end of a text, by one program: listed depth by depth, ranked, and written."""
 
 from __future__ import annotations
 

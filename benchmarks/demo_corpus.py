@@ -1,7 +1,7 @@
 """The demo's text: Python's own standard library, which every machine has.
 
 A hash of a file's path holds it out, so the split is the same for every Python version, and no prompt comes from a
-training file. `python -m spectune.demo.corpus texts.jsonl` writes the training texts for `spectune train`.
+training file. `python benchmarks/demo_corpus.py texts.jsonl` writes the training texts for `spectune train`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,25 @@ import json
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..profiler.prompts import read_prompts
+from spectune.demo.prompts import calibration_prompts, evaluation_prompts
+from spectune.profiler.prompt import Prompt
 
 HELD_OUT_SHARE = 0.05
 
 # Generated tables and deliberately broken sources: long, repetitive, nobody writes them.
 LEFT_OUT = ("encodings", "pydoc_data", "site-packages", "lib2to3/tests/data", "__pycache__")
 LONGEST_FILE_BYTES = 400_000
+VOCABULARY = 4096
+END_OF_TEXT = "<|endoftext|>"
+CALIBRATION, EVALUATION = 24, 64  # prompts of each kind
+PROMPT_TOKENS = (40, 64)  # shortest and longest
 
 
 def training_texts() -> list[str]:
@@ -47,8 +54,7 @@ def write_texts(path: Path, texts: Sequence[str]) -> None:
 
 def shipped_prompts() -> list[str]:
     """Return all pieces that plans of the demo family are chosen on or judged by."""
-    models = Path(__file__).parent / "models"
-    return [one.text for name in ("calibration", "evaluation") for one in read_prompts(models / f"{name}.jsonl")]
+    return [one.text for one in (*calibration_prompts(), *evaluation_prompts())]
 
 
 def is_held_out(relative_path: str) -> bool:
@@ -69,14 +75,6 @@ def _sources() -> Iterator[tuple[str, str]]:
             continue  # test data in another encoding
 
 
-if __name__ == "__main__":
-    write_texts(Path(sys.argv[1]), texts_without(shipped_prompts()))
-
-
-VOCABULARY = 4096
-END_OF_TEXT = "<|endoftext|>"
-
-
 def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE of `VOCABULARY` entries trained on texts; every byte has an entry, so any text fits."""
     tokenizer = Tokenizer(models.BPE())
@@ -92,3 +90,43 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END_OF_TEXT, bos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
+
+
+def further_calibration_prompts(count: int, tokenizer: PreTrainedTokenizerBase, seed: int = 8) -> tuple[Prompt, ...]:
+    """Return more prompts to choose a plan on, none of which is in a training text.
+
+    They come from this Python's own held-out sources without an evaluation prompt.
+    """
+    judged, training = [prompt.text for prompt in evaluation_prompts()], training_texts()
+    pool = cycle([text for text in _long_enough() if not any(one in text for one in judged)])
+    rng = np.random.default_rng(seed)
+    pieces = (_piece(text, tokenizer, rng) for text in pool)
+    unread = (piece for piece in pieces if not any(piece in text for text in training))
+    return tuple(Prompt(text=piece) for piece in islice(unread, count))
+
+
+def write_prompts(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int = 7) -> None:
+    """Cut both sets out of the held-out sources; every other file belongs to the evaluation."""
+    rng = np.random.default_rng(seed)
+    texts = _long_enough()
+    for name, count, pool in (
+        ("calibration.jsonl", CALIBRATION, texts[0::2]),
+        ("evaluation.jsonl", EVALUATION, texts[1::2]),
+    ):
+        lines = [json.dumps({"prompt": _piece(pool[place % len(pool)], tokenizer, rng)}) for place in range(count)]
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _long_enough() -> list[str]:
+    return [text for text in held_out_texts() if text.count("\n") > 40]
+
+
+def _piece(text: str, tokenizer: PreTrainedTokenizerBase, rng: np.random.Generator) -> str:
+    lines = text.splitlines(keepends=True)
+    start = int(rng.integers(0, len(lines) - 30))
+    ids = tokenizer("".join(lines[start : start + 60]))["input_ids"]
+    return str(tokenizer.decode(ids[: int(rng.integers(PROMPT_TOKENS[0], PROMPT_TOKENS[1] + 1))]))
+
+
+if __name__ == "__main__":
+    write_texts(Path(sys.argv[1]), texts_without(shipped_prompts()))

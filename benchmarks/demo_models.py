@@ -1,6 +1,7 @@
 """Train the demo family from nothing: tokenizer, target, then drafters distilled on the target.
 
-`spectune demo --train -o FOLDER` runs it; a stage whose result is in the folder is not run again.
+`python benchmarks/demo_models.py FOLDER` takes about 1.5 hours on 2 cores; a stage whose result is in the folder is not
+run again.
 """
 
 from __future__ import annotations
@@ -8,26 +9,25 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from demo_corpus import VOCABULARY, held_out_texts, train_tokenizer, training_texts, write_prompts
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from ..runtime.decoder import Decoder
-from ..runtime.feed import Feed
-from ..runtime.models.loading import load_model
-from ..runtime.requests import Request
-from ..runtime.setup import PLAIN, always
-from ..training.language_model import TrainingSettings, distil, train
-from ..training.run_folder import claim
-from .corpus import VOCABULARY, held_out_texts, train_tokenizer, training_texts
-from .prompts import write_prompts
+from spectune.runtime.decoder import Decoder
+from spectune.runtime.feed import Feed
+from spectune.runtime.models.loading import load_model
+from spectune.runtime.requests import Request
+from spectune.runtime.setup import PLAIN, always
+from spectune.training.language_model import TrainingSettings, train
+from spectune.training.run_folder import claim
 
-MAKER = "spectune demo --train"
+MAKER = "benchmarks/demo_models.py"
 TARGET_SETTINGS = TrainingSettings(steps=1300, batch=8, sequence_tokens=512, matrix_lr=2e-3, other_lr=2e-3)
 DISTILLATION = TrainingSettings(steps=400, batch=8, sequence_tokens=512, matrix_lr=3e-3, other_lr=3e-3)
 OWN_TEXTS, OWN_TOKENS, OWN_PROMPT = 1536, 224, 32  # the target's own continuations of corpus prompts
@@ -155,10 +155,6 @@ def main(folder: Path) -> None:
     write_prompts(folder, tokenizer)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 def target_config() -> LlamaConfig:
     """Return the target's shape: 8 layers x 384, 14.2 M parameters."""
     return _llama(layers=8, hidden=384, intermediate=1024, heads=6, key_value_heads=2)
@@ -187,3 +183,29 @@ def _llama(*, layers: int, hidden: int, intermediate: int, heads: int, key_value
         eos_token_id=0,
         pad_token_id=0,
     )
+
+
+def distil(
+    drafters: Mapping[str, PreTrainedModel],
+    target: PreTrainedModel,
+    tokens: NDArray[np.uint16],
+    settings: TrainingSettings,
+) -> Iterator[float]:
+    """Train drafters with the target's vocabulary in place, with one target forward a step; yield each summed loss."""
+    family = torch.nn.ModuleDict(dict(drafters))
+    return train(family, lambda batch: _divergence(drafters, target, batch[:, :-1]), tokens, settings)
+
+
+def _divergence(drafters: Mapping[str, PreTrainedModel], target: PreTrainedModel, batch: Tensor) -> Tensor:
+    """Return the sum over drafters of the mean KL(target || drafter), in nats per token."""
+    with torch.no_grad():
+        labels = target(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
+    losses = []
+    for drafter in drafters.values():
+        guess = drafter(input_ids=batch).logits.float().log_softmax(-1).flatten(0, 1)
+        losses.append(torch.nn.functional.kl_div(guess, labels, log_target=True, reduction="batchmean"))
+    return torch.stack(losses).sum()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
