@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, event, insert
 
 from spectune.db import open_store
-from spectune.db.identities import device_row, model_row
-from spectune.db.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
+from spectune.db.sql.identities import device_row, model_row
+from spectune.db.sql.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan

@@ -12,7 +12,7 @@ from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
 from ..profiler.records.wire import from_json, to_json
-from .tables import content_hash
+from .sql.tables import content_hash
 
 if TYPE_CHECKING:  # a store opens without the planner
     from ..planner.inputs import PlanInputs

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.sql_store import SqlStore
+from ..db.sql.sql_store import SqlStore
 from ..db.url import is_service, named_place, resolve_url
 from ..errors import RequestError
 from . import health, jobs, pages, plans, profiles, resolving, routes, sign_in, uploads

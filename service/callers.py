@@ -9,9 +9,9 @@ from hmac import compare_digest
 from time import monotonic
 
 from ..db import store  # noqa: F401 - it declares the endpoints that ADMIN is made of
-from ..db.access import Scope, TokenRow, Tokens, token_hash
 from ..db.endpoint import ENDPOINTS, IN_PATH
-from ..db.tables import utc_now
+from ..db.jobs.access import Scope, TokenRow, Tokens, token_hash
+from ..db.sql.tables import utc_now
 from .problem import ProblemError
 from .remembered import Remembered
 from .settings import Auth

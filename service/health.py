@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from ..db.migrate import HEAD
+from ..db.sql.migrate import HEAD
 from ..db.wire import API, ServiceInfo
 from ..runtime.watch.prometheus import Labels
 from .documents import gives, gives_text

@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..db.jobs import ENDED, JobRow
-from ..db.receipts import Receipt
+from ..db.jobs.jobs import ENDED, JobRow
+from ..db.jobs.receipts import Receipt
 from ..db.wire import Page
 from ..planner.plans.objective import LatencyBound
 from ..planner.records.frozen_table import FrozenTable

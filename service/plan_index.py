@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..db.news import Event, Known, news_of
 from ..db.rows import PlanRow
-from ..db.sql_store import SqlStore
+from ..db.sql.news import Event, Known, news_of
+from ..db.sql.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from .remembered import Remembered

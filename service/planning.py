@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from time import monotonic
 
-from ..db.jobs import Jobs
-from ..db.receipts import IdempotencyStore
-from ..db.sql_store import SqlStore
-from ..db.uploads import Uploads
+from ..db.jobs.jobs import Jobs
+from ..db.jobs.receipts import IdempotencyStore
+from ..db.jobs.uploads import Uploads
+from ..db.sql.sql_store import SqlStore
 from ..errors import StoreError
 from .log import tell
 from .worker import work_for

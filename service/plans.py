@@ -9,9 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..db.endpoint import Arguments
-from ..db.plans import OutcomeTable, mark_of
-from ..db.receipts import Receipt
-from ..db.tables import ObservationTable, ValidationTable
+from ..db.jobs.receipts import Receipt
+from ..db.sql.plans import OutcomeTable, mark_of
+from ..db.sql.tables import ObservationTable, ValidationTable
 from ..db.wire import Decision, Document, NewPlan, Page, Rollback, is_known
 from ..errors import PlanError, RequestError, SpectuneError
 from ..planner.plans.document import plan_from_json

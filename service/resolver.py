@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, cast
 
 from ..db.rows import PlanRow
-from ..db.sql_store import SqlStore
+from ..db.sql.sql_store import SqlStore
 from ..db.store import Store
 from ..errors import NoPlanError, PlanError
 from ..planner.plans.document import plan_from_json

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..db.access import Tokens
+from ..db.jobs.access import Tokens
 from ..errors import RequestError
 from .app import create_app
 from .heap import bound_heaps

@@ -11,11 +11,11 @@ from typing import ParamSpec, TypeVar
 from anyio import CapacityLimiter, sleep, to_thread
 from starlette.requests import Request
 
-from ..db.access import Tokens
-from ..db.jobs import Jobs
-from ..db.receipts import IdempotencyStore
-from ..db.sql_store import SqlStore
-from ..db.uploads import Uploads
+from ..db.jobs.access import Tokens
+from ..db.jobs.jobs import Jobs
+from ..db.jobs.receipts import IdempotencyStore
+from ..db.jobs.uploads import Uploads
+from ..db.sql.sql_store import SqlStore
 from .callers import Caller, Callers
 from .metrics import Metrics
 from .plan_index import PlanIndex

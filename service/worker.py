@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..db.jobs import JobRow, Jobs, LostJobError
-from ..db.sql_store import SqlStore
+from ..db.jobs.jobs import JobRow, Jobs, LostJobError
+from ..db.sql.sql_store import SqlStore
 from ..db.url import resolve_url
 from ..errors import SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import from_json

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.receipts import Receipt
+from ..db.jobs.receipts import Receipt
 from ..db.wire import IDEMPOTENCY_KEY
 from ..errors import StoreError
 from ..profiler.records.wire import to_json

@@ -16,8 +16,8 @@ from threading import Thread
 import uvicorn
 from sqlalchemy import text
 
-from spectune.db.service_tables import Base
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.service_tables import Base
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
 from spectune.service.server import BoundedConnection, Server

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.measurements import measurement_row, overhead_row, surface_id_of, trace_row
 from spectune.db.rows import Records
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.measurements import measurement_row, overhead_row, surface_id_of, trace_row
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface

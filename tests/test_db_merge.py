@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spectune.db.folder import read_folder, write_folder
-from spectune.db.measurements import overhead_row, trace_row
-from spectune.db.merge import merge
-from spectune.db.prune import prune
-from spectune.db.shared import SharedEvent, SharedPlan, SharedSurface, everything
-from spectune.db.sql_store import SqlStore
+from spectune.db.exchange.folder import read_folder, write_folder
+from spectune.db.exchange.merge import merge
+from spectune.db.exchange.prune import prune
+from spectune.db.exchange.records import SharedEvent, SharedPlan, SharedSurface, everything
+from spectune.db.sql.measurements import overhead_row, trace_row
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.records.measurement import Measurement
 
 from .empty_stores import Open, new
@@ -179,7 +179,9 @@ def test_the_newest_trace_and_agreement_are_the_newest_in_a_copy_though_a_clock_
 ) -> None:
     store, other = new(), new()
     for seed, minute in ((1, 5), (2, 3)):
-        monkeypatch.setattr("spectune.db.documents.utc_now", lambda minute=minute: f"2026-01-01T12:0{minute}:00+00:00")
+        monkeypatch.setattr(
+            "spectune.db.sql.documents.utc_now", lambda minute=minute: f"2026-01-01T12:0{minute}:00+00:00"
+        )
         store.add_trace(trace(seed=seed))
         store.add_pairwise(agreement(seed))
     list(write_folder(everything(store), tmp_path / "out"))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.check import faults_of
-from spectune.db.measurements import overhead_row
-from spectune.db.prune import prune
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.prune import prune
 from spectune.db.rows import Records
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.measurements import overhead_row
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import MeasurementError, StoreError
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spectune.db.check import faults_of
-from spectune.db.measurements import trace_row
-from spectune.db.prune import Pruned, prune
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.prune import Pruned, prune
 from spectune.db.sources import surface_source, trace_source
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.measurements import trace_row
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.profiler.records.measurement import Measurement
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.access import Tokens
-from spectune.db.plans import ENGINE_PLAN, WHAT_IF
-from spectune.db.remote import RemoteStore
-from spectune.db.remote_http import RefusedError
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.access import Tokens
+from spectune.db.remote.remote_store import RemoteStore
+from spectune.db.remote.transport import RefusedError
+from spectune.db.sql.plans import ENGINE_PLAN, WHAT_IF
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import TOKEN_VARIABLE, resolve_url, service_url
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json

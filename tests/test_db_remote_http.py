@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spectune.db.certificates import CA_VARIABLE
-from spectune.db.remote_http import BRISK, PATIENT, Ask, AwayError, RefusedError, Transport
-from spectune.db.remote_service import Service, require_spoken
+from spectune.db.remote.certificates import CA_VARIABLE
+from spectune.db.remote.service import Service, require_spoken
+from spectune.db.remote.transport import BRISK, PATIENT, Ask, AwayError, RefusedError, Transport
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.db.wire import Document, ServiceInfo
 from spectune.errors import StoreError

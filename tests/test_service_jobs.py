@@ -18,8 +18,8 @@ from unittest.mock import Mock
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.jobs import JobRow, Jobs
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.jobs import JobRow, Jobs
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json

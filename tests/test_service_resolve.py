@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.identities import device_row, model_row
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.identities import device_row, model_row
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
