@@ -14,34 +14,20 @@ Auth = Literal["required", "when-tokens-exist", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Limits of one service.
+    """Limits of one service."""
 
-    Attributes:
-        auth: whether a token is needed; "when-tokens-exist" needs none until the store's first token is made.
-        hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
-        rate_per_s: requests of one token, or of one address where no token is needed; 0 is no limit.
-        burst: requests that may come at once before the rate counts.
-        body_bytes, upload_bytes: most of one unpacked body, and of one upload.
-        body_timeout_s: until a body has to be here.
-        open_uploads: unfinished ones of one token.
-        streams: jobs that may be watched at once.
-        cache_bytes: for answers to `resolve`.
-        fresh_s: how old knowledge of tokens and plans may be.
-        workers: processes that plan; 0 leaves jobs to another service on the same store.
-    """
-
-    auth: Auth = "required"
-    hosts: tuple[str, ...] = ()
-    rate_per_s: float = 2000.0
-    burst: int = 4000
-    body_bytes: int = 16 * MIB
-    body_timeout_s: float = 60.0
+    auth: Auth = "required"  # "when-tokens-exist" needs none until the store's first token is made
+    hosts: tuple[str, ...] = ()  # its names, any where empty: keeps foreign web pages, whose browsers use theirs, out
+    rate_per_s: float = 2000.0  # requests of one token, or of one address where no token is needed; 0 is no limit
+    burst: int = 4000  # requests that may come at once before the rate counts
+    body_bytes: int = 16 * MIB  # unpacked
+    body_timeout_s: float = 60.0  # until a body has to be here
     upload_bytes: int = 1024 * MIB
-    open_uploads: int = 16
-    streams: int = 64
-    cache_bytes: int = 256 * MIB
-    fresh_s: float = 0.5
-    workers: int = 1
+    open_uploads: int = 16  # unfinished ones of one token
+    streams: int = 64  # jobs that may be watched at once
+    cache_bytes: int = 256 * MIB  # for answers to `resolve`
+    fresh_s: float = 0.5  # how old knowledge of tokens and plans may be
+    workers: int = 1  # processes that plan; 0 leaves jobs to another service on the same store
 
     def __post_init__(self) -> None:
         if self.rate_per_s < 0 or self.burst < 1 or self.workers < 0 or self.fresh_s <= 0:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.sql.plans import WHAT_IF
+from spectune.db.rows import WHAT_IF
 from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json

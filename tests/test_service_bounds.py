@@ -118,9 +118,7 @@ def test_what_became_of_a_plan_comes_in_pages_of_its_own(served: ServedStore, mo
     assert served.behind.newest_observations(plans[0], 2) == ["1 saw 3", "1 saw 4"]
 
 
-def test_the_newest_observations_are_one_question_and_an_older_service_is_asked_for_all(
-    served: ServedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_observations_are_one_question(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_id, expected = add_plan(served.behind, PLAN), ["saw 3", "saw 4"]
     for number in range(5):
         served.behind.add_observation(plan_id, f"saw {number}")
@@ -132,14 +130,9 @@ def test_the_newest_observations_are_one_question_and_an_older_service_is_asked_
             asked.append(params)
             return get(kind, path, params)
 
-        def older(kind: type[Any], path: str, params: Params) -> Any:
-            return noted(kind, path, {name: value for name, value in params.items() if name != "newest"})
-
         monkeypatch.setattr(store._service, "get", noted)
         assert store.newest_observations(plan_id, 2) == expected and len(asked) == 1
         assert store.newest_observations(plan_id, 9) == [f"saw {number}" for number in range(5)]
-        monkeypatch.setattr(store._service, "get", older)
-        assert store.newest_observations(plan_id, 2) == expected and len(asked) > 3
         with pytest.raises(StoreError, match="no plan 99"):
             store.newest_observations(99, 2)
 

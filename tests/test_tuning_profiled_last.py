@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.sql.plans import ENGINE_PLAN
+from spectune.db.rows import ENGINE_PLAN
 from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.protocols import SurfaceKey
 from spectune.tuning.engines.record import own_workload, workload_in

@@ -21,6 +21,7 @@ from spectune.db.exchange.check import faults_of
 from spectune.db.exchange.folder import read_folder, write_folder
 from spectune.db.exchange.merge import merge
 from spectune.db.exchange.records import Shared, everything
+from spectune.db.jobs.jobs import JobTold
 from spectune.db.rows import PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
 from spectune.db.sources import PlanSource
 from spectune.db.sql.engines import sqlite_engine
@@ -43,7 +44,7 @@ from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.setup import always
 from spectune.runtime.substitutes import alternative_setup
 from spectune.service.health import Health
-from spectune.service.jobs import JobTold, NewJob
+from spectune.service.jobs import NewJob
 from spectune.service.plans import DriftReport
 from spectune.tuning.family import load_family
 from spectune.tuning.plan import Effort, make_plan

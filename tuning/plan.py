@@ -11,8 +11,8 @@ from itertools import chain
 from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..db.rows import WHAT_IF
 from ..db.sources import sources_of_inputs
-from ..db.sql.plans import WHAT_IF
 from ..db.store import Store
 from ..errors import MeasurementError, RequestError, StoreError
 from ..planner.inputs import PlanInputs

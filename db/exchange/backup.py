@@ -28,7 +28,8 @@ def back_up(database: Database, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)
         _copy(database, part)
-        _flush(part)
+        with part.open("rb") as stream:
+            os.fsync(stream.fileno())
         _name(part, file)
     except (OSError, sqlite3.Error) as error:
         raise StoreError(f"cannot back up to {file}: {error}; choose one you may write") from error
@@ -57,8 +58,3 @@ def _name(part: Path, file: Path) -> None:
             raise
         file.open("xb").close()
         part.replace(file)
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb") as stream:
-        os.fsync(stream.fileno())

@@ -12,17 +12,12 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from ...errors import SpectuneError, StoreError
-from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
-from ...profiler.records.device import Device
-from ...profiler.records.measurement import Measurement
-from ...profiler.records.model import ModelIdentity
-from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.wire import from_json
-from ..sources import manifest_of
+from ..sources import SurfaceManifest, content_hash
 from ..sql.database import Database
-from ..sql.identities import device_row, model_row
-from ..sql.measurements import measurement_row, overhead_row, pairwise_row, trace_row
+from ..sql.documents import SUPERSEDED, TABLES, all_rows, row_of
 from ..sql.migrate import VERSION_TABLE
+from ..sql.provenance import is_whole
 from ..sql.service_tables import Base  # with the tables of a service
 from ..sql.tables import (
     APPEND_ONLY,
@@ -41,28 +36,13 @@ from ..sql.tables import (
     SurfaceTable,
     TraceTable,
     VisitTable,
-    content_hash,
 )
-from .prune import is_whole
 
-SourceTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable] | type[ManifestTable]
-
-ROWS_AT_ONCE = 500
+MOST_ORPHANS = 500  # that are told of one reference
 HASHED = (MeasurementTable, OverheadTable, TraceTable, PairwiseTable, PlanTable, ManifestTable)
 DERIVED = ("id", "created", "document", "content_hash", "surface_id", "profile_id")  # not told by a record alone
-SOURCE_TABLES: dict[str, SourceTable] = {
-    "overhead": OverheadTable,
-    "trace": TraceTable,
-    "pairwise": PairwiseTable,
-    "surface": ManifestTable,
-}
-MADE: dict[type, tuple[Any, Any]] = {  # Any: what is in a row, and what makes a row of it
-    DeviceTable: (Device, device_row),
-    ModelTable: (ModelIdentity, model_row),
-    OverheadTable: (RoundOverhead, overhead_row),
-    TraceTable: (AcceptanceTrace, trace_row),
-    PairwiseTable: (PairwiseAcceptance, pairwise_row),
-}
+SOURCE_TABLES = {name: kind.table for name, kind in SUPERSEDED.items()} | {"surface": ManifestTable}
+RECORDS = {table: record for record, table in TABLES.items()} | {ManifestTable: SurfaceManifest}
 TRIGGERS = {
     "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
     "postgresql": "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'",
@@ -140,21 +120,15 @@ def _orphans(session: Session) -> Iterator[Fault]:
         for key in table.foreign_keys:
             there = select(key.column)
             lost = select(table.c.id).where(key.parent.is_not(None), key.parent.not_in(there)).order_by(table.c.id)
-            for number in session.scalars(lost.limit(ROWS_AT_ONCE)):
+            for number in session.scalars(lost.limit(MOST_ORPHANS)):
                 yield Fault(place=f"row {number} of {table.name}", what=f"{key.parent.name} points nowhere")
 
 
 def _rows(session: Session) -> Iterator[Fault]:
     for table in (DeviceTable, ModelTable, *HASHED):
-        last = 0
-        while rows := session.scalars(
-            select(table).where(table.id > last).order_by(table.id).limit(ROWS_AT_ONCE)
-        ).all():
-            for row in rows:
-                if fault := _fault_of(row):
-                    yield Fault(place=f"row {row.id} of {row.__tablename__}", what=fault)
-            last = rows[-1].id
-            session.expunge_all()
+        for row in all_rows(session, table):
+            if fault := _fault_of(row):
+                yield Fault(place=f"row {row.id} of {row.__tablename__}", what=fault)
 
 
 def _fault_of(row: Any) -> str | None:  # Any: a row of one of several tables
@@ -174,12 +148,9 @@ def _fault_of(row: Any) -> str | None:  # Any: a row of one of several tables
 
 def _made_anew(row: Any) -> Any:  # Any: a row of one of several tables
     """Return the row that would store the record now; None where other floors know the record."""
-    if isinstance(row, MeasurementTable):
-        return measurement_row(row.surface_id, row.profile_id, from_json(Measurement, row.document))
-    if isinstance(row, ManifestTable):
-        manifest_of(row.document)
-    kind, make = MADE.get(type(row), (None, None))
-    return None if make is None else make(from_json(kind, row.document))
+    kind = RECORDS.get(type(row))
+    record = None if kind is None else from_json(kind, row.document)
+    return row_of(record) if kind in TABLES else None
 
 
 def _versions(session: Session) -> Iterator[Fault]:

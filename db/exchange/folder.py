@@ -13,7 +13,7 @@ from typing import Any
 
 from ...errors import SpectuneError, StoreError
 from ...profiler.records.wire import from_json, to_json
-from ..sql.tables import content_hash
+from ..sources import content_hash
 from .records import (
     KINDS,
     Shared,
@@ -32,24 +32,24 @@ UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class ExportedFile:
     """One file of an export."""
 
     kind: str
     path: Path
 
 
-def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[Written]:
+def write_folder(items: Iterable[Shared], folder: Path) -> Iterator[ExportedFile]:
     """Write each record to its own file and yield it, or raise StoreError; an earlier export's files stay.
 
     Files appear whole. A name that is taken gets the record's hash at its end, so that two exports of one store into
     one folder write each file once.
     """
-    names = _Names()
+    names = _FileNames()
     for item in items:
         text = to_json(item) + "\n"
         stem = names.stem_of(item)
-        yield Written(kind=item.kind, path=_write(folder / f"{item.kind}s", stem, text))
+        yield ExportedFile(kind=item.kind, path=_write(folder / f"{item.kind}s", stem, text))
 
 
 def read_folder(folder: Path) -> Iterator[Shared]:
@@ -117,7 +117,7 @@ def _record(path: Path) -> Shared:
     return record
 
 
-class _Names:
+class _FileNames:
     def __init__(self) -> None:
         self._devices: dict[str, str] = {}
         self._models: dict[str, str] = {}

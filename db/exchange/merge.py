@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ...profiler.records.acceptance import PairwiseAcceptance
@@ -16,17 +15,14 @@ from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.wire import readable
 from ..sources import record_hash
 from ..sql.database import Database
-from ..sql.documents import SETUPS, RecordTable, setup_columns
+from ..sql.documents import IDENTITIES, SETUPS, TABLES, Record, row_of, setup_columns
 from ..sql.engines import wait_for_turn
-from ..sql.identities import device_row, model_row
-from ..sql.measurements import measurement_row, overhead_row, pairwise_row, surface_id_of, texts_along, trace_row
+from ..sql.measurements import surface_id_of, texts_along
 from ..sql.plans import OutcomeTable, setup_of
 from ..sql.provenance import hash_now, keep_sources
 from ..sql.tables import (
     Base,
-    DeviceTable,
     MeasurementTable,
-    ModelTable,
     ObservationTable,
     PlanTable,
     ProfileTable,
@@ -35,20 +31,10 @@ from ..sql.tables import (
     is_temperature,
 )
 from .arrivals import Arrivals
-from .records import (
-    Shared,
-    SharedCell,
-    SharedDevice,
-    SharedModel,
-    SharedOutcome,
-    SharedOverhead,
-    SharedPairwise,
-    SharedPlan,
-    SharedSurface,
-    SharedTrace,
-)
+from .records import Shared, SharedCell, SharedOutcome, SharedPlan, SharedRow, SharedSurface
 
 Mark = tuple[str, str]  # of a cell: its hash and its moment, since a shape that fails twice has the same text twice
+IMPORTED = "imported"  # the key of profiles that were finished in another store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +69,6 @@ def held_cells(session: Session, surface_id: int) -> HeldCells:
 def mark_of(cell: SharedCell) -> Mark:
     """Return what tells whether a cell is here."""
     return record_hash(cell.measurement), cell.created
-
-
-IMPORTED = "imported"  # the key of profiles that were finished in another store
-
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,48 +119,27 @@ class _Merging:
 
     def take(self, item: Shared) -> None:
         match item:
-            case SharedDevice():
-                found = select(DeviceTable.id).filter_by(fingerprint=item.device.fingerprint)
-                self._take_identity(item, device_row(item.device), found)
-            case SharedModel():
-                self._take_identity(item, model_row(item.model), select(ModelTable.id).filter_by(key=item.model.key))
             case SharedSurface():
                 self._take_cells(item)
-            case SharedOverhead():
-                self._take_record(item, item.overhead, overhead_row(item.overhead))
-            case SharedTrace():
-                self._take_record(item, item.trace, trace_row(item.trace))
-            case SharedPairwise():
-                self._take_record(item, item.pairwise, pairwise_row(item.pairwise))
             case SharedPlan():
                 self._take_plan(item)
+            case _:
+                self._take_record(item, getattr(item, item.kind))
         self._session.flush()
 
-    def _take_identity(
-        self, item: SharedDevice | SharedModel, row: DeviceTable | ModelTable, found: Select[int]
-    ) -> None:
-        if self._session.scalar(found) is not None:
-            self._known[item.kind] += 1
-            return
-        self._add(item.kind, row, item.created)
-
-    def _take_record(
-        self,
-        item: SharedOverhead | SharedTrace | SharedPairwise,
-        record: object,
-        row: RecordTable,
-    ) -> None:
+    def _take_record(self, item: SharedRow, record: object) -> None:
         """Take a record unless it is here, or newer ones of its setup that were here say all of it.
 
         What this merge brought is not newer: it comes in the order of storing, whatever its clocks say.
         """
-        table, names = type(row), setup_columns(row)
+        row = row_of(record)
+        table, names = TABLES[type(record)], setup_columns(row)
         alike = select(table.id, table.document, table.created).filter_by(**names)
         if isinstance(row, TraceTable):
             alike = alike.where(is_temperature(TraceTable.temperature, row.temperature))
         newer: list[tuple[str, str]] = []
         for number, document, created in self._session.execute(alike):
-            if hash_now(type(record), document) == record_hash(record):
+            if item.kind in IDENTITIES or hash_now(type(record), document) == record_hash(record):
                 self._known[item.kind] += 1
                 return
             if item.created < created and number <= self._last[table]:
@@ -204,7 +164,8 @@ class _Merging:
             elif cell.created < held.newest_beside(profile_id, batch):
                 late[batch] += 1
             else:
-                row = measurement_row(surface_id, profile_id or self._profile(file, cell.profile), cell.measurement)
+                own = profile_id or self._profile(file, cell.profile)
+                row = row_of(cell.measurement, surface_id=surface_id, profile_id=own)
                 self._add("measurement", row, cell.created)
         for batch, count in late.items():
             where = _listed(asdict(item.surface))

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from sqlalchemy import delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
 from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ...profiler.records.overhead import RoundOverhead
-from ...profiler.records.wire import readable
-from ..sources import manifest_of
+from ...profiler.records.wire import from_json, readable
+from ..rows import key_of
+from ..sources import SurfaceManifest
 from ..sql.database import KEYS_LAST_S, Database
-from ..sql.documents import SETUPS, RecordTable
+from ..sql.documents import SUPERSEDED, Record
 from ..sql.engines import wait_for_turn
 from ..sql.measurements import counting_cells, last_profiled_cells, texts_along
 from ..sql.plans import counted, setup_of
 from ..sql.profiles import close_profile
-from ..sql.provenance import PRUNING
+from ..sql.provenance import PRUNING, is_whole
 from ..sql.tables import (
-    Base,
     DoorTable,
     ManifestTable,
     MeasurementTable,
@@ -43,15 +43,11 @@ from ..sql.tables import (
 
 PROFILES_LAST_S = 90 * 86_400.0  # that nobody goes on with
 ROWS_AT_ONCE = 500  # SQLite takes so many numbers in one statement, whatever its version
-TRACE_SETUP = (*SETUPS[TraceTable], "temperature")
-SUPERSEDED: dict[str, tuple[type[RecordTable], tuple[str, ...]]] = {  # what is kept by its setup -> the columns of it
-    "overhead": (OverheadTable, SETUPS[OverheadTable]),
-    "trace": (TraceTable, TRACE_SETUP),
-    "pairwise": (PairwiseTable, SETUPS[PairwiseTable]),
-}
+TRACE_SETUP = (*SUPERSEDED["trace"].setup, "temperature")
+SETUPS = {name: kind.setup for name, kind in SUPERSEDED.items()} | {"trace": TRACE_SETUP}
+TABLES: dict[str, Any] = {name: kind.table for name, kind in SUPERSEDED.items()}  # Any: SQLAlchemy's classes
 
 Numbers = dict[str, list[int]]  # by kind
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +90,8 @@ def _superfluous(session: Session, observations: int | None) -> Numbers:
     plans = _plans_that_matter(session)
     needed = {*session.scalars(counting_cells()), *session.scalars(last_profiled_cells()), *_named(session, plans)}
     found = {"measurement": [each for each in cells if each not in needed]}
-    for kind, (table, setup) in SUPERSEDED.items():
-        newest = select(func.max(table.id)).group_by(*(getattr(table, name) for name in setup))
+    for kind, table in TABLES.items():
+        newest = select(func.max(table.id)).group_by(*(getattr(table, name) for name in SETUPS[kind]))
         hashes = select(PlanSourceTable.content_hash).where(
             PlanSourceTable.kind == kind, PlanSourceTable.plan_id.in_(plans)
         )
@@ -183,10 +179,10 @@ def _named(session: Session, plans: Sequence[int]) -> Iterable[int]:
         PlanSourceTable.kind == "surface", PlanSourceTable.plan_id.in_(plans)
     )
     for document in session.scalars(select(ManifestTable.document).where(ManifestTable.content_hash.in_(hashes))):
-        manifest = manifest_of(document)
+        manifest = from_json(SurfaceManifest, document)
         cells = select(MeasurementTable.id, MeasurementTable.content_hash).join(SurfaceTable)
         wanted = set(manifest.measurements)
-        yield from (number for number, seen in session.execute(cells.filter_by(**manifest.key)) if seen in wanted)
+        yield from (number for number, seen in session.execute(cells.filter_by(**key_of(manifest))) if seen in wanted)
 
 
 def _listed(session: Session, found: Numbers) -> list[Pruned]:
@@ -196,9 +192,9 @@ def _listed(session: Session, found: Numbers) -> list[Pruned]:
         rows = select(func.count(MeasurementTable.id), *names).join(SurfaceTable).where(MeasurementTable.id.in_(part))
         for count, *key in session.execute(rows.group_by(*names)):
             about["measurement", " ".join(key)] += count
-    for kind, (table, setup) in SUPERSEDED.items():
+    for kind, table in TABLES.items():
         for part in _parts(found[kind]):
-            columns = select(*(getattr(table, name) for name in setup)).where(table.id.in_(part))
+            columns = select(*(getattr(table, name) for name in SETUPS[kind])).where(table.id.in_(part))
             for values in session.execute(columns):
                 about[kind, " ".join(map(str, values))] += 1
     for kind, column, word in (("observation", ObservationTable.plan_id, "plan "), ("profile", ProfileTable.key, "")):
@@ -212,8 +208,7 @@ def _listed(session: Session, found: Numbers) -> list[Pruned]:
 def _take_out(session: Session, found: Numbers) -> None:
     session.add(DoorTable())
     session.flush()
-    tables: dict[str, type[Base]] = {kind: table for kind, (table, _) in SUPERSEDED.items()}
-    for kind, table in (tables | {"measurement": MeasurementTable, "observation": ObservationTable}).items():
+    for kind, table in (TABLES | {"measurement": MeasurementTable, "observation": ObservationTable}).items():
         for part in _parts(found[kind]):
             session.execute(delete(table).where(table.id.in_(part)))
     for profile_id in found["profile"]:
@@ -225,7 +220,7 @@ def _take_out(session: Session, found: Numbers) -> None:
 def _mark_sources(session: Session) -> None:
     held = select(PlanSourceTable.content_hash).where(PlanSourceTable.is_held)
     lost: list[str] = []
-    for kind, (table, _) in SUPERSEDED.items():
+    for kind, table in TABLES.items():
         there = select(table.content_hash)
         gone = held.where(PlanSourceTable.kind == kind, PlanSourceTable.content_hash.not_in(there))
         lost += session.scalars(gone.distinct())
@@ -234,13 +229,6 @@ def _mark_sources(session: Session) -> None:
         lost += [] if is_whole(session, manifest.document) else [manifest.content_hash]
     for seen in lost:
         session.execute(update(PlanSourceTable).where(PlanSourceTable.content_hash == seen).values(is_held=False))
-
-
-def is_whole(session: Session, document: str) -> bool:
-    """Say whether every cell that a manifest names is there."""
-    manifest = manifest_of(document)
-    cells = select(MeasurementTable.content_hash).join(SurfaceTable).filter_by(**manifest.key)
-    return set(manifest.measurements) <= set(session.scalars(cells))
 
 
 def _parts(numbers: Sequence[int]) -> Iterable[Sequence[int]]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from ...planner.plans.plan import Plan
 from .records import KINDS
 
-if TYPE_CHECKING:
-    from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core import core_schema
-
+Json = dict[str, Any]  # JSON values
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-ARRAY = {
+ARRAY: Json = {
     "type": "object",
     "description": "an array: its shape, and its zlib-compressed little-endian bytes in base64",
     "properties": {
@@ -28,32 +29,30 @@ ARRAY = {
 }
 
 
-def schema_of(kind: str) -> dict[str, Any]:
+def schema_of(kind: str) -> Json:
     """Return the JSON Schema of one kind of record, e.g. "surface" or "plan"."""
     record: Any = KINDS[kind]
-    whole = _schema(tuple[record])
+    whole = json_schema(tuple[record])
     (item,) = whole["prefixItems"]
     definitions = whole.get("$defs", {})
     body = definitions.pop(item["$ref"].rpartition("/")[2])
     if kind == "plan":
-        plan = _without_words(_schema(Plan, is_open=True))  # a document repeats the headline of each cell
+        plan = _without_words(json_schema(Plan, is_open=True))  # a document repeats the headline of each cell
         definitions |= plan.pop("$defs") | {"Plan": plan}
         body["properties"]["plan"] = {"anyOf": [{"$ref": "#/$defs/Plan"}, {"type": "null"}], "default": None}
     facts = {name: value for name, value in body.items() if name != "title"}
     return {"$schema": DIALECT, "title": f"spectune {kind}", **facts, "$defs": definitions}
 
 
-def _schema(kind: Any, is_open: bool = False) -> dict[str, Any]:  # Any: a type, or a tuple of one
-    from pydantic import ConfigDict, TypeAdapter
-    from pydantic.json_schema import GenerateJsonSchema
+def json_schema(kind: Any, array: Json = ARRAY, is_open: bool = False, **facts: Any) -> Json:  # Any: a type
+    """Return the JSON Schema of a type as records are read, or where `is_open` with further fields."""
 
     class WithArrays(GenerateJsonSchema):
         def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
-            return dict(ARRAY)
+            return dict(array)
 
-    if is_open:
-        return TypeAdapter(kind).json_schema(schema_generator=WithArrays)
-    return TypeAdapter(kind, config=ConfigDict(extra="forbid", strict=True)).json_schema(schema_generator=WithArrays)
+    config = None if is_open else ConfigDict(extra="forbid", strict=True)
+    return TypeAdapter(kind, config=config).json_schema(schema_generator=WithArrays, **facts)
 
 
 def _without_words(schema: Any) -> Any:  # Any: a JSON value

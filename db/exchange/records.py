@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,25 +18,12 @@ from ...profiler.records.device import Device
 from ...profiler.records.measurement import Measurement
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead
-from ..sources import PlanSource
+from ..rows import key_of
+from ..sources import PlanSource, content_hash
 from ..sql.database import Database
-from ..sql.documents import key_of, record_of
-from ..sql.plans import Action, OutcomeTable
+from ..sql.documents import IDENTITIES, SUPERSEDED, Record, all_rows, columns_of, record_of, rows_of
 from ..sql.provenance import sources_of
-from ..sql.tables import (
-    DeviceTable,
-    MeasurementTable,
-    ModelTable,
-    ObservationTable,
-    OverheadTable,
-    PairwiseTable,
-    PlanEventTable,
-    PlanTable,
-    SurfaceTable,
-    TraceTable,
-    ValidationTable,
-    content_hash,
-)
+from ..sql.tables import MeasurementTable, ObservationTable, PlanEventTable, PlanTable, SurfaceTable, ValidationTable
 
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?\+00:00")
 
@@ -203,42 +190,27 @@ def require_moment(created: str) -> None:
         raise StoreError(f"{created[:80]!r} is no moment in UTC like 2026-01-31T12:00:00.000000+00:00")
 
 
-ROWS_AT_ONCE = 100  # traces can be large
-
-Row = TypeVar("Row", DeviceTable, ModelTable, OverheadTable, TraceTable, PairwiseTable, PlanTable)
-
-
 def everything(database: Database) -> Iterator[Shared]:
     """Yield every device, model, surface, host time, trace, agreement and plan, in this order, oldest first.
 
     Open profiles, and a service's tokens and jobs, stay out. StoreError names a damaged row.
     """
     with database._reading() as session:
-        yield from _alike(session, "device", DeviceTable, Device, database.url)
-        yield from _alike(session, "model", ModelTable, ModelIdentity, database.url)
+        for name in IDENTITIES:
+            yield from _alike(session, name, database.url)
         for surface in session.scalars(select(SurfaceTable).order_by(SurfaceTable.id)).all():
             yield _surface(session, surface, database.url)
-        yield from _alike(session, "overhead", OverheadTable, RoundOverhead, database.url)
-        yield from _alike(session, "trace", TraceTable, AcceptanceTrace, database.url)
-        yield from _alike(session, "pairwise", PairwiseTable, PairwiseAcceptance, database.url)
-        for plan in _rows(session, PlanTable):
+        for name in SUPERSEDED:
+            yield from _alike(session, name, database.url)
+        for plan in all_rows(session, PlanTable):
             yield _plan(session, plan)
 
 
-def _alike(session: Session, kind: str, table: type[Row], record: type, shown_url: str) -> Iterator[Shared]:
-    shared: Any = KINDS[kind]
-    for row in _rows(session, table):
-        assert not isinstance(row, PlanTable)
-        yield shared(created=row.created, **{kind: record_of(record, row, shown_url)})
-
-
-def _rows(session: Session, table: type[Row]) -> Iterator[Row]:
-    """Yield the rows of a table by number, some at a time: documents can be large."""
-    last = 0
-    while rows := session.scalars(select(table).where(table.id > last).order_by(table.id).limit(ROWS_AT_ONCE)).all():
-        yield from rows
-        last = rows[-1].id
-        session.expunge_all()
+def _alike(session: Session, name: str, shown_url: str) -> Iterator[Shared]:
+    shared: Any = KINDS[name]
+    kind = IDENTITIES.get(name) or SUPERSEDED[name]
+    for row in all_rows(session, kind.table):
+        yield shared(created=row.created, **{name: record_of(kind.record, row, shown_url)})
 
 
 def _surface(session: Session, row: SurfaceTable, shown_url: str) -> SharedSurface:
@@ -256,32 +228,20 @@ def _surface(session: Session, row: SurfaceTable, shown_url: str) -> SharedSurfa
 
 def _plan(session: Session, row: PlanTable) -> SharedPlan:
     value = _value_of(row.document)
-    events = select(PlanEventTable).filter_by(plan_id=row.id).order_by(PlanEventTable.id)
     return SharedPlan(
-        created=row.created,
-        device=row.device,
-        device_kind=row.device_kind,
-        target=row.target,
-        workload=row.workload,
-        temperature=row.temperature,
-        content_hash=row.content_hash,
+        **{column.key: getattr(row, column.key) for column in columns_of(PlanTable, SharedPlan)},
         sources=tuple(sources_of(session, row.id)),
-        events=tuple(_event(event) for event in session.scalars(events)),
-        observations=_outcomes(session, ObservationTable, row.id),
-        validations=_outcomes(session, ValidationTable, row.id),
+        events=_of_plan(session, PlanEventTable, SharedEvent, row.id),
+        observations=_of_plan(session, ObservationTable, SharedOutcome, row.id),
+        validations=_of_plan(session, ValidationTable, SharedOutcome, row.id),
         plan=value,
         text=row.document if value is None else None,
     )
 
 
-def _event(row: PlanEventTable) -> SharedEvent:
-    action = cast(Action, row.action)  # checked by the record
-    return SharedEvent(action=action, by=row.by, reason=row.reason, created=row.created)
-
-
-def _outcomes(session: Session, table: OutcomeTable, plan_id: int) -> tuple[SharedOutcome, ...]:
-    rows = session.execute(select(table.created, table.document).filter_by(plan_id=plan_id).order_by(table.id))
-    return tuple(SharedOutcome(created=created, document=document) for created, document in rows)
+def _of_plan(session: Session, table: Any, record: type[Record], plan_id: int) -> tuple[Record, ...]:  # Any: a table
+    found = select(*columns_of(table, record)).filter_by(plan_id=plan_id).order_by(table.id)
+    return tuple(rows_of(session, record, found))
 
 
 def _value_of(text: str) -> Any:  # Any: a JSON value

@@ -53,13 +53,9 @@ class Tokens:
         self._database = database
 
     def create(self, name: str, scope: Scope, expires: datetime | None = None) -> str:
-        """Store a new token and return it, the only time that it is known.
+        """Store a new token and return it, the only time that it is known; `expires` None is never.
 
-        Names are never used twice, revoked ones included; `expires` None is never.
-
-        Raises:
-            RequestError: no name, no scope, or an expiry in the past.
-            StoreError: the name is taken.
+        RequestError: no name, no scope, or an expiry in the past. StoreError: the name is taken (revoked: still).
         """
         until = _moment(expires)
         if not NAME.fullmatch(name):
@@ -86,19 +82,17 @@ class Tokens:
     def rows(self) -> list[TokenRow]:
         """Return what is known about every token, oldest first."""
         found = select(*columns_of(TokenTable, TokenRow)).order_by(TokenTable.id)
-        with self._database._reading() as session:
+        with self._database._reading() as session:  # at once: whoever waits to be let in does not wait for a database
             return rows_of(session, TokenRow, found)
 
     def find(self, hashed: str) -> TokenRow | None:
         """Return the token of a hash, whether it still holds or not; None where there is none."""
         found = select(*columns_of(TokenTable, TokenRow)).where(TokenTable.hash == hashed)
-        with self._database._reading() as session:
-            return next(iter(rows_of(session, TokenRow, found)), None)
+        return next(iter(self._database._rows(TokenRow, found)), None)
 
     def are_there(self) -> bool:
         """Whether any token was ever made, one that is revoked or expired included."""
-        with self._database._reading() as session:
-            return bool(session.scalar(select(func.count(TokenTable.id))))
+        return bool(self._database._read(lambda session: session.scalar(select(func.count(TokenTable.id)))))
 
 
 def token_hash(token: str) -> str:

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Select, delete, func, or_, select
@@ -18,8 +17,9 @@ from sqlalchemy.orm import Session
 
 from ...errors import StoreError
 from ..sql.database import Database
+from ..sql.documents import seen_as
 from ..sql.service_tables import JobTable
-from ..sql.tables import utc_now
+from ..sql.tables import utc_ago, utc_now
 
 STALE_S = 60.0  # without a heartbeat
 MOST_ATTEMPTS = 3
@@ -42,22 +42,28 @@ class LostJobError(StoreError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRow:
-    """What a store says about one job; times are UTC, ISO 8601."""
+class JobTold:
+    """How far a job is; times are UTC, ISO 8601."""
 
     id: int
     key: str
     kind: str
     state: str
-    request: str  # JSON; of a job that is only looked at, its beginning
-    token_name: str
     progress: float  # 0 to 1
-    note: str
-    plan_id: int | None
+    note: str  # what is being done
+    plan_id: int | None  # of the plan it made
     error: str | None
+    attempts: int
     created: str
     heartbeat: str | None
-    attempts: int
+    token_name: str  # whose token started it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow(JobTold):
+    """What a store says about one job."""
+
+    request: str  # JSON; of a job that is only looked at, its beginning
     worker: str | None
 
 
@@ -75,49 +81,38 @@ class Jobs:
         with self._database._writing() as session:
             session.add(row)
             session.flush()
-            return _row(row)
+            return seen_as(JobRow, row)
 
     def find(self, key: str) -> JobRow:
         """Return one job, or raise NoJobError."""
-        with self._database._reading() as session:
-            row = session.execute(_looked_at().where(JobTable.key == key)).one_or_none()
-            if row is None:
-                raise _no_job(key)
-            return JobRow(**row._mapping)
+        rows = self._database._rows(JobRow, _looked_at().where(JobTable.key == key))
+        if not rows:
+            raise _no_job(key)
+        return rows[0]
 
     def rows(self, *, limit: int, after: int | None = None, state: str | None = None) -> list[JobRow]:
         """Return at most `limit` jobs, oldest first: only those in a state, and with an id above `after`."""
         found = _looked_at().where(JobTable.id > (after or 0)).order_by(JobTable.id).limit(limit)
-        with self._database._reading() as session:
-            rows = session.execute(found if state is None else found.where(JobTable.state == state))
-            return [JobRow(**row._mapping) for row in rows]
+        return self._database._rows(JobRow, found if state is None else found.where(JobTable.state == state))
 
     def newest(self, limit: int) -> list[JobRow]:
         """Return the newest jobs, at most so many, newest first."""
-        found = _looked_at().order_by(JobTable.id.desc()).limit(limit)
-        with self._database._reading() as session:
-            return [JobRow(**row._mapping) for row in session.execute(found)]
+        return self._database._rows(JobRow, _looked_at().order_by(JobTable.id.desc()).limit(limit))
 
     def counts(self) -> dict[str, int]:
         """Return how many jobs are in each state."""
         found = select(JobTable.state, func.count(JobTable.id)).group_by(JobTable.state)
-        with self._database._reading() as session:
-            return {row[0]: row[1] for row in session.execute(found)}
+        return self._database._read(lambda session: {row[0]: row[1] for row in session.execute(found)})
 
     def cancel(self, key: str) -> JobRow:
-        """End a job that has not ended; its worker stops at its next heartbeat.
-
-        Raises:
-            NoJobError: there is none.
-            JobEndedError: it has ended otherwise.
-        """
+        """End a job, whose worker stops at its next heartbeat; NoJobError, JobEndedError where it ended otherwise."""
         with self._database._writing() as session:
             row = _existing(session, key)
             if row.state in ("done", "failed"):
                 raise JobEndedError(f"job {key} is {row.state} and can no longer be cancelled")
             row.state, row.note, row.worker = "cancelled", "cancelled", None
             session.flush()
-            return _row(row)
+            return seen_as(JobRow, row)
 
     def lease(self, worker: str) -> JobRow | None:
         """Take and return the oldest waiting or abandoned job, None without one; one begun too often fails here."""
@@ -131,7 +126,7 @@ class Jobs:
                     row.attempts += 1
                     row.note = f"begun for the {_ordinal(row.attempts)} time" if row.attempts > 1 else "begun"
                     session.flush()
-                    return _row(row)
+                    return seen_as(JobRow, row)
                 _fail(row, f"given up after {row.attempts} attempts; the last one ended while it did: {row.note}")
 
     def tell(self, key: str, worker: str, note: str | None = None, progress: float | None = None) -> None:
@@ -162,11 +157,7 @@ class Jobs:
                 tried = f" (after {row.attempts} attempts)" if not is_final else ""
                 _fail(row, f"{error}{tried}")
             else:
-                row.state, row.worker, row.note = (
-                    "waiting",
-                    None,
-                    f"failed, will be tried again: {error}"[:LONGEST_NOTE],
-                )
+                _wait(row, f"failed, will be tried again: {error}")
 
     def release(self, worker: str, why: str, *, counts: bool) -> int:
         """Release every job of an ended worker and return how many; `counts` is False for a wanted stop."""
@@ -177,32 +168,27 @@ class Jobs:
                 if row.attempts >= self._most_attempts:
                     _fail(row, f"given up after {row.attempts} attempts: {why}, while it did: {row.note}")
                 else:
-                    row.state, row.worker, row.note = "waiting", None, f"waiting again: {why}"[:LONGEST_NOTE]
+                    _wait(row, f"waiting again: {why}")
             return len(rows)
 
     def drop_ended(self, days: float = KEPT_DAYS) -> int:
         """Drop ended jobs that were requested more than so many days ago, and return how many; their plans stay."""
-        before = (datetime.now(UTC) - timedelta(days=days)).isoformat(timespec="microseconds")
-        is_over = JobTable.state.in_(ENDED) & (JobTable.created < before)
+        is_over = JobTable.state.in_(ENDED) & (JobTable.created < utc_ago(days * 86_400))
         with self._database._writing() as session:
-            numbers = session.scalars(select(JobTable.id).where(is_over)).all()
-            session.execute(delete(JobTable).where(is_over))
-            return len(numbers)
+            return session.connection().execute(delete(JobTable).where(is_over)).rowcount
 
     def _free(self) -> Select[Any]:  # Any: SQLAlchemy 2.0 and 2.1 spell the row differently
-        stale = (datetime.now(UTC) - timedelta(seconds=self._stale_s)).isoformat(timespec="microseconds")
-        is_left = (JobTable.state == "running") & or_(JobTable.heartbeat.is_(None), JobTable.heartbeat < stale)
+        is_stale = or_(JobTable.heartbeat.is_(None), JobTable.heartbeat < utc_ago(self._stale_s))
+        is_left = (JobTable.state == "running") & is_stale
         found = select(JobTable).where(or_(JobTable.state == "waiting", is_left)).order_by(JobTable.id).limit(1)
         return found.with_for_update(skip_locked=True)
 
 
+@dataclass(slots=True)
 class JobDone:
     """What a finished job made."""
 
-    __slots__ = ("plan_id",)
-
-    def __init__(self) -> None:
-        self.plan_id: int | None = None
+    plan_id: int | None = None
 
 
 def _looked_at() -> Select[Any]:
@@ -232,9 +218,9 @@ def _fail(row: JobTable, error: str) -> None:
     row.state, row.worker, row.note, row.error = "failed", None, "failed", error
 
 
+def _wait(row: JobTable, note: str) -> None:
+    row.state, row.worker, row.note = "waiting", None, note[:LONGEST_NOTE]
+
+
 def _ordinal(count: int) -> str:
     return {2: "second", 3: "third"}.get(count, f"{count}th")
-
-
-def _row(row: JobTable) -> JobRow:
-    return JobRow(**{field.name: getattr(row, field.name) for field in fields(JobRow)})

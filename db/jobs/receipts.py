@@ -43,7 +43,7 @@ class IdempotencyStore:
         hashed = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
         with self._database.transaction() as session:
             row = ReceiptTable(key=hashed, token_name=token_name, digest=digest, status=0, body="")
-            known = _known(session, hashed) or _claimed(session, row)
+            known = session.scalar(select(ReceiptTable).filter_by(key=hashed)) or _claimed(session, row)
             if known is not None:
                 return _repeated(known, digest)
             done = work()
@@ -54,13 +54,8 @@ class IdempotencyStore:
         """Drop receipts that are older than this, and return how many."""
         before = utc_ago(days * 86_400)
         with self._database._writing() as session:
-            numbers = session.scalars(select(ReceiptTable.id).where(ReceiptTable.created < before)).all()
-            session.execute(delete(ReceiptTable).where(ReceiptTable.created < before))
-            return len(numbers)
-
-
-def _known(session: Session, hashed: str) -> ReceiptTable | None:
-    return session.scalar(select(ReceiptTable).where(ReceiptTable.key == hashed))
+            old = delete(ReceiptTable).where(ReceiptTable.created < before)
+            return session.connection().execute(old).rowcount
 
 
 def _claimed(session: Session, row: ReceiptTable) -> ReceiptTable | None:

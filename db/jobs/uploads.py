@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from io import BytesIO
 
 from sqlalchemy import ColumnElement, delete, func, select
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from ...errors import RequestError, StoreError
 from ..sql.database import Database
+from ..sql.documents import seen_as
 from ..sql.service_tables import UploadPartTable, UploadTable
 from ..sql.tables import utc_ago, utc_now
 
@@ -61,10 +62,7 @@ class Uploads:
         """Announce an upload and return its row, with its key.
 
         With `most_open` open, the one idle for longest ends, if it got nothing for ten minutes, or an hour if complete.
-
-        Raises:
-            RequestError: the size or the hash is impossible.
-            TooManyUploadsError: too many are under way.
+        RequestError: the size or the hash is impossible. TooManyUploadsError: too many are under way.
         """
         if not 0 < size <= self._most_bytes:
             raise RequestError(f"an upload has 1 to {self._most_bytes} bytes, got {size}; send less at once")
@@ -83,20 +81,17 @@ class Uploads:
                 _end(session, oldest)
             session.add(row)
             session.flush()
-            return _row(row)
+            return seen_as(UploadRow, row)
 
     def find(self, token_name: str, key: str) -> UploadRow:
         """Return one upload, or raise NoUploadError."""
         with self._database._reading() as session:
-            return _row(_existing(session, token_name, key, is_held=False))
+            return seen_as(UploadRow, _existing(session, token_name, key, is_held=False))
 
     def add(self, token_name: str, key: str, position: int, content: bytes) -> UploadRow:
-        """Store the next bytes and return the upload.
+        """Store the next bytes and return the upload; NoUploadError where it is missing or ended.
 
-        Raises:
-            NoUploadError: there is no such upload, or it has ended.
-            UploadConflictError: the position is not where the bytes so far end.
-            RequestError: more bytes than were announced.
+        UploadConflictError: the position is not where the bytes so far end. RequestError: more than were announced.
         """
         with self._database._writing() as session:
             row = _open(session, token_name, key)
@@ -109,15 +104,12 @@ class Uploads:
             row.received += len(content)
             row.touched = utc_now()
             session.flush()
-            return _row(row)
+            return seen_as(UploadRow, row)
 
     def content(self, token_name: str, key: str) -> bytes:
-        """Return all bytes of a complete upload.
+        """Return all bytes of a complete upload; NoUploadError where it is missing or ended.
 
-        Raises:
-            NoUploadError: there is no such upload, or it has ended.
-            UploadConflictError: bytes are missing.
-            RequestError: the bytes are not those announced; a new upload is needed.
+        UploadConflictError: bytes are missing. RequestError: they are not those announced; a new upload is needed.
         """
         with self._database._reading() as session:
             row = _open(session, token_name, key, is_held=False)
@@ -181,7 +173,3 @@ def _end(session: Session, row: UploadTable) -> None:
 
 def _drop_parts(session: Session, upload_id: int) -> None:
     session.execute(delete(UploadPartTable).where(UploadPartTable.upload_id == upload_id))
-
-
-def _row(row: UploadTable) -> UploadRow:
-    return UploadRow(**{field.name: getattr(row, field.name) for field in fields(UploadRow)})

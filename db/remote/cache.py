@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,19 +10,27 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from ...errors import SpectuneError, StoreError
 from ...profiler.records.wire import from_json, to_json
 from ...profiler.remembered import CACHE_VARIABLE, cache_folder
+from ..sources import content_hash
 from ..sql.tables import utc_now
 from ..url import ServiceUrl
 from ..wire import tag_of
-from .service import ABSENT, CONFLICT, Params, Service
-from .transport import BRISK, NOT_MODIFIED, PATIENT, Answer, AwayError, RefusedError, RetryPolicy
+from .service import ABSENT, CONFLICT, Params, ServiceClient, params_of
+from .transport import BRISK, NOT_MODIFIED, PATIENT, AwayError, RefusedError, RetryPolicy, ServiceAnswer
 
 SERVICES = "services"
+MOST_ANSWERS = 512
+MOST_BYTES = 64 * 2**20  # of all answers of one service together, and of all that waits for it
+SUFFIX = ".json"
+AWAY_S = 30.0  # how long a service that did not answer is not asked again for what is kept
+Record = TypeVar("Record")
+Fetch = Callable[[str | None, RetryPolicy], ServiceAnswer]  # of an ETag: what had it may be answered with 304
+Understand = Callable[[str, str | None], Record]  # of a text and its ETag; raises StoreError where it is another thing
 
 
 def service_folder(url: ServiceUrl) -> Path:
@@ -72,9 +79,13 @@ def files_by_age(folder: Path, suffix: str = "") -> Iterator[tuple[Path, os.stat
     yield from sorted(found, key=lambda each: (each[1].st_mtime_ns, each[0].name), reverse=True)
 
 
-MOST_ANSWERS = 512
-MOST_BYTES = 64 * 2**20  # of all answers of one service together
-SUFFIX = ".json"
+def make_room(folder: Path, most: int) -> None:
+    """Remove the oldest files of a folder beyond so many, or beyond `MOST_BYTES`."""
+    held = 0
+    for number, (file, facts) in enumerate(files_by_age(folder), start=1):
+        held += facts.st_size
+        if number > most or held > MOST_BYTES:
+            remove(file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ class Kept:
     @property
     def is_whole(self) -> bool:
         """Whether the body is the one that was written."""
-        return _hash(self.body) == self.body_hash
+        return content_hash(self.body) == self.body_hash
 
 
 class AnswerCache:
@@ -111,48 +122,23 @@ class AnswerCache:
         """Store an answer as the newest; one that cannot be written is left out, and nothing else happens."""
         if len(body) > MOST_BYTES // 4:  # it would push out everything else
             return
-        kept = Kept(asked=asked, at=utc_now(), etag=etag, body=body, body_hash=_hash(body))
+        kept = Kept(asked=asked, at=utc_now(), etag=etag, body=body, body_hash=content_hash(body))
         with suppress(StoreError):
             write_whole(self._file(asked), to_json(kept))
-            self._make_room()
+            make_room(self._folder, MOST_ANSWERS)
 
     def forget(self, asked: str) -> None:
         """Keep an answer no longer."""
         remove(self._file(asked))
 
     def _file(self, asked: str) -> Path:
-        return self._folder / f"{_hash(asked)[:32]}{SUFFIX}"
-
-    def _make_room(self) -> None:
-        held = 0
-        for number, (file, facts) in enumerate(files_by_age(self._folder), start=1):
-            held += facts.st_size
-            if number > MOST_ANSWERS or held > MOST_BYTES:
-                remove(file)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-AWAY_S = 30.0  # how long a service that did not answer is not asked again for what is kept
-
-Record = TypeVar("Record")
-Understand = Callable[[str, str | None], Record]  # of a text and its ETag; raises StoreError where it is another thing
-
-
-class Fetch(Protocol):
-    """Asks the service; it may answer that what had an ETag is still so."""
-
-    def __call__(self, *, etag: str | None, patience: RetryPolicy) -> Answer:
-        """Return the answer."""
-        ...
+        return self._folder / f"{content_hash(asked)[:32]}{SUFFIX}"
 
 
 class CachedReader:
     """Reads cached on disk once understood, for any thread; `note` is "" while every answer was the service's own."""
 
-    def __init__(self, service: Service, cache: AnswerCache, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, service: ServiceClient, cache: AnswerCache, clock: Callable[[], float] = time.monotonic) -> None:
         self.note = ""
         self._service, self._cache, self._clock = service, cache, clock
         self._away_until_s = clock()
@@ -168,11 +154,9 @@ class CachedReader:
     ) -> Record:
         """Return one record of a path with its query; `patience` is for a request without a cached answer.
 
-        Raises:
-            AwayError: the service does not answer, and never answered this before.
-            StoreError: it refuses (earlier answers do not count then), or answers something else.
+        AwayError: the service does not answer, and never did. StoreError: it refuses, or answers something else.
         """
-        asked = path if not params else f"{path}?{urlencode(_plain(params))}"
+        asked = path if not params else f"{path}?{urlencode(sorted(params_of(params)))}"
         fetch = partial(self._service.fetch, path, params)
         return self._now_or_before(asked, patience, fetch, lambda text, _: self._service.read(kind, text.encode()))
 
@@ -180,7 +164,7 @@ class CachedReader:
         """Return a text whose ETag is its sha256; errors are those of `get`, or StoreError for another hash."""
 
         def whole(text: str, etag: str | None) -> str:
-            if etag is None or tag_of(etag) != hashlib.sha256(text.encode()).hexdigest():
+            if etag is None or tag_of(etag) != content_hash(text):
                 raise StoreError(f"{self._service.url} sent a text for {path} that does not have its hash; ask again")
             return text
 
@@ -189,10 +173,10 @@ class CachedReader:
     def ask(self, path: str, body: str, understand: Callable[[str], Record]) -> Record:
         """Return the answer to a question that is posted and changes nothing, as `get` does."""
 
-        def asking(*, etag: str | None, patience: RetryPolicy) -> Answer:
+        def fetch(_: str | None, patience: RetryPolicy) -> ServiceAnswer:
             return self._service.post(path, body, patience)
 
-        return self._now_or_before(f"{path} {body}", PATIENT, asking, lambda text, _: understand(text))
+        return self._now_or_before(f"{path} {body}", PATIENT, fetch, lambda text, _: understand(text))
 
     def went_away(self, error: AwayError) -> None:
         """Remember that the service did not answer just now."""
@@ -204,7 +188,7 @@ class CachedReader:
         if kept is not None and self.is_away:
             return self._old(*kept)
         try:
-            answer = fetch(etag=kept[0].etag if kept else None, patience=BRISK if kept else patience)
+            answer = fetch(kept[0].etag if kept else None, BRISK if kept else patience)
         except AwayError as error:
             self.went_away(error)
             if kept is None:
@@ -241,7 +225,3 @@ class CachedReader:
         self._oldest = min(kept.at, self._oldest or kept.at)
         self.note = f"{self._service.url} does not answer; what it said on {self._oldest[:19]} UTC is used"
         return record
-
-
-def _plain(params: Params) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value in sorted(params.items()) if value is not None]

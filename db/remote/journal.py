@@ -14,7 +14,7 @@ from ...profiler.records.surface import LatencySurface
 from ...profiler.records.visit import Visit
 from ..sql.profiles import SURFACES
 from ..wire import Finish, OpenedProfile, Surfaces, Visits
-from .service import CONFLICT, Service
+from .service import CONFLICT, ServiceClient
 from .spool import VisitSpool
 from .transport import BRISK, ONCE, AwayError, RefusedError, RetryPolicy
 
@@ -29,12 +29,13 @@ class RemoteJournal:
     A visit outlives a killed process once `add_visit` returns: it is in a local file. It reaches the service within
     `BATCH_S` seconds or `BATCH_VISITS` visits, or as soon as the service answers again, between two timed calls and
     never beside one. All else is at the service once the call returns. After `finish`, or once another process
-    abandoned the profile, writes are refused; where that process is on another machine, with the next batch.
+    abandoned the profile, writes are refused; where that process is on another machine, with the next batch. So is an
+    ordinal or a name that is taken, or damaged: StoreError.
     """
 
     def __init__(
         self,
-        service: Service,
+        service: ServiceClient,
         opened: OpenedProfile,
         spool: VisitSpool,
         clock: Callable[[], float] = time.monotonic,
@@ -52,35 +53,30 @@ class RemoteJournal:
         self._due_s = clock() + BATCH_S
 
     def visits(self) -> list[Visit]:
-        """Return every timed call by ordinal, sent or not; StoreError if damaged, or resumed on another machine."""
         self._spool.learn()
         self._reconcile()
         together = {**self._delivered, **self._spool.visits}
         return [together[ordinal] for ordinal in sorted(together)]
 
     def add_visit(self, visit: Visit) -> None:
-        """Store one timed call; raise StoreError where the ordinal is taken or the profile no longer open."""
         if not self._spool.is_open:
             raise self._closed()
         if visit.ordinal in self._delivered:
             raise self._taken(f"visit {visit.ordinal}")
         if not self._spool.add(visit):
-            raise self._refusal(visit)
+            raise self._taken(f"visit {visit.ordinal}") if self._spool.state == "open" else self._closed()
         self._unsent += 1
         is_full = self._unsent >= BATCH_VISITS and self._pause_s == BATCH_S
         if is_full or self._clock() >= self._due_s:
             self._try_to_deliver(ONCE)
 
     def part(self, name: str) -> str | None:
-        """Return the document stored under a name, None where there is none yet."""
         return self._service.text(self._part(name))
 
     def add_part(self, name: str, document: str) -> None:
-        """Store a document under a new name; raise StoreError where it is taken or the profile no longer open."""
         self._service.write_text(self._part(name), document)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         self._service.write("POST", f"{self._place}/surfaces", Surfaces(surfaces=tuple(surfaces)))
         self._spool.mark_surfaces()
         self._delivered, self._batch = {}, None
@@ -156,9 +152,6 @@ class RemoteJournal:
 
     def _part(self, name: str) -> str:
         return f"{self._place}/parts/{quote(name, safe='')}"
-
-    def _refusal(self, visit: Visit) -> StoreError:
-        return self._taken(f"visit {visit.ordinal}") if self._spool.is_open else self._closed()
 
     def _closed(self) -> StoreError:
         return StoreError(f"{self._name} is {self._spool.state} and takes nothing more; start the command again")

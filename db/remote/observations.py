@@ -9,14 +9,12 @@ from pathlib import Path
 
 from ...errors import SpectuneError
 from ...profiler.records.wire import from_json, to_json
-from .cache import files_by_age, remove, write_whole
+from .cache import SUFFIX, make_room, remove, write_whole
 from .transport import RefusedError
 
 MOST_WAITING = 1000
 MOST_AT_ONCE = 20  # that one call delivers
-MOST_BYTES = 64 * 2**20
 LONGEST_WAIT_S = 30 * 86_400.0  # the service forgets keys later than that: an older one could be kept twice
-SUFFIX = ".json"
 OF_THE_DOCUMENT = frozenset({400, 404, 409, 413, 415, 422})  # refusals of what is sent, whoever sends it, for good
 
 
@@ -49,18 +47,12 @@ class ObservationQueue:
     def add(self, waiting: Waiting) -> None:
         """Let a document wait, or raise StoreError; the oldest make room where there are too many."""
         write_whole(self._folder / f"{time.time_ns():020d}-{waiting.key}{SUFFIX}", to_json(waiting))
-        held = 0
-        for number, (file, facts) in enumerate(files_by_age(self._folder), start=1):
-            held += facts.st_size
-            if number > MOST_WAITING or held > MOST_BYTES:
-                remove(file)
+        make_room(self._folder, MOST_WAITING)
 
     def deliver(self, send: Deliver, at_most: int = MOST_AT_ONCE) -> bool:
         """Send up to `at_most` waiting ones, oldest first, and return whether none is left; a decoder has other work.
 
-        Raises:
-            AwayError: the service does not answer; what is left waits on.
-            RefusedError: it refuses this client; what is left waits on.
+        After AwayError, and RefusedError for this client, what is left waits on.
         """
         files = self.waiting()
         for file in files[:at_most]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -12,15 +12,12 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from ...errors import NoPlanError, PlanError, StoreError
-from ...profiler.records.acceptance import PairwiseAcceptance
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
-from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
 from ...profiler.records.wire import to_json
 from ..endpoint import Arguments, Endpoint
 from ..rows import PlanRow
-from ..sql.measurements import is_along
 from ..store import Store, no_plan
 from ..url import ServiceUrl
 from ..wire import (
@@ -37,11 +34,9 @@ from ..wire import (
 from .cache import AnswerCache, CachedReader, service_folder
 from .journal import RemoteJournal
 from .observations import OF_THE_DOCUMENT, ObservationQueue, Waiting
-from .service import ABSENT, CONFLICT, INVALID, Params, Service, require_spoken
+from .service import ABSENT, CONFLICT, Params, ServiceClient, require_spoken
 from .spool import abandon_others, begun_spool
 from .transport import BRISK, OPENING, AwayError, RefusedError, Transport
-
-TOKENS_OF_A_ROUND = ("predicted_tokens_per_round", "tokens_per_round")  # older services refuse rows that have them
 
 
 class RemoteStore(Store):
@@ -52,20 +47,15 @@ class RemoteStore(Store):
     """
 
     def __init__(
-        self,
-        url: ServiceUrl,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        self, url: ServiceUrl, sleep: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Ask the service who it is, or take its last answer; `sleep` waits seconds, `clock` tells them.
 
-        Raises:
-            AwayError: it does not answer, and no earlier answer is here.
-            StoreError: it refuses, is no planner service, or speaks another language.
+        AwayError: no answer, now or kept. StoreError: it refuses, is no planner service, or speaks another language.
         """
         self._folder = service_folder(url)
         self._transport = Transport(url, sleep)
-        self._service = Service(self._transport)
+        self._service = ServiceClient(self._transport)
         self._reader = CachedReader(self._service, AnswerCache(self._folder / "answers"), clock)
         self._clock = clock
         self._queue = ObservationQueue(self._folder / "observations")
@@ -127,20 +117,6 @@ class RemoteStore(Store):
         meant = [key for key in keys if all(value in (None, key[name]) for name, value in wanted.items())]
         return [surface for key in meant for surface in super(RemoteStore, self).surfaces(**key)]
 
-    def host_times(self, device: str, target: str, dtype: str, regime: str | None = None) -> list[RoundOverhead]:
-        """Return the records that `overhead` joins, newest first; of an older service what it joins, as one."""
-        try:
-            return super().host_times(device, target, dtype, regime)
-        except RefusedError as error:
-            if error.status != ABSENT:
-                raise
-        joined = self.overhead(device, target, dtype, regime)
-        return [] if joined is None else [joined]
-
-    def pairwise(self, models: Iterable[str], **along: Any) -> PairwiseAcceptance | None:
-        found = super().pairwise(models, **along)
-        return found if found is not None and is_along(found, **along) else None  # older services go by names
-
     def open_profile(self, key: str, fresh: bool = False) -> RemoteJournal:
         opened = self._service.ask(OpenedProfile, "/v1/profiles", ProfileOpening(key=key, fresh=fresh))
         spool = begun_spool(self._folder / "profiles", key, opened)
@@ -173,10 +149,7 @@ class RemoteStore(Store):
         """Store what a decoder saw while it ran a plan: at the service, or here until it answers.
 
         Waiting ones go first, oldest first, some with every call; while any is left, or the service refuses this
-        client, this one waits too.
-
-        Raises:
-            StoreError: there is no such plan, or neither the service nor the disk takes the document.
+        client, this one waits too. StoreError: there is no such plan, or neither service nor disk takes the document.
         """
         waiting = Waiting(plan_id=plan_id, document=document, key=str(uuid4()))
         try:
@@ -195,23 +168,11 @@ class RemoteStore(Store):
             self._queue.add(waiting)  # who sends it is refused, or the service is in trouble
 
     def newest_observations(self, plan_id: int, limit: int) -> list[str]:
-        """Return a plan's newest observations, at most so many, oldest first; an older service sends all."""
-        if limit <= MOST_ITEMS:
-            asked: Params = {"newest": True, "limit": limit}
-            page = self._service.get(Page[Document], f"/v1/plans/{plan_id:d}/observations", asked)
-            if page.next is None:
-                return [each.document for each in page.items]
-        return self.observations(plan_id)[-limit:]
-
-    def add_validation(self, plan_id: int, document: str) -> None:
-        """Store what a plan delivered, for an older service without the tokens of a round; or raise StoreError."""
-        try:
-            super().add_validation(plan_id, document)
-        except RefusedError as error:
-            known = _without_tokens(document)
-            if error.status != INVALID or known == document:
-                raise
-            super().add_validation(plan_id, known)
+        if limit > MOST_ITEMS:
+            return self.observations(plan_id)[-limit:]
+        asked: Params = {"newest": True, "limit": limit}
+        page = self._service.get(Page[Document], f"/v1/plans/{plan_id:d}/observations", asked)
+        return [each.document for each in page.items]
 
     def _observe(self, waiting: Waiting) -> None:
         place = f"/v1/plans/{waiting.plan_id:d}/observations"
@@ -225,13 +186,3 @@ class RemoteStore(Store):
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreError(f"{self.url} answered with something that holds no plan; see its log") from error
         return self._service.read(Resolved, json.dumps(answer).encode())
-
-
-def _without_tokens(document: str) -> str:
-    """Return a validation without the tokens of a round in its rows; as it is where it has none, or is none."""
-    try:
-        told = json.loads(document)
-        rows = [{name: row[name] for name in row if name not in TOKENS_OF_A_ROUND} for row in told["rows"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return document
-    return document if rows == told["rows"] else json.dumps({**told, "rows": rows})

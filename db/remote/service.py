@@ -13,17 +13,17 @@ from uuid import uuid4
 from ...errors import SpectuneError, StoreError
 from ...profiler.records.wire import from_json, to_json
 from ..wire import API, MOST_BODY_BYTES, MOST_ITEMS, UPLOAD_OFFSET, NewUpload, Page, ServiceInfo, UploadState
-from .transport import ONCE, PATIENT, Answer, Ask, AwayError, RefusedError, RetryPolicy, Transport
+from .transport import ONCE, PATIENT, Ask, AwayError, RefusedError, RetryPolicy, ServiceAnswer, Transport
 
 Record = TypeVar("Record")
 Params = Mapping[str, str | float | bool | tuple[str, ...] | None]
 PIECE_BYTES = 4 * 2**20  # of an upload
 ABSENT, CONFLICT, INVALID = 404, 409, 422
 MOST_STUMBLES = 20  # wrong offsets of one upload before it is given up
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+BYTES, TEXT = "application/octet-stream", "text/plain; charset=utf-8"
 
 
-class Service:
+class ServiceClient:
     """The requests to one service; safe to share between threads."""
 
     def __init__(self, transport: Transport) -> None:
@@ -66,32 +66,24 @@ class Service:
         return items
 
     def fetch(
-        self, path: str, params: Params | None = None, *, etag: str | None = None, patience: RetryPolicy = PATIENT
-    ) -> Answer:
+        self, path: str, params: Params | None = None, etag: str | None = None, patience: RetryPolicy = PATIENT
+    ) -> ServiceAnswer:
         """Return the answer to a GET."""
         headers = () if etag is None else (("If-None-Match", etag),)
         return self._transport.send(
-            Ask(method="GET", path=path, params=_params(params), headers=headers), patience=patience
+            Ask(method="GET", path=path, params=params_of(params), headers=headers), patience=patience
         )
 
-    def post(self, path: str, body: str, patience: RetryPolicy = PATIENT) -> Answer:
+    def post(self, path: str, body: str, patience: RetryPolicy = PATIENT) -> ServiceAnswer:
         """Return the answer to a question that is too long for a URL; nothing is written."""
         return self._transport.send(Ask(method="POST", path=path, body=body.encode()), patience)
 
     def write(
-        self,
-        method: str,
-        path: str,
-        record: object,
-        *,
-        key: str | None = None,
-        patience: RetryPolicy = PATIENT,
-    ) -> Answer:
+        self, method: str, path: str, record: object, *, key: str | None = None, patience: RetryPolicy = PATIENT
+    ) -> ServiceAnswer:
         """Send a record once, whatever the network does, and return the answer; equal keys are one write.
 
-        Raises:
-            AwayError: the service does not answer; whether it has stored the record is not known.
-            StoreError: it refuses; nothing was stored.
+        After an AwayError it is not known whether the record was stored; after any other StoreError it was not.
         """
         ask = Ask(method=method, path=path, body=to_json(record).encode(), key=key or str(uuid4()))
         return self._sent(ask, patience)
@@ -113,7 +105,7 @@ class Service:
                 f"{self.url} answered what this spectune ({version('spectune')}) does not understand: {error}"
             ) from error
 
-    def _found(self, path: str, params: Params | None) -> Answer | None:
+    def _found(self, path: str, params: Params | None) -> ServiceAnswer | None:
         try:
             return self.fetch(path, params)
         except RefusedError as error:
@@ -121,13 +113,13 @@ class Service:
                 return None
             raise
 
-    def _sent(self, ask: Ask, patience: RetryPolicy) -> Answer:
+    def _sent(self, ask: Ask, patience: RetryPolicy) -> ServiceAnswer:
         assert ask.body is not None
         if len(ask.body) <= MOST_BODY_BYTES:
             return self._transport.send(ask, patience)
         return self._uploaded(ask, ask.body, patience)
 
-    def _uploaded(self, ask: Ask, body: bytes, patience: RetryPolicy) -> Answer:
+    def _uploaded(self, ask: Ask, body: bytes, patience: RetryPolicy) -> ServiceAnswer:
         """Send a large body in pieces, each again where it was cut, and let the service do what it means."""
         new = NewUpload(
             kind=ask.path.rpartition("/")[2],
@@ -161,7 +153,10 @@ class Service:
         while received < len(body):
             piece = body[received : received + PIECE_BYTES]
             try:
-                self._transport.send(_piece(place, piece, received), patience)
+                headers = ((UPLOAD_OFFSET, str(received)),)
+                self._transport.send(
+                    Ask(method="PATCH", path=place, body=piece, content_type=BYTES, headers=headers), patience
+                )
                 received += len(piece)
             except RefusedError as error:
                 stumbles += 1
@@ -180,17 +175,8 @@ def require_spoken(info: ServiceInfo, url: str) -> None:
         )
 
 
-def _piece(place: str, piece: bytes, received: int) -> Ask:
-    return Ask(
-        method="PATCH",
-        path=place,
-        body=piece,
-        content_type="application/octet-stream",
-        headers=((UPLOAD_OFFSET, str(received)),),
-    )
-
-
-def _params(params: Params | None) -> tuple[tuple[str, str], ...]:
+def params_of(params: Params | None) -> tuple[tuple[str, str], ...]:
+    """Return a query as texts, without what is None."""
     pairs: list[tuple[str, str]] = []
     for name, value in (params or {}).items():
         if isinstance(value, tuple):

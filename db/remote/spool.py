@@ -7,7 +7,6 @@ Processes of one machine in the same profile see each other's lines before they 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Literal
 from ...errors import SpectuneError, StoreError
 from ...profiler.records.visit import Visit
 from ...profiler.records.wire import from_json, to_json
+from ..sources import content_hash
 from ..wire import OpenedProfile
 from .cache import files_by_age, made
 
@@ -29,7 +29,7 @@ CLOSED_KEPT_S = 7 * 86_400.0  # how long the file of a closed profile tells late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class SpoolLine:
     """One line of a spool: one of its fields is set."""
 
     key: str | None = None  # of the profile; only in the first line
@@ -60,40 +60,34 @@ class VisitSpool:
         made(self.file.parent)
         with self._held(os.O_CREAT) as descriptor:
             if os.fstat(descriptor).st_size == 0:
-                self._append(descriptor, Line(key=key))
-            self._catch_up(descriptor)
+                self._append(descriptor, SpoolLine(key=key))
 
     def add(self, visit: Visit) -> bool:
         """Write a visit, or return False where its ordinal is taken or the profile closed; or raise StoreError."""
         with self._held() as descriptor:
-            self._catch_up(descriptor)
             if not self.is_open or visit.ordinal in self.visits:
                 return False
-            self._append(descriptor, Line(visit=visit))
-            self._catch_up(descriptor)
+            self._append(descriptor, SpoolLine(visit=visit))
             return True
 
     def learn(self) -> None:
         """Read what other processes have written."""
-        with self._held() as descriptor:
-            self._catch_up(descriptor)
+        with self._held():
+            pass
 
     def mark_surfaces(self) -> None:
         """Write down that the visits so far are done with."""
-        self._mark(Line(surfaces=True))
+        with self._held() as descriptor:
+            self._append(descriptor, SpoolLine(surfaces=True))
 
     def close(self, state: State) -> None:
         """Write down that the profile takes nothing more."""
-        self._mark(Line(state=state))
-
-    def _mark(self, line: Line) -> None:
         with self._held() as descriptor:
-            self._catch_up(descriptor)
-            self._append(descriptor, line)
-            self._catch_up(descriptor)
+            self._append(descriptor, SpoolLine(state=state))
 
     @contextmanager
     def _held(self, flags: int = 0) -> Iterator[int]:
+        """Lock the file, and read what others have added."""
         with self._lock:
             try:
                 descriptor = os.open(self.file, os.O_RDWR | os.O_APPEND | flags, 0o600)
@@ -101,11 +95,12 @@ class VisitSpool:
                 raise StoreError(f"cannot use {self.file} ({error.strerror}); start the command again") from error
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
+                self._catch_up(descriptor)
                 yield descriptor
             finally:
                 os.close(descriptor)  # which ends the lock
 
-    def _append(self, descriptor: int, line: Line) -> None:
+    def _append(self, descriptor: int, line: SpoolLine) -> None:
         """Write one line whole or not at all; it outlives the process once this returns."""
         text = to_json(line).encode() + b"\n"
         size = os.fstat(descriptor).st_size
@@ -117,6 +112,7 @@ class VisitSpool:
         if written != len(text):
             os.ftruncate(descriptor, size)
             raise StoreError(f"cannot write {self.file} (the disk is full); free some space")
+        self._catch_up(descriptor)
 
     def _catch_up(self, descriptor: int) -> None:
         """Read the lines that were added since the last look; half a line of a crashed machine is cut off."""
@@ -135,7 +131,7 @@ class VisitSpool:
 
     def _take(self, text: bytes) -> None:
         try:
-            line = from_json(Line, text)
+            line = from_json(SpoolLine, text)
         except SpectuneError as error:
             raise StoreError(f"{self.file} was damaged ({error}); start over with --fresh") from error
         if line.key is not None:
@@ -150,7 +146,7 @@ class VisitSpool:
 
 def begun_spool(folder: Path, key: str, opened: OpenedProfile) -> VisitSpool:
     """Return the spool of a profile; when it was begun tells it from another that once had its number."""
-    begun = hashlib.sha256(opened.begun.encode()).hexdigest()[:12]
+    begun = content_hash(opened.begun)[:12]
     spool = VisitSpool(file=folder / f"{opened.profile_id}-{begun}{SUFFIX}")
     spool.begin(key)
     return spool

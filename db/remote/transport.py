@@ -82,7 +82,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ServiceAnswer:
     """What a service said."""
 
     status: int
@@ -119,13 +119,10 @@ class Transport:
         """Whether `close` was called."""
         return self._client.is_closed
 
-    def send(self, ask: Ask, patience: RetryPolicy = PATIENT) -> Answer:
+    def send(self, ask: Ask, patience: RetryPolicy = PATIENT) -> ServiceAnswer:
         """Return the service's answer: 2xx, or 304 where an ETag was sent.
 
-        Raises:
-            AwayError: no attempt was answered.
-            RefusedError: it was refused.
-            StoreError: the service cannot be trusted or understood.
+        AwayError: no attempt was answered. Another StoreError: it refuses, or cannot be trusted or understood.
         """
         if self.is_closed:
             raise StoreError(f"{self.url.shown} is closed; open the store again")
@@ -141,10 +138,10 @@ class Transport:
         raise AssertionError("a patience has at least one attempt")
 
     def _attempt(self, ask: Ask) -> tuple[httpx.Response, bytes]:
+        body, headers = _on_the_wire(ask)
         try:
-            with self._client.stream(
-                ask.method, self.url.shown + ask.path, params=ask.params, content=_packed(ask), headers=_headers(ask)
-            ) as response:
+            place = self.url.shown + ask.path
+            with self._client.stream(ask.method, place, params=ask.params, content=body, headers=headers) as response:
                 return response, self._whole(response)
         except httpx.InvalidURL as error:
             raise StoreError(f"{self.url.shown} is no URL of a service: {error}") from None
@@ -163,10 +160,10 @@ class Transport:
                 raise StoreError(f"{self.url.shown} answered with more than {MOST_ANSWER_BYTES} bytes; ask for less")
         return bytes(body)
 
-    def _judged(self, response: httpx.Response, body: bytes) -> Answer:
+    def _judged(self, response: httpx.Response, body: bytes) -> ServiceAnswer:
         status = response.status_code
         if 200 <= status < 300 or status == NOT_MODIFIED:
-            return Answer(status=status, body=body, etag=response.headers.get("ETag"))
+            return ServiceAnswer(status=status, body=body, etag=response.headers.get("ETag"))
         problem = _problem(body)
         detail = " ".join(str(problem.get("detail") or response.reason_phrase or "no reason given").split())
         if status in AWAY or status == TOO_MANY:
@@ -195,23 +192,16 @@ class _AgainError(Exception):
         self.wait_s = wait_s
 
 
-def _packed(ask: Ask) -> bytes | None:
-    return gzip.compress(ask.body, 5) if ask.body is not None and _is_packed(ask) else ask.body
-
-
-def _is_packed(ask: Ask) -> bool:
-    return ask.body is not None and len(ask.body) >= LEAST_PACKED_BYTES
-
-
-def _headers(ask: Ask) -> dict[str, str]:
-    headers = dict(ask.headers)
-    if ask.body is not None:
+def _on_the_wire(ask: Ask) -> tuple[bytes | None, dict[str, str]]:
+    """Return the body, packed where that pays, and the headers."""
+    body, headers = ask.body, dict(ask.headers)
+    if body is not None:
         headers["Content-Type"] = ask.content_type
-    if _is_packed(ask):
-        headers["Content-Encoding"] = "gzip"
+        if len(body) >= LEAST_PACKED_BYTES:
+            body, headers["Content-Encoding"] = gzip.compress(body, 5), "gzip"
     if ask.key is not None:
         headers[IDEMPOTENCY_KEY] = ask.key
-    return headers
+    return body, headers
 
 
 def _in_words(error: httpx.TransportError) -> str:

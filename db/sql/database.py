@@ -42,6 +42,12 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 
 Result = TypeVar("Result")
+PATIENCE_S = 30.0  # how long a server that does not answer is waited for
+OPENING_PATIENCE_S = 10.0  # likewise, where it has not answered yet: it may be the wrong one
+COMING_UP = ("the database system is", "refused", "No such file or directory")  # what a server says, or its socket
+KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
+LONG_TURN_S = 600.0  # how long a profile waits for others that write to its SQLite file: it would break off
+Record = TypeVar("Record")
 
 
 def patiently(attempt: Callable[[], Result], patience_s: float) -> Result:
@@ -86,15 +92,6 @@ class KeptOnce(Generic[Result]):
         except IntegrityError:
             return True
         return False
-
-
-PATIENCE_S = 30.0  # how long a server that does not answer is waited for
-OPENING_PATIENCE_S = 10.0  # likewise, where it has not answered yet: it may be the wrong one
-COMING_UP = ("the database system is", "refused", "No such file or directory")  # what a server says, or its socket
-KEYS_LAST_S = 86_400.0  # no writer asks for its key a day later
-LONG_TURN_S = 600.0  # how long a profile waits for others that write to its SQLite file: it would break off
-
-Record = TypeVar("Record")
 
 
 class Database(Store):
@@ -208,15 +205,11 @@ class Database(Store):
     def _is_joined(self) -> bool:
         return getattr(self._here, "session", None) is not None
 
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with self._session(self._reader) as session:
-            yield session
+    def _reading(self) -> AbstractContextManager[Session]:
+        return self._session(self._reader)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._session(self._writer) as session:
-            yield session
+    def _writing(self) -> AbstractContextManager[Session]:
+        return self._session(self._writer)
 
     @contextmanager
     def _session(self, engine: Engine) -> Iterator[Session]:

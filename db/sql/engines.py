@@ -26,6 +26,44 @@ MAGIC = b"SQLite format 3\0"
 BUSY_TIMEOUT_S = 30.0  # how long a writer waits for its turn
 WRITES = "spectune_writes"  # execution option: this transaction will write
 BEGIN_WRITING = "BEGIN IMMEDIATE"
+LIBPQ_DRIVERS = ("psycopg", "psycopg2")
+NOTICE: dict[str, int] = {  # libpq's names; what a URL says goes first
+    "connect_timeout": 5,  # s
+    "keepalives": 1,
+    "keepalives_idle": 5,  # s without a word, then the other side is asked whether it is there
+    "keepalives_interval": 2,  # s
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms until what was sent must have arrived
+}
+ALONE = text("SELECT pg_advisory_xact_lock(:number)")
+TOGETHER = text("SELECT pg_advisory_xact_lock_shared(:number)")
+SESSION: dict[str, int] = {  # the server's names: a client that is gone must not keep its turn
+    "tcp_keepalives_idle": 30,  # s
+    "tcp_keepalives_interval": 5,  # s
+    "tcp_keepalives_count": 3,
+    "idle_in_transaction_session_timeout": 600_000,  # ms; a process that is stopped answers keepalives
+}
+FREE = "free some space"
+LEAST_FREE_BYTES = 2**20  # a disk with less is full
+MAY_BE_FULL = ("disk I/O error", "unable to open database file")  # what SQLite says there
+ADVICE = (  # part of a driver's message -> what to do
+    ("not a database", "restore the file from a copy or choose another path"),
+    ("malformed", "restore the file from a copy or choose another path"),
+    ("Could not decode to UTF-8", "the file is damaged; restore it from a copy or choose another path"),
+    ("locked", "another program is writing for long; wait for it or stop it"),
+    ("readonly", "change the permissions of the file and its folder"),
+    ("disk is full", FREE),
+    ("No space left", FREE),
+    ("quota exceeded", FREE),
+    ("disk I/O error", "see that its disk works and has space left"),
+    ("unable to open database file", "see that its folder is there, may be written and has space left"),
+    ("too long", "use a shorter name"),
+    ("already exists", "the schema was changed by hand; choose another database"),
+    ("no such table", "the schema was changed by hand; choose another database"),
+)
+ACCESS_ADVICE = "check the URL, and that the database runs and lets you in"
+VALUE_ADVICE = "check the values to be stored"
+BEGUN_AGAIN = ("40001", "40P01")  # SQLSTATE: PostgreSQL undid a transaction that met another, or a deadlock
 
 
 def sqlite_engine(url: URL, *, writes: bool = True) -> Engine:
@@ -35,7 +73,7 @@ def sqlite_engine(url: URL, *, writes: bool = True) -> Engine:
     """
     if (file := sqlite_file(url)) is not None:
         prepare_file(file, writes=writes)
-        if not _is_writable(file):
+        if not all(os.access(path, os.W_OK) for path in (file, file.parent) if path.exists()):
             url = _read_only(url, file)
     if is_sqlite_memory(url):  # one connection, shared by all threads in turn: a second one would be another database
         arguments = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
@@ -48,11 +86,7 @@ def sqlite_engine(url: URL, *, writes: bool = True) -> Engine:
 
 
 def prepare_file(file: Path, *, writes: bool = True) -> None:
-    """Create the folder of a store's file and check that both may be used, without touching the file.
-
-    Raises:
-        StoreError: the path is a folder, holds something else, or may not be written although it will be.
-    """
+    """Create the folder of a store's file; raise StoreError unless both may be used. The file is not touched."""
     try:
         if file.is_dir():
             raise StoreError(f"{file} is a folder; name a file, e.g. {file / 'store.db'}")
@@ -91,10 +125,6 @@ def outlast_power_cuts(engine: Engine) -> None:
     event.listen(engine, "checkout", flush)
 
 
-def _is_writable(file: Path) -> bool:
-    return all(os.access(path, os.W_OK) for path in (file, file.parent) if path.exists())
-
-
 def _read_only(url: URL, file: Path) -> URL:
     """Return the URL of a file that is only read: without locks where no other program uses it."""
     # A reader cannot take away the files that locks need; its owner could then not write to them, nor to the store.
@@ -124,25 +154,6 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql(BEGIN_WRITING if writes else "BEGIN")
 
 
-LIBPQ_DRIVERS = ("psycopg", "psycopg2")
-NOTICE: dict[str, int] = {  # libpq's names; what a URL says goes first
-    "connect_timeout": 5,  # s
-    "keepalives": 1,
-    "keepalives_idle": 5,  # s without a word, then the other side is asked whether it is there
-    "keepalives_interval": 2,  # s
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,  # ms until what was sent must have arrived
-}
-ALONE = text("SELECT pg_advisory_xact_lock(:number)")
-TOGETHER = text("SELECT pg_advisory_xact_lock_shared(:number)")
-SESSION: dict[str, int] = {  # the server's names: a client that is gone must not keep its turn
-    "tcp_keepalives_idle": 30,  # s
-    "tcp_keepalives_interval": 5,  # s
-    "tcp_keepalives_count": 3,
-    "idle_in_transaction_session_timeout": 600_000,  # ms; a process that is stopped answers keepalives
-}
-
-
 def postgres_engine(url: URL) -> Engine:
     """Return an engine whose connections do not long outlive their other side.
 
@@ -169,29 +180,6 @@ def wait_for_turn(session: Session, *names: str, is_shared: bool = False) -> Non
         digest = hashlib.sha256("\0".join(("spectune", *names)).encode()).digest()
         number = int.from_bytes(digest[:8], "big", signed=True)
         session.connection().execute(TOGETHER if is_shared else ALONE, {"number": number})
-
-
-FREE = "free some space"
-LEAST_FREE_BYTES = 2**20  # a disk with less is full
-MAY_BE_FULL = ("disk I/O error", "unable to open database file")  # what SQLite says there
-ADVICE = (  # part of a driver's message -> what to do
-    ("not a database", "restore the file from a copy or choose another path"),
-    ("malformed", "restore the file from a copy or choose another path"),
-    ("Could not decode to UTF-8", "the file is damaged; restore it from a copy or choose another path"),
-    ("locked", "another program is writing for long; wait for it or stop it"),
-    ("readonly", "change the permissions of the file and its folder"),
-    ("disk is full", FREE),
-    ("No space left", FREE),
-    ("quota exceeded", FREE),
-    ("disk I/O error", "see that its disk works and has space left"),
-    ("unable to open database file", "see that its folder is there, may be written and has space left"),
-    ("too long", "use a shorter name"),
-    ("already exists", "the schema was changed by hand; choose another database"),
-    ("no such table", "the schema was changed by hand; choose another database"),
-)
-ACCESS_ADVICE = "check the URL, and that the database runs and lets you in"
-VALUE_ADVICE = "check the values to be stored"
-BEGUN_AGAIN = ("40001", "40P01")  # SQLSTATE: PostgreSQL undid a transaction that met another, or a deadlock
 
 
 @contextmanager

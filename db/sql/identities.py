@@ -14,43 +14,29 @@ from ...profiler.records.measurement import Measurement
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.surface import LatencySurface
-from ...profiler.records.wire import readable, to_json
-from ..rows import CellRuns, RecordPlaces, Records
+from ...profiler.records.wire import readable
+from ..rows import CellRuns, RecordPlaces, Records, key_of
 from .database import Database, insert_once
-from .documents import SETUPS, RecordTable, keep_newest, key_of, record_of
+from .documents import SETUPS, TABLES, Record, keep_newest, record_of, row_of, setup_columns
 from .engines import wait_for_turn
-from .measurements import keep_cells, overhead_row, trace_row
-from .tables import DeviceTable, MeasurementTable, ModelTable, OverheadTable, SurfaceTable, TraceTable, is_temperature
+from .measurements import keep_cells
+from .tables import DeviceTable, MeasurementTable, ModelTable, SurfaceTable, TraceTable, is_temperature
 
 
-class Identities(Database):
+class IdentityRows(Database):
     """Devices by fingerprint and models by key; adding one again replaces it, and damaged ones hide no other."""
 
     def add_device(self, device: Device) -> None:
-        def work(session: Session) -> None:
-            known = session.scalar(select(DeviceTable).where(DeviceTable.fingerprint == device.fingerprint))
-            row = known or device_row(device)
-            row.document = to_json(device)
-            insert_once(session, row)
-
-        self._write(work)
+        self._replace(device)
 
     def devices(self) -> list[Device]:
-        found = select(DeviceTable.document).order_by(DeviceTable.id)
-        return self._read(lambda session: readable(Device, session.scalars(found)))
+        return self._read(lambda session: every(session, Device))
 
     def add_model(self, model: ModelIdentity) -> None:
-        def work(session: Session) -> None:
-            known = session.scalar(select(ModelTable).where(ModelTable.key == model.key))
-            row = known or model_row(model)
-            row.document = to_json(model)
-            insert_once(session, row)
-
-        self._write(work)
+        self._replace(model)
 
     def models(self) -> list[ModelIdentity]:
-        found = select(ModelTable.document).order_by(ModelTable.id)
-        return self._read(lambda session: readable(ModelIdentity, session.scalars(found)))
+        return self._read(lambda session: every(session, ModelIdentity))
 
     def find_model(self, key: str) -> ModelIdentity | None:
         def work(session: Session) -> ModelIdentity | None:
@@ -59,15 +45,20 @@ class Identities(Database):
 
         return self._read(work)
 
+    def _replace(self, record: Device | ModelIdentity) -> None:
+        def work(session: Session) -> None:
+            new = row_of(record)
+            row = session.scalar(select(type(new)).filter_by(**setup_columns(new))) or new
+            row.document = new.document
+            insert_once(session, row)
 
-def device_row(device: Device) -> DeviceTable:
-    """Return the row of a device that the store does not know yet."""
-    return DeviceTable(fingerprint=device.fingerprint, kind_key=device.kind_key, document=to_json(device))
+        self._write(work)
 
 
-def model_row(model: ModelIdentity) -> ModelTable:
-    """Return the row of a model that the store does not know yet."""
-    return ModelTable(key=model.key, document=to_json(model))
+def every(session: Session, kind: type[Record]) -> list[Record]:
+    """Return all readable devices or models, in the order they were first added."""
+    table = TABLES[kind]
+    return readable(kind, session.scalars(select(table.document).order_by(table.id)))
 
 
 class Imports(Database):
@@ -81,10 +72,9 @@ class Imports(Database):
             wait_for_turn(session, "records")  # or two that bring the same would both find it missing
             places = self._missing(session, records)
             new = records.at(places)
-            for row in (*map(device_row, new.devices), *map(model_row, new.models)):
-                insert_once(session, row)
-            superseding: list[RecordTable] = [*map(trace_row, new.traces), *map(overhead_row, new.overheads)]
-            for record in superseding:
+            for identity in (*new.devices, *new.models):
+                insert_once(session, row_of(identity))
+            for record in (*new.traces, *new.overheads):
                 keep_newest(session, record)
             for surface in new.surfaces:
                 keep_cells(session, surface, surface.measurements)
@@ -99,30 +89,25 @@ class Imports(Database):
             devices=_places(device.fingerprint not in devices for device in records.devices),
             models=_places(model.key not in models for model in records.models),
             cells=tuple(self._new_cells(session, records.surfaces)),
-            traces=_places(trace not in self._recorded_like(session, trace) for trace in records.traces),
-            overheads=_places(each not in self._measured_like(session, each) for each in records.overheads),
+            traces=_places(each not in self._alike(session, each) for each in records.traces),
+            overheads=_places(each not in self._alike(session, each) for each in records.overheads),
         )
 
     def _new_cells(self, session: Session, surfaces: Sequence[LatencySurface]) -> Iterator[CellRuns]:
         for place, surface in enumerate(surfaces):
-            known = self._cells_of(session, surface)
+            found = select(MeasurementTable.document).join(SurfaceTable).filter_by(**key_of(surface))
+            known = set(readable(Measurement, session.scalars(found)))
             new = [cell not in known for cell in surface.measurements]
             if any(new):
                 yield CellRuns(surface=place, runs=tuple(_runs(new)))
 
-    def _cells_of(self, session: Session, surface: LatencySurface) -> set[Measurement]:
-        found = select(MeasurementTable.document).join(SurfaceTable).filter_by(**key_of(surface))
-        return set(readable(Measurement, session.scalars(found)))
-
-    def _recorded_like(self, session: Session, trace: AcceptanceTrace) -> list[AcceptanceTrace]:
-        names = {name: getattr(trace, name) for name in SETUPS[TraceTable]}
-        found = select(TraceTable.document).filter_by(**names)
-        found = found.where(is_temperature(TraceTable.temperature, trace.temperature))
-        return readable(AcceptanceTrace, session.scalars(found))
-
-    def _measured_like(self, session: Session, overhead: RoundOverhead) -> list[RoundOverhead]:
-        names = {name: getattr(overhead, name) for name in SETUPS[OverheadTable]}
-        return readable(RoundOverhead, session.scalars(select(OverheadTable.document).filter_by(**names)))
+    def _alike(self, session: Session, record: AcceptanceTrace | RoundOverhead) -> list[object]:
+        kind = type(record)
+        table = TABLES[kind]
+        found = select(table.document).filter_by(**{name: getattr(record, name) for name in SETUPS[table]})
+        if isinstance(record, AcceptanceTrace):
+            found = found.where(is_temperature(TraceTable.temperature, record.temperature))
+        return readable(kind, session.scalars(found))
 
 
 def _places(flags: Iterable[bool]) -> tuple[int, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -18,15 +16,15 @@ from ...profiler.records.measurement import Measurement
 from ...profiler.records.overhead import RoundOverhead, joined
 from ...profiler.records.role import run_alike
 from ...profiler.records.surface import LatencySurface
-from ...profiler.records.wire import to_json
-from ..rows import SurfaceRow, TraceRow
+from ..rows import SurfaceRow, TraceRow, key_of
 from .database import Database, insert_once
-from .documents import columns_of, keep_newest, key_of, record_of
+from .documents import columns_of, keep_newest, names_hash, record_of, row_of
 from .tables import MeasurementTable, OverheadTable, PairwiseTable, SurfaceTable, TraceTable, is_temperature
 
 CELL = (MeasurementTable.batch, MeasurementTable.context_tokens, MeasurementTable.tokens)
 PROFILED = (MeasurementTable.profile_id, MeasurementTable.surface_id, MeasurementTable.batch)
 Newest = aliased(MeasurementTable)  # of a surface
+Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
 
 
 class Measurements(Database):
@@ -36,17 +34,14 @@ class Measurements(Database):
         self._write(lambda session: keep_cells(session, surface, measurements))
 
     def surfaces(
-        self,
-        device: str | None = None,
-        model: str | None = None,
-        dtype: str | None = None,
-        **further: str | None,
+        self, device: str | None = None, model: str | None = None, dtype: str | None = None, **further: str | None
     ) -> list[LatencySurface]:
         filters = _of_key(device=device, model=model, dtype=dtype, **further)
 
         def work(session: Session) -> list[LatencySurface]:
             groups = groupby(_newest_cells(session, filters), key=lambda cell: cell[0])
-            return [self._surface(key, [row for _, row in group]) for key, group in groups]
+            cells = ((key, tuple(record_of(Measurement, row, self.url) for _, row in group)) for key, group in groups)
+            return [LatencySurface(**key_of(key), measurements=measurements) for key, measurements in cells]
 
         return self._read(work)
 
@@ -67,7 +62,7 @@ class Measurements(Database):
         return self._read(lambda session: session.scalar(found) or 0)
 
     def add_overhead(self, overhead: RoundOverhead) -> None:
-        self._write(lambda session: keep_newest(session, overhead_row(overhead)))
+        self._write(lambda session: keep_newest(session, overhead))
 
     def overhead(self, device: str, target: str, dtype: str, regime: str | None = None) -> RoundOverhead | None:
         times = self.host_times(device, target, dtype, regime)
@@ -94,10 +89,6 @@ class Measurements(Database):
                     raise
         return times
 
-    def _surface(self, key: SurfaceTable, rows: Iterable[MeasurementTable]) -> LatencySurface:
-        cells = tuple(record_of(Measurement, row, self.url) for row in rows)
-        return LatencySurface(**key_of(key), measurements=cells)
-
 
 def _of_key(**wanted: str | None) -> list[ColumnElement[bool]]:
     return [getattr(SurfaceTable, name) == value for name, value in wanted.items() if value is not None]
@@ -122,13 +113,7 @@ def keep_cells(
 ) -> None:
     """Write cells of one surface, and which profile timed them, as part of a transaction."""
     surface_id = surface_id_of(session, surface)
-    session.add_all(measurement_row(surface_id, profile_id, measurement) for measurement in measurements)
-
-
-def overhead_row(overhead: RoundOverhead) -> OverheadTable:
-    """Return the row of host times."""
-    keys = {"device": overhead.device, "target": overhead.target, "dtype": overhead.dtype}
-    return OverheadTable(**keys, document=to_json(overhead))
+    session.add_all(row_of(cell, surface_id=surface_id, profile_id=profile_id) for cell in measurements)
 
 
 def surface_id_of(session: Session, surface: SurfaceKey | LatencySurface) -> int:
@@ -138,18 +123,6 @@ def surface_id_of(session: Session, surface: SurfaceKey | LatencySurface) -> int
     if session.scalar(found) is None:
         insert_once(session, SurfaceTable(**key))
     return session.scalars(found).one()
-
-
-def measurement_row(surface_id: int, profile_id: int | None, measurement: Measurement) -> MeasurementTable:
-    """Return the row of a cell."""
-    return MeasurementTable(
-        surface_id=surface_id,
-        profile_id=profile_id,
-        batch=measurement.batch,
-        context_tokens=measurement.context_tokens,
-        tokens=measurement.tokens,
-        document=to_json(measurement),
-    )
 
 
 def counting_cells(filters: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
@@ -182,14 +155,11 @@ def _newest_cells(
     yield from session.execute(rows.order_by(SurfaceTable.id, *CELL))
 
 
-Texts = tuple[str, str, float | None]  # those models were compared along: their target, workload and temperature
-
-
 class Traces(Database):
     """Recordings, only ever added; the newest of each kind is the one returned."""
 
     def add_trace(self, trace: AcceptanceTrace) -> None:
-        self._write(lambda session: keep_newest(session, trace_row(trace)))
+        self._write(lambda session: keep_newest(session, trace))
 
     def traces(self, target: str, workload: str, temperature: float) -> list[AcceptanceTrace]:
         newest = select(func.max(TraceTable.id)).filter_by(target=target, workload=workload)
@@ -211,32 +181,16 @@ class Traces(Database):
         return self._read(work)
 
     def add_pairwise(self, pairwise: PairwiseAcceptance) -> None:
-        self._write(lambda session: keep_newest(session, pairwise_row(pairwise)))
+        self._write(lambda session: keep_newest(session, pairwise))
 
     def pairwise(self, models: Iterable[str], **along: Any) -> PairwiseAcceptance | None:
-        found = select(PairwiseTable).filter_by(names_hash=_names_hash(models)).order_by(PairwiseTable.id.desc())
+        found = select(PairwiseTable).filter_by(names_hash=names_hash(models)).order_by(PairwiseTable.id.desc())
 
         def work(session: Session) -> PairwiseAcceptance | None:
             agreements = (record_of(PairwiseAcceptance, row, self.url) for row in session.scalars(found))
             return next((each for each in agreements if is_along(each, **along)), None)
 
         return self._read(work)
-
-
-def trace_row(trace: AcceptanceTrace) -> TraceTable:
-    """Return the row of a recording."""
-    return TraceTable(
-        target=trace.target,
-        drafter=trace.drafter,
-        workload=trace.workload,
-        temperature=trace.temperature,
-        document=to_json(trace),
-    )
-
-
-def pairwise_row(pairwise: PairwiseAcceptance) -> PairwiseTable:
-    """Return the row of how often some models agree."""
-    return PairwiseTable(names_hash=_names_hash(pairwise.models), document=to_json(pairwise))
 
 
 def texts_along(pairwise: PairwiseAcceptance) -> Texts:
@@ -253,7 +207,3 @@ def is_along(
     """Return whether models were compared along these texts; None means any."""
     asked = (target, workload, temperature)
     return all(wanted in (None, seen) for wanted, seen in zip(asked, texts_along(pairwise), strict=True))
-
-
-def _names_hash(models: Iterable[str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(models)).encode()).hexdigest()

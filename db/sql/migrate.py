@@ -50,10 +50,7 @@ def migrate(reader: Engine, writer: Engine, shown_url: str) -> None:
     """Create or upgrade the schema in one transaction; a database that is up to date is only read.
 
     `writer` opens transactions one after the other, across processes where the database can.
-
-    Raises:
-        StoreError: the schema is newer than this version of spectune.
-        sqlalchemy.exc.SQLAlchemyError: the database cannot be read or written; nothing was changed.
+    StoreError: the schema is newer than this spectune's. After any error, SQLAlchemy's too, nothing was changed.
     """
     with reader.begin() as connection:
         if _is_current(connection, shown_url):

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
-from ...profiler.records.wire import readable
 from ..rows import PlanRow
 from ..store import Store
 from .database import Database
-from .documents import columns_of, rows_of
+from .documents import Record, columns_of, rows_of
+from .identities import every
 from .migrate import stored_versions
 from .plans import with_states
 from .tables import DeviceTable, ModelTable, PlanEventTable, PlanTable
+
+NOTHING = (0, 0)
+Known = dict[str, tuple[int, int]]  # by table its highest id, 0 where it is empty, and how many rows it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,7 @@ class SetupRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class StateChange:
     """A change of a plan's state, without who did it and why, which may be long."""
 
     id: int
@@ -62,8 +66,7 @@ def newest_plans(store: Store, most: int, devices: Sequence[str] = ()) -> list[P
 def _grouped(database: Database) -> list[SetupRow]:
     setup = (PlanTable.device, PlanTable.target, PlanTable.workload, PlanTable.temperature)
     numbers = (func.max(PlanTable.id).label("newest"), func.count(PlanTable.id).label("plans"))
-    with database._reading() as session:
-        return rows_of(session, SetupRow, select(*setup, *numbers).group_by(*setup))
+    return database._rows(SetupRow, select(*setup, *numbers).group_by(*setup))
 
 
 def _counted(rows: Iterable[PlanRow]) -> list[SetupRow]:
@@ -97,21 +100,7 @@ def _counting_of(store: Store, plans: Sequence[PlanRow]) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Of each table the highest id that was seen, 0 where it was empty, and how many rows there were."""
-
-    plan: int = 0
-    plans: int = 0
-    event: int = 0
-    events: int = 0
-    device: int = 0
-    devices: int = 0
-    model: int = 0
-    models: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class PlanNews:
     """What a store holds beyond what was known, all of it seen at one moment.
 
     Plans and events are new or all, oldest first; devices and models are all readable ones, None without a new one.
@@ -120,28 +109,27 @@ class News:
     known: Known
     plans: Sequence[PlanRow]
     is_all_plans: bool
-    events: Sequence[Event]
+    events: Sequence[StateChange]
     is_all_events: bool
     devices: Sequence[Device] | None
     models: Sequence[ModelIdentity] | None
 
 
-def news_of(database: Database, known: Known) -> News:
+def news_of(database: Database, known: Known) -> PlanNews:
     """Return what is new; where numbers and counts contradict each other, everything is."""
     with database._reading() as session:
         now = _now(session)
-        plans = _plans_after(session, known.plan) if now.plan != known.plan else []
-        is_all_plans = known.plans + len(plans) != now.plans
-        events = _events_after(session, known.event) if now.event != known.event else []
-        is_all_events = known.events + len(events) != now.events
-        return News(
+        plans, is_all_plans = _since(session, PlanTable, PlanRow, known, now)
+        events, is_all_events = _since(session, PlanEventTable, StateChange, known, now)
+        changed = [name for name in now if now[name] != known.get(name, NOTHING)]
+        return PlanNews(
             known=now,
-            plans=_plans_after(session, 0) if is_all_plans else plans,
+            plans=plans,
             is_all_plans=is_all_plans,
-            events=_events_after(session, 0) if is_all_events else events,
+            events=events,
             is_all_events=is_all_events,
-            devices=_devices(session) if (now.device, now.devices) != (known.device, known.devices) else None,
-            models=_models(session) if (now.model, now.models) != (known.model, known.models) else None,
+            devices=every(session, Device) if DeviceTable.__tablename__ in changed else None,
+            models=every(session, ModelIdentity) if ModelTable.__tablename__ in changed else None,
         )
 
 
@@ -152,37 +140,20 @@ def schema_of(database: Database) -> str:
 
 
 def _now(session: Session) -> Known:
-    columns = [
-        select(summary).scalar_subquery()
-        for summary in (
-            func.max(PlanTable.id),
-            func.count(PlanTable.id),
-            func.max(PlanEventTable.id),
-            func.count(PlanEventTable.id),
-            func.max(DeviceTable.id),
-            func.count(DeviceTable.id),
-            func.max(ModelTable.id),
-            func.count(ModelTable.id),
-        )
-    ]
-    numbers = session.execute(select(*columns)).one()
-    names = (field.name for field in fields(Known))
-    return Known(**{name: number or 0 for name, number in zip(names, numbers, strict=True)})
+    tables: tuple[Any, ...] = (PlanTable, PlanEventTable, DeviceTable, ModelTable)  # Any: SQLAlchemy's classes
+    asked = [select(summary(table.id)).scalar_subquery() for table in tables for summary in (func.max, func.count)]
+    numbers = [number or 0 for number in session.execute(select(*asked)).one()]
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return {table.__tablename__: pair for table, pair in zip(tables, pairs, strict=True)}
 
 
-def _plans_after(session: Session, plan_id: int) -> list[PlanRow]:
-    found = select(*columns_of(PlanTable, PlanRow)).where(PlanTable.id > plan_id).order_by(PlanTable.id)
-    return rows_of(session, PlanRow, found)
-
-
-def _events_after(session: Session, event_id: int) -> list[Event]:
-    found = select(*columns_of(PlanEventTable, Event)).where(PlanEventTable.id > event_id)
-    return rows_of(session, Event, found.order_by(PlanEventTable.id))
-
-
-def _devices(session: Session) -> list[Device]:
-    return readable(Device, session.scalars(select(DeviceTable.document).order_by(DeviceTable.id)))
-
-
-def _models(session: Session) -> list[ModelIdentity]:
-    return readable(ModelIdentity, session.scalars(select(ModelTable.document).order_by(ModelTable.id)))
+def _since(
+    session: Session, table: Any, record: type[Record], known: Known, now: Known
+) -> tuple[list[Record], bool]:  # Any: a table
+    """Return the rows that are new, or all where counts do not fit what was known, and whether it is all."""
+    name = table.__tablename__
+    (last, rows), (newest, count) = known.get(name, NOTHING), now[name]
+    found = select(*columns_of(table, record)).order_by(table.id)
+    new = rows_of(session, record, found.where(table.id > last)) if newest != last else []
+    is_all = rows + len(new) != count
+    return rows_of(session, record, found) if is_all else new, is_all

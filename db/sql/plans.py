@@ -14,17 +14,13 @@ from sqlalchemy.orm import Session, aliased
 
 from ...errors import StoreError
 from ..rows import OutcomeRow, PlanEvent, PlanRow
-from ..sources import PlanSource
+from ..sources import PlanSource, content_hash
 from ..store import no_plan
 from .database import Database
 from .documents import columns_of, rows_of
 from .engines import wait_for_turn
 from .provenance import keep_sources, sources_of
-from .tables import ObservationTable, PlanEventTable, PlanTable, ValidationTable, content_hash, is_temperature
-
-ENGINE_PLAN = "engine:"  # stands before the device of a plan for another engine, which our decoder must not follow
-WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
-FILED_APART = (WHAT_IF, ENGINE_PLAN)
+from .tables import ObservationTable, PlanEventTable, PlanTable, ValidationTable, is_temperature
 
 Action = Literal["promoted", "retired", "restored"]
 OutcomeTable = type[ObservationTable] | type[ValidationTable]
@@ -34,11 +30,6 @@ ADVICE = {
     "restored": "only a retired plan can be restored",
 }
 Event = aliased(PlanEventTable)
-
-
-def mark_of(device: str) -> str:
-    """Return the prefix of the device that a plan is filed under; none before a device's own plans."""
-    return next((mark for mark in FILED_APART if device.startswith(mark)), "")
 
 
 class Plans(Database):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Protocol, TypeVar
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -17,24 +16,14 @@ from ...profiler.records.surface import LatencySurface
 from ...profiler.records.visit import Visit
 from ...profiler.records.wire import to_json
 from .database import Database
-from .documents import RecordTable, keep_newest
+from .documents import keep_newest
 from .engines import wait_for_turn
-from .measurements import keep_cells, overhead_row, pairwise_row, trace_row
+from .measurements import keep_cells
 from .tables import Base, PartTable, ProfileTable, VisitTable
 
 SURFACES = "surfaces"  # the part that holds the finished surfaces
 STATE = select(ProfileTable.state).where(ProfileTable.id == bindparam("profile_id")).with_for_update(read=True)
 ADD_VISIT = insert(Base.metadata.tables[VisitTable.__tablename__])  # of the table, not the class: half the time
-
-Result = TypeVar("Result")
-
-
-class Transactions(Protocol):
-    """How a journal reaches its database."""
-
-    def __call__(self, work: Callable[[Session], Result], /) -> Result:
-        """Return what is done in one transaction."""
-        ...
 
 
 class NoProfileError(StoreError):
@@ -45,21 +34,17 @@ class ProfileJournal:
     """What one open profile has done so far; a `profiler.protocols.Journal`.
 
     Every write is one short transaction, without a lock between calls; it outlives a killed process once the call
-    returns. After `finish`, or once another process has abandoned the profile, every write is refused.
+    returns. After `finish`, or once another process has abandoned the profile, every write is refused, as is an
+    ordinal or a name that is taken: StoreError, which names a damaged row, too.
     """
 
-    def __init__(
-        self, profile_id: int, *, is_resumed: bool, place: str, read: Transactions, write: Transactions
-    ) -> None:
-        """Describe an open profile, found by `Profiles.open_profile`; `place` is the store's name in messages."""
-        self.profile_id = profile_id
-        self.is_resumed = is_resumed
-        self._name = f"profile {profile_id} in {place}"
-        self._read = read
-        self._write = write
+    def __init__(self, database: Database, profile_id: int, *, is_resumed: bool) -> None:
+        """Describe an open profile, found by `Profiles.open_profile`."""
+        self.profile_id, self.is_resumed = profile_id, is_resumed
+        self._name = f"profile {profile_id} in {database.url}"
+        self._read, self._write = database._read, database._write_in_turn
 
     def visits(self) -> list[Visit]:
-        """Return every timed call by ordinal, none once surfaces are finished; StoreError names a damaged row."""
         columns = [getattr(VisitTable, field.name) for field in fields(Visit)]
         found = select(*columns).where(VisitTable.profile_id == self.profile_id).order_by(VisitTable.ordinal)
         rows = self._read(lambda session: session.execute(found).mappings().all())
@@ -69,7 +54,6 @@ class ProfileJournal:
             raise StoreError(f"a visit of {self._name} was damaged: {error}; start over with --fresh") from error
 
     def add_visit(self, visit: Visit) -> None:
-        """Store one timed call; raise StoreError where the ordinal is taken or the profile no longer open."""
         row = {"profile_id": self.profile_id, **asdict(visit)}
 
         def work(session: Session) -> None:
@@ -82,12 +66,10 @@ class ProfileJournal:
         self._write(work)
 
     def part(self, name: str) -> str | None:
-        """Return the document stored under a name, None where there is none yet."""
         found = select(PartTable.document).where(PartTable.profile_id == self.profile_id, PartTable.name == name)
         return self._read(lambda session: session.scalar(found))
 
     def add_part(self, name: str, document: str) -> None:
-        """Store a document under a new name; raise StoreError where it is taken or the profile no longer open."""
 
         def work(session: Session) -> None:
             self._require_open(session)
@@ -96,7 +78,6 @@ class ProfileJournal:
         self._write(work)
 
     def finish_surfaces(self, surfaces: Sequence[LatencySurface]) -> None:
-        """Store cells, surfaces as a part, and drop visits: all or nothing. StoreError if done before or closed."""
         document = to_json(tuple(surfaces), tuple[LatencySurface, ...])
 
         def work(session: Session) -> None:
@@ -117,10 +98,8 @@ class ProfileJournal:
     ) -> None:
         def work(session: Session) -> None:
             self._require_open(session)
-            times = [] if overhead is None else [overhead_row(overhead)]
-            rows: list[RecordTable] = [*map(trace_row, traces), *times, *map(pairwise_row, pairwise)]
-            for row in rows:
-                keep_newest(session, row)
+            for record in (*traces, *([overhead] if overhead is not None else []), *pairwise):
+                keep_newest(session, record)
             close_profile(session, self.profile_id, "finished")
 
         self._write(work)
@@ -163,9 +142,7 @@ class Profiles(Database):
 
     def journal(self, profile_id: int, *, is_resumed: bool = True) -> ProfileJournal:
         """Return the journal of a profile that `open_profile` named; a closed one refuses every write."""
-        return ProfileJournal(
-            profile_id, is_resumed=is_resumed, place=self.url, read=self._read, write=self._write_in_turn
-        )
+        return ProfileJournal(self, profile_id, is_resumed=is_resumed)
 
 
 def _begin(session: Session, key: str) -> int:

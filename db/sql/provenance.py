@@ -10,33 +10,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ...errors import SpectuneError
-from ...profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ...profiler.records.measurement import Measurement
-from ...profiler.records.overhead import RoundOverhead
 from ...profiler.records.wire import from_json, to_json
-from ..sources import PlanSource, SourceKind, manifest_of, record_hash
+from ..rows import key_of
+from ..sources import PlanSource, SourceKind, SurfaceManifest, content_hash, record_hash
 from .database import insert_once
+from .documents import SUPERSEDED
 from .engines import wait_for_turn
-from .tables import (
-    ManifestTable,
-    MeasurementTable,
-    OverheadTable,
-    PairwiseTable,
-    PlanSourceTable,
-    PlanTable,
-    SurfaceTable,
-    TraceTable,
-    content_hash,
-)
+from .tables import ManifestTable, MeasurementTable, PlanSourceTable, PlanTable, SurfaceTable
 
 PRUNING = "prune"  # what a plan that names rows and a prune that deletes them wait for
-
-SourceTable = type[OverheadTable] | type[TraceTable] | type[PairwiseTable]
-PLACES: dict[str, tuple[type[object], SourceTable, tuple[str, ...]]] = {  # record, table, what it shares with a plan
-    "overhead": (RoundOverhead, OverheadTable, ("target",)),
-    "trace": (AcceptanceTrace, TraceTable, ("target", "workload")),
-    "pairwise": (PairwiseAcceptance, PairwiseTable, ()),
-}
 
 
 def keep_sources(session: Session, plan: PlanTable, sources: Sequence[PlanSource]) -> None:
@@ -45,8 +28,9 @@ def keep_sources(session: Session, plan: PlanTable, sources: Sequence[PlanSource
         wait_for_turn(session, PRUNING, is_shared=True)
     for source in sources:
         kept = _of_surface(session, source) if source.manifest is not None else _of_row(session, source, plan)
-        if kept.manifest is not None:
-            _keep_manifest(session, kept.manifest)
+        found = select(ManifestTable.id).filter_by(content_hash=kept.content_hash)
+        if kept.manifest is not None and session.scalar(found) is None:
+            insert_once(session, ManifestTable(document=kept.manifest))
         names = {"kind": kept.kind, "content_hash": kept.content_hash, "name": kept.name}
         session.add(PlanSourceTable(plan_id=plan.id, is_held=kept.is_held, **names))
 
@@ -72,25 +56,30 @@ def _source(row: PlanSourceTable, manifest: str | None) -> PlanSource:
     )
 
 
-def _keep_manifest(session: Session, document: str) -> None:
-    if session.scalar(select(ManifestTable.id).filter_by(content_hash=content_hash(document))) is None:
-        insert_once(session, ManifestTable(document=document))
-
-
 def _of_surface(session: Session, source: PlanSource) -> PlanSource:
     assert source.manifest is not None
-    manifest = manifest_of(source.manifest)
-    cells = select(MeasurementTable.content_hash).join(SurfaceTable).filter_by(**manifest.key)
-    held = set(session.scalars(cells))
+    manifest = from_json(SurfaceManifest, source.manifest)
+    held = _held_of(session, manifest)
     lacking = set(manifest.measurements) - held
     if not lacking:
         return replace(source, is_held=True)
-    renamed = _renamed_cells(session, manifest.key, held - set(manifest.measurements), lacking)
+    renamed = _renamed_cells(session, key_of(manifest), held - set(manifest.measurements), lacking)
     if lacking - set(renamed):
         return replace(source, is_held=False)
     hashes = tuple(sorted(renamed.get(each, each) for each in manifest.measurements))
     document = to_json(replace(manifest, measurements=hashes))
     return replace(source, manifest=document, content_hash=content_hash(document), is_held=True)
+
+
+def is_whole(session: Session, document: str) -> bool:
+    """Say whether every cell that a manifest names is there."""
+    manifest = from_json(SurfaceManifest, document)
+    return set(manifest.measurements) <= _held_of(session, manifest)
+
+
+def _held_of(session: Session, manifest: SurfaceManifest) -> set[str]:
+    cells = select(MeasurementTable.content_hash).join(SurfaceTable).filter_by(**key_of(manifest))
+    return set(session.scalars(cells))
 
 
 def _renamed_cells(session: Session, key: dict[str, str], among: set[str], wanted: set[str]) -> dict[str, str]:
@@ -104,10 +93,10 @@ def _renamed_cells(session: Session, key: dict[str, str], among: set[str], wante
 
 
 def _of_row(session: Session, source: PlanSource, plan: PlanTable) -> PlanSource:
-    kind, table, alike = PLACES[source.kind]
+    kind, table, names = SUPERSEDED[source.kind]
     if session.scalar(select(table.id).filter_by(content_hash=source.content_hash).limit(1)) is not None:
         return replace(source, is_held=True)
-    setup = {name: getattr(plan, name) for name in alike}
+    setup = {name: getattr(plan, name) for name in names if name in ("target", "workload")}
     alike_rows = select(table.document, table.content_hash).filter_by(**setup)
     for document, kept_hash in session.execute(alike_rows):
         if hash_now(kind, document) == source.content_hash:

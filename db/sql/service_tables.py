@@ -50,10 +50,7 @@ class JobTable(Base):
 class ReceiptTable(Base):
     """What was answered to a write that named an idempotency key, so that a second one is answered the same."""
 
-    __table_args__ = (
-        Index("ix_spectune_receipt", "key", unique=True),
-        Index("ix_spectune_receipt_created", "created"),
-    )
+    __table_args__ = (Index("ix_spectune_receipt", "key", unique=True), Index("ix_spectune_receipt_created", "created"))
 
     key: Mapped[str] = mapped_column(KEY)  # hash of the write's own: of the whole service, not of a token
     token_name: Mapped[str] = mapped_column(NAME)

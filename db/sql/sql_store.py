@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .identities import Identities, Imports
+from .identities import IdentityRows, Imports
 from .measurements import Measurements, Traces
 from .plans import Plans
 from .profiles import Profiles
 
 
-class SqlStore(Identities, Imports, Measurements, Profiles, Traces, Plans):
+class SqlStore(IdentityRows, Imports, Measurements, Profiles, Traces, Plans):
     """Everything spectune remembers, in one database; open it with `open_store`, use it as a context manager."""

@@ -9,7 +9,6 @@ newer ones lack. Of the `APPEND_ONLY` tables the database refuses changes, excep
 
 from __future__ import annotations
 
-import hashlib
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -19,10 +18,13 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, declared_attr, mapped_column
 
+from ..sources import content_hash
+
 TABLE_PREFIX = "spectune_"
 KEY = String(64)  # hashes, fingerprints, timestamps
 NAME = String(120)  # words people choose: roles, regimes, workloads
 DOCUMENT = Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # their TEXT ends at 64 KiB
+TEMPERATURE_SLACK = 1e-9
 
 
 def utc_now() -> str:
@@ -40,11 +42,6 @@ def moment_after(moment: str) -> str:
     with suppress(ValueError, OverflowError):
         return (datetime.fromisoformat(moment) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
     return moment
-
-
-def content_hash(document: str) -> str:
-    """Return the sha256 of a document's UTF-8 bytes, 64 hex digits."""
-    return hashlib.sha256(document.encode()).hexdigest()
 
 
 def hash_of_document(context: DefaultExecutionContext) -> str:
@@ -73,22 +70,19 @@ class Base(DeclarativeBase):
     created: Mapped[str] = mapped_column(KEY, default=utc_now, sort_order=1)
 
 
-class Document:
+class WithDocument:
     """Columns of rows that are a record as JSON text."""
 
     document: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class Hashed(Document):
+class Hashed(WithDocument):
     """Columns of rows that are found by their text, too."""
 
     content_hash: Mapped[str] = mapped_column(KEY, default=hash_of_document)
 
 
-TEMPERATURE_SLACK = 1e-9
-
-
-class DeviceTable(Document, Base):
+class DeviceTable(WithDocument, Base):
     """One device and its software, found by fingerprint."""
 
     __table_args__ = (Index(None, "fingerprint", unique=True),)
@@ -97,7 +91,7 @@ class DeviceTable(Document, Base):
     kind_key: Mapped[str] = mapped_column(KEY)
 
 
-class ModelTable(Document, Base):
+class ModelTable(WithDocument, Base):
     """One set of weights, found by key."""
 
     __table_args__ = (Index(None, "key", unique=True),)
@@ -164,10 +158,7 @@ class TraceTable(Hashed, Base):
 class PairwiseTable(Hashed, Base):
     """How often the models of one group agree; whatever their order."""
 
-    __table_args__ = (
-        Index("ix_spectune_pairwise", "names_hash"),
-        Index("ix_spectune_pairwise_hash", "content_hash"),
-    )
+    __table_args__ = (Index("ix_spectune_pairwise", "names_hash"), Index("ix_spectune_pairwise_hash", "content_hash"))
 
     names_hash: Mapped[str] = mapped_column(KEY)
 
@@ -199,7 +190,7 @@ class VisitTable(Base):
     failure: Mapped[str | None] = mapped_column(DOCUMENT)
 
 
-class PartTable(Document, Base):
+class PartTable(WithDocument, Base):
     """One finished part of an open profile, found by its name."""
 
     __table_args__ = (Index(None, "profile_id", "name", unique=True),)
@@ -256,7 +247,7 @@ class PlanEventTable(Base):
     reason: Mapped[str] = mapped_column(DOCUMENT)
 
 
-class ObservationTable(Document, Base):
+class ObservationTable(WithDocument, Base):
     """What a decoder saw while it ran a plan."""
 
     __table_args__ = (Index(None, "plan_id"),)
@@ -264,7 +255,7 @@ class ObservationTable(Document, Base):
     plan_id: Mapped[int] = mapped_column(ForeignKey(PlanTable.id))
 
 
-class ValidationTable(Document, Base):
+class ValidationTable(WithDocument, Base):
     """What a plan delivered when it was measured against its promise."""
 
     __table_args__ = (Index(None, "plan_id"),)
@@ -275,10 +266,7 @@ class ValidationTable(Document, Base):
 class WriteTable(Base):
     """One stored transaction by its writer's key: a writer that lost its connection learns here whether it was."""
 
-    __table_args__ = (
-        Index("ix_spectune_write", "key", unique=True),
-        Index("ix_spectune_write_created", "created"),
-    )
+    __table_args__ = (Index("ix_spectune_write", "key", unique=True), Index("ix_spectune_write_created", "created"))
 
     key: Mapped[str] = mapped_column(KEY)
 

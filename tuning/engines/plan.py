@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from ...db.rows import ENGINE_PLAN
 from ...db.sources import surface_source as stored_surface
 from ...db.sources import trace_source as stored_trace
-from ...db.sql.plans import ENGINE_PLAN
 from ...db.store import Store
 from ...errors import RequestError, StoreError
 from ...planner.engines.choice import EngineInputs, Offer, Way, offers_at, plan_cells, walks_of
