@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, event, insert
 
 from spectune.db import open_store
-from spectune.db.identities import device_row, model_row
-from spectune.db.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.tables import Base, DeviceTable, MeasurementTable, ModelTable, PlanTable, SurfaceTable
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
@@ -73,8 +73,8 @@ def fill(place: Path, measurements: int, plans: int, seed: int) -> Contents:
         template=template,
     )
     with engine.begin() as connection:
-        write(connection, DeviceTable, (columns_of(device_row(device)) for device in devices))
-        write(connection, ModelTable, (columns_of(model_row(target)) for target in targets))
+        write(connection, DeviceTable, (columns_of(row_of(device)) for device in devices))
+        write(connection, ModelTable, (columns_of(row_of(target)) for target in targets))
         write(connection, SurfaceTable, surface_rows(contents))
         write(connection, MeasurementTable, measurement_rows(contents, seed))
         write(connection, PlanTable, plan_rows(contents))

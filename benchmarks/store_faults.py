@@ -28,8 +28,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import MeasurementTable
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import MeasurementTable
 from spectune.db.url import resolve_url
 from spectune.profiler.device import detect
 

@@ -12,9 +12,9 @@ from . import options
 from .report import Settings, Table, facts_of, print_json, print_table, tell
 
 if TYPE_CHECKING:
-    from ..db.check import Fault
-    from ..db.merge import Merged
-    from ..db.sql_store import SqlStore
+    from ..db.exchange.check import Fault
+    from ..db.exchange.merge import Merged
+    from ..db.sql.sql_store import SqlStore
 
 
 @click.group(name="db")
@@ -38,7 +38,7 @@ def upgrade(store: str | None, as_json: bool) -> None:
         spectune db upgrade
         spectune db upgrade --store postgresql+psycopg://me@host/spectune
     """
-    from ..db.migrate import HEAD
+    from ..db.sql.migrate import HEAD
 
     with _opened(store, upgrade=True) as opened:
         url = opened.url
@@ -86,8 +86,8 @@ def export(settings: Settings, folder: Path, store: str | None, as_json: bool) -
     \b
         spectune db export measurements/
     """
-    from ..db.folder import write_folder
-    from ..db.shared import everything
+    from ..db.exchange.folder import write_folder
+    from ..db.exchange.records import everything
 
     counts: Counter[str] = Counter()
     with _opened(store) as opened:
@@ -116,9 +116,9 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
         spectune db import measurements/
         spectune db import postgresql+psycopg://me@host/spectune --store mine.db
     """
-    from ..db.folder import read_folder
-    from ..db.merge import merge
-    from ..db.shared import everything
+    from ..db.exchange.folder import read_folder
+    from ..db.exchange.merge import merge
+    from ..db.exchange.records import everything
 
     with _opened(store, upgrade=True) as opened:
         if Path(source).is_dir():
@@ -147,7 +147,7 @@ def prune(store: str | None, observations: int | None, dry_run: bool, as_json: b
         spectune db prune --dry-run
         spectune db prune --observations 10000
     """
-    from ..db.prune import prune as taken_out
+    from ..db.exchange.prune import prune as taken_out
 
     with _opened(store) as opened:
         pruned, url = taken_out(opened, dry_run=dry_run, observations=observations), opened.url
@@ -173,7 +173,7 @@ def backup(file: Path, store: str | None) -> None:
     \b
         spectune db backup store-backup.db
     """
-    from ..db.backup import back_up
+    from ..db.exchange.backup import back_up
 
     with _opened(store) as opened:
         back_up(opened, file)
@@ -181,7 +181,7 @@ def backup(file: Path, store: str | None) -> None:
 
 
 def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
-    from ..db.sql_store import SqlStore
+    from ..db.sql.sql_store import SqlStore
     from ..db.url import is_service, named_place, resolve_url
     from ..errors import StoreError
 
@@ -195,7 +195,7 @@ def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
 
 def _checked(store: str | None) -> tuple[str, list[Fault]]:
     """Return where a store is and its faults; one that cannot be opened has that fault."""
-    from ..db.check import Fault, faults_of
+    from ..db.exchange.check import Fault, faults_of
     from ..db.url import resolve_url, shown
     from ..errors import StoreError
 

@@ -139,7 +139,7 @@ def _torch(devices: Sequence[Inspection]) -> Examination:
 
 def _store(url: str | None, devices: Sequence[Inspection]) -> Examination:
     from ..db import open_store
-    from ..db.migrate import OlderSchemaError
+    from ..db.sql.migrate import OlderSchemaError
     from ..db.url import is_sqlite_memory, resolve_url, shown, sqlite_file
 
     place = resolve_url(url)

@@ -52,7 +52,7 @@ def list(settings: Settings, store: str | None, as_json: bool) -> None:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    from ..db.news import counting
+    from ..db.sql.news import counting
     from .stored import model_names, named, surface_facts
 
     names, plans = model_names(store), store.plans()

@@ -70,7 +70,7 @@ def document_of(path: Path) -> str:
 
 def number_in(document: str, store: Store) -> int | None:
     """Return the number of a plan's document in a store, the newest of equal ones; None where it is not there."""
-    from ..db.tables import content_hash
+    from ..db.sources import content_hash
 
     own = content_hash(document)
     return max((row.id for row in store.plans() if row.content_hash == own), default=None)

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from ..db.news import counting
 from ..db.rows import PlanRow
+from ..db.sql.news import counting
 from ..db.store import Store
 from ..errors import NoPlanError
 from ..planner.plans.document import plan_from_json

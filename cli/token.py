@@ -13,8 +13,8 @@ from .report import Settings, Table, facts_of, print_json, print_table, tell
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from ..db.access import Scope
-    from ..db.sql_store import SqlStore
+    from ..db.jobs.access import Scope
+    from ..db.sql.sql_store import SqlStore
 
 SCOPES = ("read", "write", "admin")
 UNITS = {"h": 3600, "d": 86_400, "w": 604_800}
@@ -61,7 +61,7 @@ def create(settings: Settings, name: str, scope: Scope, expires: datetime | None
     \b
         spectune token create laptop --scope read --expires 52w
     """
-    from ..db.access import Tokens
+    from ..db.jobs.access import Tokens
 
     with _database(store) as opened:
         made = Tokens(opened).create(name, scope, expires)
@@ -78,7 +78,7 @@ def list_(store: str | None, as_json: bool) -> None:
     \b
         spectune token list --json
     """
-    from ..db.access import Tokens
+    from ..db.jobs.access import Tokens
 
     with _database(store) as opened:
         rows = Tokens(opened).rows()
@@ -99,7 +99,7 @@ def revoke(settings: Settings, name: str, store: str | None) -> None:
     \b
         spectune token revoke laptop
     """
-    from ..db.access import Tokens
+    from ..db.jobs.access import Tokens
 
     with _database(store) as opened:
         Tokens(opened).revoke(name)
@@ -108,7 +108,7 @@ def revoke(settings: Settings, name: str, store: str | None) -> None:
 
 def _database(store: str | None) -> SqlStore:
     """Open the store, which must be the database itself: a service makes no tokens."""
-    from ..db.sql_store import SqlStore
+    from ..db.sql.sql_store import SqlStore
     from ..db.url import is_service, named_place, resolve_url
     from ..errors import RequestError
 

@@ -18,35 +18,22 @@ IN_PATH = re.compile(r"{(\w+)(?::path)?}")
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One method of a store over HTTP.
-
-    Attributes:
-        path: names arguments, or fields of the record that is sent, in braces.
-        sends: the record that the other arguments make; where None, a single one is that record.
-        gives: the record of the answer, where it is another one than the method returns: then it has that or names it.
-        said: what the OpenAPI document says of a success.
-        scope: what the caller's token needs.
-        absent: what a service says where the method returns None, with the names of arguments in braces.
-        is_paged: whether a list without numbers travels in pages.
-        is_cached: whether a client keeps the answer for when the service is away.
-        is_news: whether it changes what is known of plans, devices or models.
-        may_be_large: whether an upload may stand for it.
-    """
+    """One method of a store over HTTP; `sends` and `gives` are classes of records."""
 
     declared: Callable[..., Any]
     verb: Verb
-    path: str
+    path: str  # names arguments, or fields of the record that is sent, in braces
     operation: str
-    sends: Any = None  # Any: a class
-    gives: Any = None
+    sends: Any = None  # what the other arguments make; where None, a single one is that record
+    gives: Any = None  # the answer's, where it is another one than the method returns: then it has that or names it
     status: int = 200
-    said: str = "As asked."
-    scope: Literal["read", "write", "admin"] = "read"
-    absent: str = ""
-    is_paged: bool = False
-    is_cached: bool = False
-    is_news: bool = False
-    may_be_large: bool = False
+    said: str = "As asked."  # of a success, in the OpenAPI document
+    scope: Literal["read", "write", "admin"] = "read"  # that the caller's token needs
+    absent: str = ""  # what a service says where the method returns None, with the names of arguments in braces
+    is_paged: bool = False  # whether a list without numbers travels in pages
+    is_cached: bool = False  # whether a client keeps the answer for when the service is away
+    is_news: bool = False  # whether it changes what is known of plans, devices or models
+    may_be_large: bool = False  # whether an upload may stand for it
 
     @property
     def about(self) -> str:

@@ -17,11 +17,11 @@ def open_store(url: str | None = None, *, upgrade: bool = True, writes: bool = T
         StoreError: the text is no URL, the scheme is unknown, the file is damaged or may not be written, the server
             does not answer, or the schema is newer than this spectune. Nothing was written then.
     """
-    from .sql_store import SqlStore
+    from .sql.sql_store import SqlStore
 
     place = named_place(url)
     if is_service(place):
-        from .remote import RemoteStore
+        from .remote.remote_store import RemoteStore
         from .url import service_url
 
         return RemoteStore(service_url(place))

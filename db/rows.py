@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace
@@ -10,6 +11,20 @@ from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
+
+ENGINE_PLAN = "engine:"  # stands before the device of a plan for another engine, which our decoder must not follow
+WHAT_IF = "what-if:"  # stands before the device of a plan that rests on anything but measurements of that device
+FILED_APART = (WHAT_IF, ENGINE_PLAN)
+
+
+def mark_of(device: str) -> str:
+    """Return the prefix of the device that a plan is filed under; none before a device's own plans."""
+    return next((mark for mark in FILED_APART if device.startswith(mark)), "")
+
+
+def key_of(surface: Any) -> dict[str, str]:  # Any: whatever has the fields of a SurfaceKey
+    """Return the fields of a surface's `SurfaceKey` by name."""
+    return {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +44,7 @@ class SurfaceRow:
     @property
     def key(self) -> SurfaceKey:
         """What tells surfaces apart."""
-        return SurfaceKey(**{field.name: getattr(self, field.name) for field in fields(SurfaceKey)})
+        return SurfaceKey(**key_of(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

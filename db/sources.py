@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ..errors import StoreError
@@ -11,8 +12,8 @@ from ..profiler.protocols import SurfaceKey
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.overhead import RoundOverhead
 from ..profiler.records.surface import LatencySurface
-from ..profiler.records.wire import from_json, to_json
-from .tables import content_hash
+from ..profiler.records.wire import to_json
+from .rows import key_of
 
 if TYPE_CHECKING:  # a store opens without the planner
     from ..planner.inputs import PlanInputs
@@ -23,15 +24,9 @@ LONGEST_NAME = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurfaceManifest:
+class SurfaceManifest(SurfaceKey):
     """Which cells made a surface: its key, and the hashes of its measurements in ascending order."""
 
-    device: str  # Device.fingerprint
-    model: str  # ModelIdentity.key
-    role: str
-    regime: str
-    dtype: str
-    attention: str
     measurements: tuple[str, ...]  # sha256 of each measurement's JSON
 
     def __post_init__(self) -> None:
@@ -39,11 +34,6 @@ class SurfaceManifest:
             raise StoreError(f"a manifest of {self.model} needs hashes in ascending order; write it again")
         for seen in self.measurements:
             _require_hash(seen)
-
-    @property
-    def key(self) -> dict[str, str]:
-        """The fields of its `SurfaceKey` by name."""
-        return {field.name: getattr(self, field.name) for field in fields(SurfaceKey)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +63,8 @@ class PlanSource:
 
 def surface_source(surface: LatencySurface, name: str) -> PlanSource:
     """Return a surface as a plan's source."""
-    key = {field.name: getattr(surface, field.name) for field in fields(SurfaceKey)}
     hashes = tuple(sorted(record_hash(cell) for cell in surface.measurements))
-    manifest = to_json(SurfaceManifest(**key, measurements=hashes))
+    manifest = to_json(SurfaceManifest(**key_of(surface), measurements=hashes))
     return PlanSource(kind="surface", content_hash=content_hash(manifest), name=name[:LONGEST_NAME], manifest=manifest)
 
 
@@ -106,14 +95,14 @@ def sources_of_inputs(inputs: PlanInputs) -> list[PlanSource]:
     return [*surfaces, *times, *traces, *agreement]
 
 
+def content_hash(document: str) -> str:
+    """Return the sha256 of a document's UTF-8 bytes, 64 hex digits."""
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
 def record_hash(record: object) -> str:
     """Return the hash of a record as this version of spectune writes it."""
     return content_hash(to_json(record))
-
-
-def manifest_of(text: str) -> SurfaceManifest:
-    """Return the manifest of a JSON text, or raise StoreError."""
-    return from_json(SurfaceManifest, text)
 
 
 def _require_hash(seen: str) -> None:

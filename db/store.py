@@ -261,11 +261,7 @@ class Store:
     ) -> PlanRow:
         """Return the plan of a setup that counts, made on exactly this device or on any of this kind.
 
-        It is the one promoted last and not retired since, else the newest that is not retired.
-
-        Raises:
-            NoPlanError: the store holds none.
-            StoreError: not exactly one of device and device_kind is given.
+        It is the one promoted last and not retired since, else the newest that is not retired; NoPlanError without one.
         """
 
     @endpoint("POST", "/v1/plans/rollback", "post_rollback", sends=Rollback, scope="admin", is_news=True)
@@ -317,10 +313,7 @@ class Store:
         """Return the plan that the store itself finds best for a device, None where it leaves that to its reader.
 
         `workload` None means any. On each rung plans for the number format `dtype` come first; None takes any.
-
-        Raises:
-            NoPlanError: the store holds none.
-            PlanError: it holds some, and none can be used.
+        NoPlanError: the store holds none. PlanError: it holds some, and none can be used.
         """
 
     @adds("/v1/plans/{plan_id}/observations", "post_observation", sends=Document)

@@ -18,6 +18,9 @@ from ..errors import StoreError
 SCHEMES = ("https", "http")
 TOKEN_VARIABLE = "SPECTUNE_TOKEN"
 SHAPE = "write https://host[:port][/prefix], with the token in SPECTUNE_TOKEN or as https://:TOKEN@host"
+STORE_VARIABLE = "SPECTUNE_STORE"
+SECRET_OPTIONS = frozenset({"password", "passwd", "pwd", "sslpassword", "ssl_passphrase", "odbc_connect"})
+MASK = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class ServiceUrl:
     @property
     def is_loopback(self) -> bool:
         """Whether requests stay on this machine."""
-        return _is_loopback(urlsplit(self.shown).hostname or "")
+        return is_loopback(urlsplit(self.shown).hostname or "")
 
 
 def is_service(place: str) -> bool:
@@ -57,8 +60,7 @@ def is_service(place: str) -> bool:
 def service_url(place: str) -> ServiceUrl:
     """Return where a service is, and its token: the URL's, else SPECTUNE_TOKEN.
 
-    Raises:
-        StoreError: it is no such URL, or its token is none or would travel in clear; no secret is in the message.
+    StoreError: it is no such URL, or its token is none or would travel in clear; no secret is in the message.
     """
     parts = _split(place)
     token = unquote(parts.password) if parts.password else os.environ.get(TOKEN_VARIABLE) or None
@@ -89,16 +91,12 @@ def _host(parts: SplitResult) -> str:
     return host if parts.port is None else f"{host}:{parts.port}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-STORE_VARIABLE = "SPECTUNE_STORE"
-SECRET_OPTIONS = frozenset({"password", "passwd", "pwd", "sslpassword", "ssl_passphrase", "odbc_connect"})
-MASK = "***"
 
 
 def default_path() -> Path:
@@ -120,15 +118,16 @@ def settled_place(url: str | None = None) -> str:
 def resolve_url(url: str | None = None) -> URL:
     """Return where a store lies for SQLAlchemy (`str` hides a password); None is SPECTUNE_STORE or the default.
 
-    Raises:
-        StoreError: the text is neither a path nor a URL; it may hold a password, so the message does not repeat it.
+    StoreError: the text is neither a path nor a URL; it may hold a password, so the message does not repeat it.
     """
     place = named_place(url)
     if place == ":memory:":
         return URL.create("sqlite")
     if "://" not in place:
-        return URL.create("sqlite", database=str(_absolute(place)))
-    return _with_absolute_file(_parse(place))
+        return URL.create("sqlite", database=str(Path(place).expanduser().absolute()))
+    parsed = _parse(place)
+    file = sqlite_file(parsed)  # absolute: connections opened after a chdir must reach the same store
+    return parsed if file is None else parsed.set(database=str(file.absolute()))
 
 
 def sqlite_file(url: URL) -> Path | None:
@@ -166,13 +165,3 @@ def _parse(text: str) -> URL:
         f"cannot read the store URL that starts with {scheme!r}; "
         "write a path, or dialect://user:password@host:port/name with special characters percent-encoded"
     )
-
-
-def _absolute(path: str) -> Path:
-    return Path(path).expanduser().absolute()
-
-
-def _with_absolute_file(url: URL) -> URL:
-    """Make the file of an SQLite URL absolute: connections opened after a chdir must reach the same store."""
-    file = sqlite_file(url)
-    return url if file is None else url.set(database=str(file.absolute()))

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from ..db.certificates import tls_fault, trusted
+from ..db.remote.certificates import tls_fault, trusted
 from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
 from .answers import Answer, LoadResult

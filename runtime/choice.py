@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..db import open_store
-from ..db.plans import WHAT_IF
+from ..db.rows import WHAT_IF
 from ..errors import NoPlanError, PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
-from ..db.plans import WHAT_IF, mark_of
-from ..db.rows import PlanRow
+from ..db.rows import WHAT_IF, PlanRow, mark_of
 from ..db.store import Store
 from ..errors import DeviceError, NoPlanError, PlanError, StoreAwayError
 from ..planner.plans.document import plan_from_json

@@ -14,16 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.sql_store import SqlStore
+from ..db.sql.sql_store import SqlStore
 from ..db.url import is_service, named_place, resolve_url
 from ..errors import RequestError
 from . import health, jobs, pages, plans, profiles, resolving, routes, sign_in, uploads
 from .documents import document_of
-from .gate import Gate
+from .gate import RequestGate
 from .planning import Planning
 from .problem import ProblemError
 from .settings import Settings
-from .state import Service, service_on
+from .state import Service
 
 PATIENCE_S = 2.0  # for a database that is away; then the client is told, and is patient itself
 ROUTERS = (
@@ -44,16 +44,14 @@ ABOUT = "Measurements, plans and what becomes of them. Writes take an Idempotenc
 def create_app(store: str | SqlStore | None = None, settings: Settings | None = None) -> FastAPI:
     """Return the application of a store, which it opens and closes where `store` is a URL.
 
-    Raises:
-        StoreError: the store cannot be opened.
-        RequestError: the store is a service itself.
+    StoreError: the store cannot be opened. RequestError: it is a service itself.
     """
     opened = store if isinstance(store, SqlStore) else _opened(store)
     allowed = settings or Settings()
     opened.patience_s = min(opened.patience_s, PATIENCE_S)
     opened.outlast_power_cuts()
     planning = Planning(opened, allowed.workers)
-    service = service_on(opened, allowed, lambda: planning.is_alive)
+    service = Service(opened, allowed, lambda: planning.is_alive)
     app = FastAPI(
         title="spectune",
         version=version("spectune"),
@@ -66,7 +64,7 @@ def create_app(store: str | SqlStore | None = None, settings: Settings | None = 
     app.state.service = service
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(RequestGate, service=service)
     app.add_exception_handler(RequestValidationError, _refuse_parameters)
     app.add_exception_handler(HTTPException, _refuse_path)
     app.openapi = partial(document_of, app)  # type: ignore[method-assign]  # FastAPI's own way to replace it
@@ -83,7 +81,7 @@ def _opened(url: str | None) -> SqlStore:
 @asynccontextmanager
 async def _living(service: Service, planning: Planning, _app: FastAPI, *, closes: bool) -> AsyncIterator[None]:
     await service.freshen_callers()
-    await service.freshen_index()
+    await service.freshen(service.index)
     planning.start()
     try:
         yield

@@ -9,9 +9,9 @@ from hmac import compare_digest
 from time import monotonic
 
 from ..db import store  # noqa: F401 - it declares the endpoints that ADMIN is made of
-from ..db.access import Scope, TokenRow, Tokens, token_hash
 from ..db.endpoint import ENDPOINTS, IN_PATH
-from ..db.tables import utc_now
+from ..db.jobs.access import Scope, TokenRow, Tokens, token_hash
+from ..db.sql.tables import utc_now
 from .problem import ProblemError
 from .remembered import Remembered
 from .settings import Auth
@@ -21,6 +21,12 @@ KEPT_S = 12 * 3600
 TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 PAGES = re.compile(r"/|/(plans|drift|jobs)|/(devices|surfaces|traces|plans)/.*")
 OPEN_PAGES = ("/sign-in", "/sign-out")
+ANYBODY = "anybody"  # the name of whoever needs no token
+OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
+ADMIN = re.compile("|".join(IN_PATH.sub("[^/]+", each.path) for each in ENDPOINTS.values() if each.scope == "admin"))
+QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
+LONGEST_TOKEN = 200
+SLOWEST_NEWS_S = 0.05  # between two readings of the tokens; whoever asks meanwhile waits for the second
 
 
 def is_page(path: str) -> bool:
@@ -49,14 +55,6 @@ def forgotten(*, is_secure: bool) -> str:
 
 def _manners(is_secure: bool) -> str:
     return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if is_secure else "")
-
-
-ANYBODY = "anybody"  # the name of whoever needs no token
-OPEN = ("/healthz", "/readyz", *OPEN_PAGES)
-ADMIN = re.compile("|".join(IN_PATH.sub("[^/]+", each.path) for each in ENDPOINTS.values() if each.scope == "admin"))
-QUESTIONS = ("/v1/resolve",)  # asked by POST because of their length
-LONGEST_TOKEN = 200
-SLOWEST_NEWS_S = 0.05  # between two readings of the tokens; whoever asks meanwhile waits for the second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

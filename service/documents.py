@@ -8,15 +8,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import ConfigDict, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema
 
 from ..db import wire
+from ..db.exchange.published import ARRAY, Json, json_schema
 from ..profiler.records.wire import to_json
 from .problem import MEDIA_TYPE
 
-Json = dict[str, Any]  # JSON values
-
+BARE_ARRAY = {name: value for name, value in ARRAY.items() if name != "description"}
 REFUSALS = {
     400: "The request is no HTTP that can be understood.",
     401: "No token, or one that is unknown, expired or revoked.",
@@ -40,16 +38,6 @@ PROBLEM = wire.Problem(
 )
 
 
-class _WithArrays(GenerateJsonSchema):
-    """Arrays travel as their dtype, shape and packed bytes; see `profiler.records.arrays`."""
-
-    def function_plain_schema(self, schema: Any) -> Json:  # Any: pydantic's core schema
-        del schema
-        shape = {"type": "array", "items": {"type": "integer", "minimum": 0}}
-        parts = {"dtype": {"type": "string"}, "shape": shape, "data": {"type": "string", "contentEncoding": "base64"}}
-        return {"type": "object", "properties": parts, "required": [*parts], "additionalProperties": False}
-
-
 class Schemas:
     """The JSON Schemas of all records that travel, by name."""
 
@@ -58,8 +46,7 @@ class Schemas:
 
     def of(self, kind: Any) -> Json:
         """Return the schema of a type; those of records are put among the definitions and referred to."""
-        adapter = TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True))  # as records are read
-        schema = adapter.json_schema(ref_template="#/components/schemas/{model}", schema_generator=_WithArrays)
+        schema = json_schema(tuple[kind], BARE_ARRAY, ref_template="#/components/schemas/{model}")
         self.definitions.update(schema.pop("$defs", {}))
         found: Json = schema["prefixItems"][0]
         return found

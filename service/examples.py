@@ -94,6 +94,25 @@ SOURCE = PlanSource(kind="trace", content_hash=HASH, name="small")
 EVENT = PlanEvent(id=5, plan_id=7, action="promoted", by="ci", reason="validated on two hosts", created=MOMENT)
 DECISION = wire.Decision(reason="validated on two hosts")
 ROLLBACK = wire.Rollback(device=DEVICE.fingerprint, **SETUP, reason="slower in production")
+VALIDATED = wire.Document(
+    document=to_json(
+        Validation(
+            plan_id=7,
+            rows=(
+                ValidationRow(
+                    batch=1,
+                    context=256,
+                    policy="chain of 4",
+                    drafter="small",
+                    predicted_tokens_per_s=190.0,
+                    interval=(180.0, 200.0),
+                    measured_tokens_per_s=188.0,
+                    plain_tokens_per_s=90.0,
+                ),
+            ),
+        )
+    )
+)
 OBSERVATION = Observation(
     plan_id=7,
     device=DEVICE.fingerprint,
@@ -120,25 +139,6 @@ OBSERVATION = Observation(
     ),
 )
 OBSERVED = wire.Document(document=to_json(OBSERVATION))
-VALIDATED = wire.Document(
-    document=to_json(
-        Validation(
-            plan_id=7,
-            rows=(
-                ValidationRow(
-                    batch=1,
-                    context=256,
-                    policy="chain of 4",
-                    drafter="small",
-                    predicted_tokens_per_s=190.0,
-                    interval=(180.0, 200.0),
-                    measured_tokens_per_s=188.0,
-                    plain_tokens_per_s=90.0,
-                ),
-            ),
-        )
-    )
-)
 OPENING = wire.ProfileOpening(key="0123456789abcdef")
 OPENED = wire.OpenedProfile(profile_id=1, is_resumed=False, begun=MOMENT)
 VISITS = wire.Visits(
@@ -152,22 +152,5 @@ SURFACES = wire.Surfaces(surfaces=(SURFACE,))
 FINISH = wire.Finish(overhead=OVERHEAD, traces=(TRACE,), pairwise=(PAIRWISE,))
 UPLOAD = wire.NewUpload(kind="trace", size=20_000_000, sha256=HASH, target="/v1/traces")
 UPLOADED = wire.UploadState(key="6f1c0d4e5a7b8c9d6f1c0d4e5a7b8c9d", received=4_194_304)
-OF: dict[object, object] = {  # by class
-    type(each): each
-    for each in (
-        *(
-            DEVICE,
-            MODEL,
-            SURFACE_ROW,
-            SURFACE,
-            MEASUREMENTS,
-            OVERHEAD,
-            TRACE,
-            TRACE_ROW,
-            PAIRWISE,
-            RECORD_PLACES,
-            RECORDS,
-        ),
-        *(PLAN_ROW, NEW_PLAN, SOURCE, EVENT, DECISION, ROLLBACK, OBSERVED, wire.Added(added=1)),
-    )
-}
+ADDED = wire.Added(added=1)
+OF: dict[object, object] = {type(each): each for name, each in [*vars().items()] if name.isupper()}  # by class

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 import secrets
+import traceback
 from collections.abc import Mapping
 from math import ceil
 from time import monotonic, perf_counter
@@ -32,9 +33,10 @@ PAGE_KIND = b"text/html"
 
 
 Headers = Mapping[bytes, bytes]
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Gate:
+class RequestGate:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -63,7 +65,7 @@ class Gate:
             answer.status = answer.status or NO_ANSWER
             raise
         except Exception:  # a mistake of ours must cost one request, not the service
-            tell("internal error", level=logging.ERROR, request_id=answer.request_id, traceback=_traceback())
+            tell("internal error", level=logging.ERROR, request_id=answer.request_id, traceback=traceback.format_exc())
             await _refuse(scope, answer, ProblemError(500, "internal", "a mistake of the service; its log says more"))
         finally:
             self._note(scope, answer)
@@ -110,7 +112,7 @@ class Gate:
             raise ProblemError(429, "too-many", told, {"Retry-After": str(ceil(wait_s))})
 
     async def _is_resolved(self, scope: Scope, headers: Headers, answer: _Answer) -> bool:
-        await self._service.freshen_index()
+        await self._service.freshen(self._service.index)
         ready = self._service.resolver.ready(scope["query_string"])
         if ready is None:
             return False
@@ -140,9 +142,6 @@ class Gate:
             bytes=answer.bytes,
             caller=answer.caller,
         )
-
-
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class _Answer:
@@ -183,9 +182,3 @@ async def _refuse(scope: Scope, answer: _Answer, problem: ProblemError) -> None:
 def _request_id(headers: Headers) -> str:
     asked = headers.get(b"x-request-id", b"").decode("latin-1")
     return asked if REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
-
-
-def _traceback() -> str:
-    import traceback
-
-    return traceback.format_exc()

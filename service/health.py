@@ -8,7 +8,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from ..db.migrate import HEAD
+from ..db.sql.migrate import HEAD
 from ..db.wire import API, ServiceInfo
 from ..runtime.watch.prometheus import Labels
 from .documents import gives, gives_text
@@ -47,7 +47,7 @@ async def get_health() -> Response:
 async def get_readiness(request: Request) -> Response:
     """Say whether the database answers, its schema is this version's, and jobs are worked on."""
     service = service_of(request)
-    await service.freshen_readiness()
+    await service.freshen(service.readiness)
     workers = None if service.is_planning() else "not every worker for jobs is alive; the log says why"
     wrong = [said for said in (service.readiness.wrong, workers) if said]
     if wrong:
@@ -61,14 +61,14 @@ async def get_readiness(request: Request) -> Response:
 async def get_metrics(request: Request) -> Response:
     """Return what Prometheus scrapes."""
     service = service_of(request)
-    await service.freshen_index()
+    await service.freshen(service.index)
     states = await service.read(service.jobs.counts)
     index, resolver = service.index, service.resolver
     gauges: dict[str, list[tuple[Labels, float]]] = {
         "build": [({"version": version("spectune"), "schema": HEAD}, 1.0)],
         "jobs": [({"state": state}, float(states.get(state, 0))) for state in STATES],
         "job_worker_up": [({}, float(service.is_planning()))],
-        "plans": [({}, float(index.plans))],
+        "plans": [({}, float(len(index.plans)))],
         "resolve_cache_bytes": [({}, float(resolver.kept_bytes))],
         "job_streams": [({}, float(service.streams))],
     }

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..db.jobs import ENDED, JobRow
-from ..db.receipts import Receipt
+from ..db.jobs.jobs import ENDED, JobRow, JobTold
+from ..db.jobs.receipts import Receipt
+from ..db.sql.documents import seen_as
 from ..db.wire import Page
 from ..planner.plans.objective import LatencyBound
 from ..planner.records.frozen_table import FrozenTable
@@ -42,6 +43,20 @@ MOST_CELLS = 1000
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 States = Annotated[State | None, Query()]
+TOLD = JobTold(
+    id=1,
+    key="6f1c0d4e5a7b8c9d6f1c0d4e5a7b8c9d",
+    kind="plan",
+    state="running",
+    progress=0.5,
+    note="solved 2 of 4 parts of the plan",
+    plan_id=None,
+    error=None,
+    attempts=1,
+    created=examples.MOMENT,
+    heartbeat=examples.MOMENT,
+    token_name="ci",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,38 +92,6 @@ class NewJob:
     request: PlanWanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTold:
-    """How far a job is; times are UTC, ISO 8601."""
-
-    id: int
-    key: str
-    kind: str
-    state: str
-    progress: float  # 0 to 1
-    note: str  # what is being done
-    plan_id: int | None  # of the plan it made
-    error: str | None
-    attempts: int
-    created: str
-    heartbeat: str | None
-    token_name: str  # whose token started it
-
-
-TOLD = JobTold(
-    id=1,
-    key="6f1c0d4e5a7b8c9d6f1c0d4e5a7b8c9d",
-    kind="plan",
-    state="running",
-    progress=0.5,
-    note="solved 2 of 4 parts of the plan",
-    plan_id=None,
-    error=None,
-    attempts=1,
-    created=examples.MOMENT,
-    heartbeat=examples.MOMENT,
-    token_name="ci",
-)
 WANTED = NewJob(kind="plan", request=PlanWanted(target=examples.MODEL.key, device=examples.DEVICE.fingerprint))
 
 
@@ -130,7 +113,7 @@ def post_job(service: Service, caller: str, body: bytes) -> Work:
 
     def work() -> Receipt:
         _require_few(service)
-        return receipt_of(told_of(service.jobs.add(job.kind, to_json(wanted), caller)), 202)
+        return receipt_of(seen_as(JobTold, service.jobs.add(job.kind, to_json(wanted), caller)), 202)
 
     return work
 
@@ -140,14 +123,14 @@ async def get_jobs(request: Request, limit: Limit = USUAL_LIMIT, after: After = 
     """List jobs, oldest first."""
     service = service_of(request)
     rows = await service.read(service.jobs.rows, limit=limit + 1, after=after, state=state)
-    return answer_of(receipt_of(page_by_id([told_of(row) for row in rows], limit), kind=Page[JobTold]))
+    return answer_of(receipt_of(page_by_id([seen_as(JobTold, row) for row in rows], limit), kind=Page[JobTold]))
 
 
 @router.get("/{key}", responses=gives(JobTold, TOLD))
 async def get_job(request: Request, key: KeyPath) -> Response:
     """Return how far a job is."""
     service = service_of(request)
-    return answer_of(receipt_of(told_of(await service.read(service.jobs.find, key))))
+    return answer_of(receipt_of(seen_as(JobTold, await service.read(service.jobs.find, key))))
 
 
 @router.get(
@@ -166,12 +149,7 @@ async def get_job_events(request: Request, key: KeyPath) -> Response:
 async def delete_job(request: Request, key: KeyPath) -> Response:
     """Cancel a job; a worker that is at it stops within seconds."""
     service = service_of(request)
-    return answer_of(receipt_of(told_of(await service.write(service.jobs.cancel, key))))
-
-
-def told_of(row: JobRow) -> JobTold:
-    """Return what clients see of a job."""
-    return JobTold(**{field.name: getattr(row, field.name) for field in fields(JobTold)})
+    return answer_of(receipt_of(seen_as(JobTold, await service.write(service.jobs.cancel, key))))
 
 
 def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
@@ -180,7 +158,7 @@ def _with_records(service: Service, wanted: PlanWanted) -> PlanWanted:
     The target's record is the store's own: its weights may have moved since the index read it.
     """
     service.index.refresh()
-    device = service.index.device(wanted.device) if isinstance(wanted.device, str) else wanted.device
+    device = service.index.devices.get(wanted.device) if isinstance(wanted.device, str) else wanted.device
     target = service.store.find_model(wanted.target) if isinstance(wanted.target, str) else wanted.target
     if device is None or target is None:
         name = f"device {wanted.device!r}" if device is None else f"model {wanted.target!r}"
@@ -237,9 +215,9 @@ async def _events(service: Service, row: JobRow, token: str | None) -> AsyncIter
     silent_s = 0.0
     last: JobTold | None = None
     while not service.is_stopping:
-        told = replace(told_of(row), heartbeat=None)  # which alone is no news
+        told = replace(seen_as(JobTold, row), heartbeat=None)  # which alone is no news
         if told != last:
-            yield f"event: progress\ndata: {to_json(told_of(row))}\n\n"
+            yield f"event: progress\ndata: {to_json(seen_as(JobTold, row))}\n\n"
             last, silent_s = told, 0.0
         elif silent_s >= ALIVE_S:
             yield ": still here\n\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
@@ -25,13 +26,8 @@ class Metrics:
         """Count an answer."""
         self._answers[method, route, status] += 1
         self._seconds[route] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
-        counts = self._in_time.get(route)
-        if counts is None:
-            counts = self._in_time[route] = [0] * (len(BUCKETS_S) + 1)
-        place = 0
-        while place < len(BUCKETS_S) and seconds > BUCKETS_S[place]:
-            place += 1
-        counts[place] += 1
+        counts = self._in_time.setdefault(route, [0] * (len(BUCKETS_S) + 1))
+        counts[bisect_left(BUCKETS_S, seconds)] += 1
 
     def text(self, gauges: Mapping[str, list[tuple[Labels, float]]]) -> str:
         """Return all metrics, and gauges of the moment by name."""

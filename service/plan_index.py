@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..db.news import Event, Known, news_of
 from ..db.rows import PlanRow
-from ..db.sql_store import SqlStore
+from ..db.sql.news import Known, StateChange, news_of
+from ..db.sql.sql_store import SqlStore
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from .remembered import Remembered
 
 Place = tuple[str, str]  # ("device", its fingerprint), ("kind", its kind_key) or ANY
 ANY: Place = ("any", "")
+NO_EVENT = (0, "")
 
 
 class PlanIndex(Remembered):
@@ -27,40 +28,27 @@ class PlanIndex(Remembered):
         super().__init__()
         self._store, self._known = store, Known()
         self._rows: dict[tuple[str, Place], dict[int, PlanRow]] = defaultdict(dict)  # by target, place and id
-        self._plans: dict[int, PlanRow] = {}
+        self.plans: dict[int, PlanRow] = {}  # by id
         self._states: dict[int, tuple[int, str]] = {}  # by plan: its last event and what that was
-        self._devices: dict[str, Device] = {}
-        self._models: dict[str, ModelIdentity] = {}
+        self.devices: dict[str, Device] = {}  # by fingerprint
+        self.models: dict[str, ModelIdentity] = {}  # by key
         self._changes: Counter[tuple[str, Place]] = Counter()  # how often the plans of a target at a place have changed
-
-    @property
-    def plans(self) -> int:
-        """How many plans are known."""
-        return len(self._plans)
 
     def _look(self) -> None:
         news = news_of(self._store, self._known)
         if news.devices is not None:
-            self._devices = {device.fingerprint: device for device in news.devices}
+            self.devices = {device.fingerprint: device for device in news.devices}
         if news.models is not None:
-            self._models = {model.key: model for model in news.models}
+            self.models = {model.key: model for model in news.models}
         if news.is_all_plans:
-            self._count(self._plans.values())
+            self._count(self.plans.values())
             self._rows.clear()
-            self._plans.clear()
+            self.plans.clear()
         self._take_plans(news.plans)
         if news.is_all_events:
             self._states.clear()
         self._take_events(news.events)
         self._known = news.known
-
-    def device(self, fingerprint: str) -> Device | None:
-        """Return a device of the store, None where it does not know it."""
-        return self._devices.get(fingerprint)
-
-    def model(self, key: str) -> ModelIdentity | None:
-        """Return a model of the store, None where it does not know it."""
-        return self._models.get(key)
 
     def changes(self, target: str, places: Sequence[Place]) -> int:
         """Return a number that grows whenever the plans of a target at one of these places change."""
@@ -75,26 +63,25 @@ class PlanIndex(Remembered):
             found: dict[int, PlanRow] = {}
             for place in places:
                 found.update(self._rows.get((target, place), {}))  # asking for what is not there must take no memory
-            return sorted((row for row in found.values() if self._state(row.id) != "retired"), key=self._weight)
-
-    def _state(self, plan_id: int) -> str:
-        return self._states.get(plan_id, (0, ""))[1]
+            return sorted(
+                (row for row in found.values() if self._states.get(row.id, NO_EVENT)[1] != "retired"), key=self._weight
+            )
 
     def _weight(self, row: PlanRow) -> tuple[int, int]:
-        event, action = self._states.get(row.id, (0, ""))
+        event, action = self._states.get(row.id, NO_EVENT)
         return (event if action == "promoted" else 0, row.id)
 
     def _take_plans(self, rows: Sequence[PlanRow]) -> None:
         for row in rows:
-            self._plans[row.id] = row
+            self.plans[row.id] = row
             for place in _places(row):
                 self._rows[row.target, place][row.id] = row
         self._count(rows)
 
-    def _take_events(self, events: Sequence[Event]) -> None:
+    def _take_events(self, events: Sequence[StateChange]) -> None:
         for event in events:
             self._states[event.plan_id] = (event.id, event.action)
-        self._count(self._plans[event.plan_id] for event in events if event.plan_id in self._plans)
+        self._count(self.plans[event.plan_id] for event in events if event.plan_id in self.plans)
 
     def _count(self, changed: Iterable[PlanRow]) -> None:
         self._changes.update({(row.target, place) for row in changed for place in _places(row)})

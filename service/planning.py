@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..db.jobs import JobRow, Jobs, LostJobError
-from ..db.receipts import IdempotencyStore
-from ..db.sql_store import SqlStore
-from ..db.uploads import Uploads
+from ..db.jobs.jobs import JobRow, Jobs, LostJobError
+from ..db.jobs.receipts import IdempotencyStore
+from ..db.jobs.uploads import Uploads
+from ..db.sql.sql_store import SqlStore
 from ..db.url import resolve_url
 from ..errors import SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import from_json
@@ -48,7 +48,7 @@ GRACE_S = 5.0  # for a process to end by itself
 
 
 @dataclass(slots=True, kw_only=True)
-class _Worker:
+class _Planner:
     """One process, the name under which it leases jobs, and our end of the pipe; its closing tells that we ended."""
 
     name: str
@@ -64,7 +64,7 @@ class Planning:
         self._politeness = politeness
         self._store, self._count = store, workers if store.is_shared else 0
         self._jobs = Jobs(store)
-        self._workers: list[_Worker] = []
+        self._workers: list[_Planner] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause_s, self._next_start = FIRST_PAUSE_S, float("-inf")
@@ -123,7 +123,7 @@ class Planning:
             while len(self._workers) < self._count and not self._stop.is_set():
                 self._workers.append(self._started())
 
-    def _started(self) -> _Worker:
+    def _started(self) -> _Planner:
         name = f"{socket.gethostname()[:60]}-{secrets.token_hex(8)}"
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -132,9 +132,9 @@ class Planning:
         process.start()
         theirs.close()
         tell("worker started", worker=name, pid=process.pid)
-        return _Worker(name=name, process=process, pipe=ours, began=monotonic())
+        return _Planner(name=name, process=process, pipe=ours, began=monotonic())
 
-    def _let_go(self, worker: _Worker, why: str, *, counts: bool) -> None:
+    def _let_go(self, worker: _Planner, why: str, *, counts: bool) -> None:
         try:
             self._jobs.release(worker.name, why, counts=counts)
         except StoreError as error:  # its jobs are taken up when their heartbeat is old
@@ -145,7 +145,7 @@ class Planning:
         tell("cleaned", receipts=receipts, uploads=uploads, jobs=self._jobs.drop_ended())
 
 
-def _end(worker: _Worker) -> None:
+def _end(worker: _Planner) -> None:
     worker.process.join(GRACE_S)
     if worker.process.is_alive():
         worker.process.kill()

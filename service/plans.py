@@ -9,9 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from ..db.endpoint import Arguments
-from ..db.plans import OutcomeTable, mark_of
-from ..db.receipts import Receipt
-from ..db.tables import ObservationTable, ValidationTable
+from ..db.jobs.receipts import Receipt
+from ..db.rows import mark_of
+from ..db.sql.plans import OutcomeTable
+from ..db.sql.tables import ObservationTable, ValidationTable
 from ..db.wire import Decision, Document, NewPlan, Page, Rollback, is_known
 from ..errors import PlanError, RequestError, SpectuneError
 from ..planner.plans.document import plan_from_json
@@ -28,6 +29,10 @@ from .parameters import LONGEST_WORD, USUAL_LIMIT, After, KnownTag, Limit, Newes
 from .problem import invalid, required
 from .state import Service, service_of
 from .writes import answer_of, receipt_of
+
+LONGEST_REASON = 2000
+MOST_JUDGED = 10_000  # observations of one plan that drift is looked for in
+drifts = APIRouter(prefix="/v1/plans/{plan_id}", tags=["outcomes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +123,6 @@ def _told(kept: KeptCell) -> CellDrift:
         median_tokens_per_s=kept.measured_speed,
         found=verdict if verdict == "slower" or verdict == "faster" else None,
     )
-
-
-LONGEST_REASON = 2000
-MOST_JUDGED = 10_000  # observations of one plan that drift is looked for in
-drifts = APIRouter(prefix="/v1/plans/{plan_id}", tags=["outcomes"])
 
 
 async def get_plan(request: Request, plan_id: Number, known: KnownTag = None) -> Response:

@@ -9,9 +9,9 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from ..db import wire
-from ..db.jobs import JobEndedError, LostJobError, NoJobError
-from ..db.profiles import NoProfileError
-from ..db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError
+from ..db.jobs.jobs import JobEndedError, LostJobError, NoJobError
+from ..db.jobs.uploads import NoUploadError, TooManyUploadsError, UploadConflictError
+from ..db.sql.profiles import NoProfileError
 from ..errors import NoPlanError, SpectuneError, StoreAwayError, StoreError
 from ..profiler.records.wire import to_json
 

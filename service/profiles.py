@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from ..db.profiles import ProfileJournal, profile_begun
-from ..db.receipts import Receipt
+from ..db.jobs.receipts import Receipt
+from ..db.sql.profiles import ProfileJournal, profile_begun
 from ..db.wire import Finish, OpenedProfile, Page, ProfileOpening, Surfaces, Visits
 from ..profiler.records.visit import Visit
 from . import examples

@@ -6,9 +6,9 @@ from threading import Lock
 from time import monotonic
 from types import TracebackType
 
-from ..db.migrate import HEAD
-from ..db.news import schema_of
-from ..db.sql_store import SqlStore
+from ..db.sql.migrate import HEAD
+from ..db.sql.news import schema_of
+from ..db.sql.sql_store import SqlStore
 from ..errors import StoreAwayError, StoreError
 
 REST_S = 0.5

@@ -7,19 +7,26 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from threading import Lock
 from typing import Any, cast
 
 from ..db.rows import PlanRow
-from ..db.sql_store import SqlStore
+from ..db.sql.sql_store import SqlStore
 from ..db.store import Store
+from ..db.wire import Resolving
 from ..errors import NoPlanError, PlanError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan
-from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..runtime.ladder import Found, Wanted, find_plan
 from .plan_index import ANY, Place, PlanIndex
+
+ROOM_BYTES = 1000  # of an answer beside its body, in memory
+MOST_PARSED = 1000  # plans
+MOST_QUERIES = 50_000  # texts of queries that are remembered
+LONGEST_QUERY = 500  # bytes, of one that is remembered
+Key = tuple[str, str, str | None, float, str | None]
 
 
 class ParsedPlans:
@@ -54,23 +61,8 @@ def _outline(plan: Plan) -> Plan:
     return replace(plan, cells=(cell,))
 
 
-ROOM_BYTES = 1000  # of an answer beside its body, in memory
-MOST_PARSED = 1000  # plans
-MOST_QUERIES = 50_000  # texts of queries that are remembered
-LONGEST_QUERY = 500  # bytes, of one that is remembered
-
-Key = tuple[str, str, str | None, float, str | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a plan is wanted for; any workload where None, and plans of a number format first where one is named."""
-
-    device: Device
-    target: str  # ModelIdentity.key
-    workload: str | None
-    temperature: float
-    dtype: str | None = None
+class Question(Resolving):
+    """What a plan is wanted for, and what tells that apart."""
 
     @property
     def key(self) -> Key:
@@ -118,7 +110,7 @@ class Resolver:
         kept = None if key is None else self._kept(key)
         return kept if kept is not None and kept.absent is None else None
 
-    def remember(self, query: bytes, asked: Asked) -> None:
+    def remember(self, query: bytes, asked: Question) -> None:
         """Remember the meaning of a query's text, unless it is longer than queries are."""
         if len(query) > LONGEST_QUERY:
             return
@@ -127,18 +119,12 @@ class Resolver:
                 self._queries.clear()
             self._queries[query] = asked.key
 
-    def is_kept(self, asked: Asked) -> bool:
+    def is_kept(self, asked: Question) -> bool:
         """Whether the answer, or that there is none, is in memory."""
         return self._kept(asked.key) is not None
 
-    def answer(self, asked: Asked) -> Ready:
-        """Return the answer, from memory or found now.
-
-        Raises:
-            NoPlanError: there is no plan that fits.
-            PlanError: there are some, and none can be used.
-            StoreError: the store cannot be read.
-        """
+    def answer(self, asked: Question) -> Ready:
+        """Return the answer, from memory or found now; NoPlanError without one, PlanError where none can be used."""
         found = self._kept(asked.key)
         if found is None:
             made = (self._made(asked, places) for places in asked.circles)
@@ -148,7 +134,7 @@ class Resolver:
             raise NoPlanError(found.absent, self._store.url)
         return found
 
-    def _made(self, asked: Asked, places: tuple[Place, ...]) -> Ready | None:
+    def _made(self, asked: Question, places: tuple[Place, ...]) -> Ready | None:
         """Return the answer of plans at these places, None where they give none; at ANY that is an answer.
 
         Plans of the asked device or its kind are the highest rungs, where other devices' plans do not count. So their
@@ -178,9 +164,9 @@ class Resolver:
         body = _body(found, plans.plan(found.plan_id))
         return Ready(tag=f'"{hashlib.sha256(body).hexdigest()[:32]}"'.encode(), body=body, **made)
 
-    def _target(self, asked: Asked, rows: Sequence[PlanRow]) -> ModelIdentity:
+    def _target(self, asked: Question, rows: Sequence[PlanRow]) -> ModelIdentity:
         """Return who the target is, as the store or a plan says; the ladder needs it for words only."""
-        known = self._index.model(asked.target)
+        known = self._index.models.get(asked.target)
         if known is not None:
             return known
         if not rows:
@@ -209,19 +195,8 @@ class Resolver:
 
 class _Plans:
     def __init__(self, store: SqlStore, rows: Sequence[PlanRow]) -> None:
-        self.url = store.url
-        self._store, self._rows = store, rows
-        self._last: tuple[int, str] | None = None  # what was read last; what is found is often that
-
-    def plans(self) -> Sequence[PlanRow]:
-        return self._rows
-
-    def plan(self, plan_id: int) -> str:
-        if self._last is not None and self._last[0] == plan_id:
-            return self._last[1]
-        text = self._store.plan(plan_id)
-        self._last = plan_id, text
-        return text
+        self.url, self.plans = store.url, lambda: rows
+        self.plan = lru_cache(maxsize=1)(store.plan)  # what is found is often what was read last
 
 
 def _body(found: Found, plan: str) -> bytes:

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from fastapi import APIRouter, Request, Response
 
-from ..db.wire import Resolving, is_known
+from ..db.wire import Resolved, Resolving, is_known
 from ..errors import PlanError
+from ..profiler.records.device import Device
 from ..profiler.records.match import DeviceMatch
 from . import examples
 from .body import read_body, record_of, require_json
-from .documents import gives, not_modified, takes
+from .documents import SCHEMAS, gives, not_modified, takes
 from .parameters import LONGEST_WORD, Key, KnownTag, Temperature, Word
 from .problem import conflict, invalid, not_found
-from .resolver import Asked, Ready
+from .resolver import Question, Ready
 from .settings import KIB
 from .state import Service, service_of
 
 router = APIRouter(prefix="/v1/resolve", tags=["resolve"])
 
 MOST_BYTES = 256 * KIB  # of a question; a device takes 2 KiB, and it is read where everybody is answered
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
-    """The plan, and the rung of the ladder on which it was found (docs/runtime.md)."""
-
-    plan_id: int
-    rung: str
-    match: DeviceMatch
-    passed: tuple[str, ...]  # plans that could not be used, and why
-    plan: dict[str, object]
 
 
 ANSWER = gives(
@@ -45,6 +35,11 @@ ANSWER = gives(
         "plan": {"version": 2, "cells": []},
     },
 )
+# an answer holds the plan itself
+SCHEMAS.definitions["Resolved"]["properties"]["plan"] |= {
+    "type": "object",
+    "additionalProperties": True,
+}
 ASKED = Resolving(device=examples.DEVICE, target=examples.MODEL.key)
 
 
@@ -60,11 +55,11 @@ async def get_resolved(
 ) -> Response:
     """Return the best plan for a device the store knows; kept in memory until the target's plans change."""
     service = service_of(request)
-    await service.freshen_index()
-    found = service.index.device(device)
+    await service.freshen(service.index)
+    found = service.index.devices.get(device)
     if found is None:
         raise not_found(f"the store knows no device {device!r}; PUT it to /v1/devices, or POST it to /v1/resolve")
-    asked = Asked(device=found, target=target, workload=workload or None, temperature=temperature, dtype=dtype or None)
+    asked = _question(found, target, workload, temperature, dtype)
     ready = await _answered(service, asked)
     service.resolver.remember(request.scope["query_string"], asked)
     headers = {"ETag": ready.tag.decode(), "Cache-Control": "no-cache"}
@@ -86,19 +81,20 @@ async def post_resolved(request: Request) -> Response:
             raise invalid(f"a {what} has at most {LONGEST_WORD} characters, got {len(name)}")
     if not 0.0 <= wanted.temperature < math.inf:
         raise invalid(f"a temperature is finite and at least 0, got {wanted.temperature}")
-    await service.freshen_index()
-    asked = Asked(
-        device=wanted.device,
-        target=wanted.target,
-        workload=wanted.workload or None,
-        temperature=wanted.temperature,
-        dtype=wanted.dtype or None,
-    )
+    await service.freshen(service.index)
+    asked = _question(wanted.device, wanted.target, wanted.workload, wanted.temperature, wanted.dtype)
     ready = await _answered(service, asked)
     return Response(ready.body, headers={"ETag": ready.tag.decode()}, media_type="application/json")
 
 
-async def _answered(service: Service, asked: Asked) -> Ready:
+def _question(device: Device, target: str, workload: str | None, temperature: float, dtype: str | None) -> Question:
+    """Return a question in which empty words mean any."""
+    return Question(
+        device=device, target=target, workload=workload or None, temperature=temperature, dtype=dtype or None
+    )
+
+
+async def _answered(service: Service, asked: Question) -> Ready:
     is_kept = service.resolver.is_kept(asked)
     service.metrics.events["resolve_cache_hits" if is_kept else "resolve_cache_misses"] += 1
     try:

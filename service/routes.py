@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from fastapi import APIRouter, Query, Request, Response
 
 from ..db.endpoint import ENDPOINTS, IN_PATH, Arguments, Endpoint
-from ..db.receipts import Receipt
+from ..db.jobs.receipts import Receipt
 from ..db.wire import TOO_MANY_TIMINGS, Added, Document, NewMeasurements, Page
 from . import examples
 from .body import record_of

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import ssl
 import sys
 from asyncio import TimerHandle, Transport
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..db.access import Tokens
+from ..db.jobs.access import Tokens
+from ..db.url import is_loopback
 from ..errors import RequestError
 from .app import create_app
 from .heap import bound_heaps
@@ -23,6 +25,11 @@ from .settings import Settings
 from .state import Service
 
 NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # an address of a name that this machine does not have, e.g. ::1
+MOST_HEAD_BYTES = 64 * 1024  # of a head, or of fields behind a body, beyond the piece of it that came first
+HEAD_S = 30.0  # from a connection's beginning, or the first byte behind an answer, to the end of the next head
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+STOP_S = 5  # for answers under way when the service is ended
+SWITCH_S = 0.001  # of Python's threads: the one that answers must not wait long for those that read
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
@@ -62,10 +69,6 @@ def require_certificate(certificate: Path, key: Path) -> None:
 def _no_passphrase() -> str:
     """Answer OpenSSL's question at the terminal, which no person of a service could."""
     raise RequestError("the key of --tls-key is encrypted; give one without a passphrase")
-
-
-MOST_HEAD_BYTES = 64 * 1024  # of a head, or of fields behind a body, beyond the piece of it that came first
-HEAD_S = 30.0  # from a connection's beginning, or the first byte behind an answer, to the end of the next head
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -120,11 +123,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = None
 
 
-LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-STOP_S = 5  # for answers under way when the service is ended
-SWITCH_S = 0.001  # of Python's threads: the one that answers must not wait long for those that read
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
     """Where a service listens, and who encrypts its traffic: TLS by certificate and key (both or none), or a proxy.
@@ -161,10 +159,7 @@ class Listening:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def is_private(self) -> bool:
@@ -179,26 +174,24 @@ class Listening:
         return f"{scheme}://{host}:{self.port}"
 
 
-class Server(uvicorn.Server):
-    """Tells followers of jobs that the service ends, before it waits for answers to end."""
+class HttpServer(uvicorn.Server):
+    """Tells whoever is answered at length that the service ends, before it waits for answers to end."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, tell_end: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._tell_end = tell_end
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the service."""
-        self._service.is_stopping = True
+        await asyncio.to_thread(self._tell_end)
         await super().shutdown(sockets)
 
 
 def serve(store: str | None, listening: Listening, settings: Settings) -> None:
     """Serve a store until the process is told to end; the settings' tokens are decided here.
 
-    Raises:
-        StoreError: the store cannot be opened.
-        RequestError: the certificate is none, another program listens there, or the store has no token and others than
-            this machine could ask.
+    StoreError: the store cannot be opened. RequestError: the certificate is none, another program listens there, or
+    the store has no token and others than this machine could ask.
     """
     if listening.certificate is not None and listening.key is not None:
         require_certificate(listening.certificate, listening.key)
@@ -216,7 +209,7 @@ def serve(store: str | None, listening: Listening, settings: Settings) -> None:
         log_to_stderr()
         tell("serving", url=listening.url, store=service.store.url, access=_access(listening, has_tokens))
         sys.setswitchinterval(SWITCH_S)
-        Server(configuration(app, listening), service).run(sockets)
+        HttpServer(configuration(app, listening), service.stop_streams).run(sockets)
     finally:
         service.store.close()
 

@@ -14,19 +14,13 @@ Auth = Literal["required", "when-tokens-exist", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Limits of one service.
+    """Limits of one service."""
 
-    Attributes:
-        auth: whether a token is needed; "when-tokens-exist" needs none until the store's first token is made.
-        hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
-        body_bytes, upload_bytes: most of one unpacked body, and of one upload.
-    """
-
-    auth: Auth = "required"
-    hosts: tuple[str, ...] = ()
+    auth: Auth = "required"  # "when-tokens-exist" needs none until the store's first token is made
+    hosts: tuple[str, ...] = ()  # its names, any where empty: keeps foreign web pages, whose browsers use theirs, out
     rate_per_s: float = 2000.0  # requests of one token, or of one address where no token is needed; 0 is no limit
     burst: int = 4000  # requests that may come at once before the rate counts
-    body_bytes: int = 16 * MIB
+    body_bytes: int = 16 * MIB  # unpacked
     body_timeout_s: float = 60.0  # until a body has to be here
     upload_bytes: int = 1024 * MIB
     open_uploads: int = 16  # unfinished ones of one token

@@ -33,7 +33,7 @@ async def get_sign_in(request: Request) -> Response:
 async def post_sign_in(request: Request) -> Response:
     """Let the browser keep a token that may read, and go to where its reader was."""
     _require_own_form(request)
-    fields = parse_qs(await _form(request))
+    fields = parse_qs((await read_body(request, FORM)).decode("latin-1"))
     token, where = fields.get("token", [""])[0].strip(), _own_path(fields.get("next", ["/"])[0])
     service = service_of(request)
     if not service.callers.knows(token):
@@ -68,7 +68,3 @@ def _require_own_form(request: Request) -> None:
     """Refuse the form of a foreign page, as browsers tell it."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise ProblemError(403, "forbidden", "this form was sent by a page of another site; sign in at /sign-in")
-
-
-async def _form(request: Request) -> str:
-    return (await read_body(request, FORM)).decode("latin-1")

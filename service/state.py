@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import ParamSpec, TypeVar
@@ -12,16 +11,16 @@ from typing import ParamSpec, TypeVar
 from anyio import CapacityLimiter, sleep, to_thread
 from starlette.requests import Request
 
-from ..db.access import Tokens
-from ..db.jobs import Jobs
-from ..db.receipts import IdempotencyStore
-from ..db.sql_store import SqlStore
-from ..db.uploads import Uploads
+from ..db.jobs.access import Tokens
+from ..db.jobs.jobs import Jobs
+from ..db.jobs.receipts import IdempotencyStore
+from ..db.jobs.uploads import Uploads
+from ..db.sql.sql_store import SqlStore
 from .callers import Caller, Callers
 from .metrics import Metrics
 from .plan_index import PlanIndex
 from .problem import ProblemError
-from .remembered import Readiness
+from .remembered import Readiness, Remembered
 from .resolver import Resolver
 from .settings import Settings
 
@@ -33,51 +32,40 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-@dataclass(slots=True, kw_only=True)
+class Turns:
+    """Threads of one kind, for which what is to be done waits in turn."""
+
+    def __init__(self, threads: int) -> None:
+        self._limiter = CapacityLimiter(threads)
+
+    async def __call__(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
+        """Do something in a thread; raise ProblemError (503) where too many wait for one already."""
+        if self._limiter.statistics().tasks_waiting >= MOST_WAITING:
+            told = f"{MOST_WAITING} requests are waiting; send this one again"
+            raise ProblemError(503, "busy", told, {"Retry-After": "1"})
+        return await to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._limiter)
+
+
 class Service:
-    """One store as it is served."""
+    """One store as it is served; what is written is done to its end even where the client has gone."""
 
-    store: SqlStore
-    settings: Settings
-    tokens: Tokens
-    jobs: Jobs
-    receipts: IdempotencyStore
-    uploads: Uploads
-    index: PlanIndex
-    resolver: Resolver
-    callers: Callers
-    readiness: Readiness
-    metrics: Metrics
-    buckets: Buckets
-    is_planning: Callable[[], bool]  # whether a worker for jobs lives, or none is wanted
-    streams: int = 0  # jobs that are being watched
-    is_stopping: bool = False
-    _readers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, READERS))
-    _pages: CapacityLimiter = field(default_factory=partial(CapacityLimiter, PAGES))
-    _resolvers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, RESOLVERS))
-    _writers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, WRITERS))
-    _large_writers: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
-    _fresheners: CapacityLimiter = field(default_factory=partial(CapacityLimiter, FRESHENERS))
-
-    async def read(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Do what reads the store, in a thread."""
-        return await _in_turn(self._readers, partial(work, *args, **kwargs))
-
-    async def show(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Make a page, in a thread: pages take long, and lists do not wait for them."""
-        return await _in_turn(self._pages, partial(work, *args, **kwargs))
-
-    async def resolve(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Do what a decoder waits for, in a thread that no list or page holds."""
-        return await _in_turn(self._resolvers, partial(work, *args, **kwargs))
-
-    async def write_large(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Write what takes much memory, one at a time."""
-        return await _in_turn(self._large_writers, partial(work, *args, **kwargs))
-
-    async def write(self, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Do what writes to the store, in a thread; it is done to its end even where the client has gone."""
-        return await _in_turn(self._writers, partial(work, *args, **kwargs))
+    def __init__(self, store: SqlStore, settings: Settings, is_planning: Callable[[], bool]) -> None:
+        """Take an open store, what is allowed, and whether a worker for jobs lives, or none is wanted."""
+        self.store, self.settings, self.is_planning = store, settings, is_planning
+        self.jobs, self.receipts = Jobs(store), IdempotencyStore(store)
+        self.uploads = Uploads(store, settings.upload_bytes, settings.open_uploads)
+        self.index = PlanIndex(store)
+        self.resolver = Resolver(store, self.index, settings.cache_bytes)
+        self.callers = Callers(Tokens(store), settings.auth, settings.fresh_s)
+        self.readiness = Readiness(store)
+        self.metrics, self.buckets = Metrics(), Buckets(settings.rate_per_s, settings.burst)
+        self.streams = 0  # jobs that are being watched
+        self.is_stopping = False
+        self.read, self.resolve = Turns(READERS), Turns(RESOLVERS)  # lists; what a decoder waits for
+        self.show = Turns(PAGES)  # which take long, and lists do not wait for them
+        self.write = Turns(WRITERS if store.is_server else SQLITE_WRITERS)
+        self.write_large = Turns(1)  # what takes much memory
+        self._fresheners = CapacityLimiter(FRESHENERS)
 
     async def freshen_callers(self) -> None:
         """Read the tokens again; requests at the same time share one reading."""
@@ -92,24 +80,14 @@ class Service:
         row = self.callers.row(token)
         return not self.callers.needs_token or (row is not None and row.allows("read"))
 
-    async def freshen_index(self) -> None:
-        """See to it that what is known of plans is not too old; many who ask at once share one reading."""
-        if not self.index.is_fresh(self.settings.fresh_s):
-            await to_thread.run_sync(self.index.refresh, monotonic(), limiter=self._fresheners)
+    def stop_streams(self) -> None:
+        """Let those who follow jobs go: the service ends."""
+        self.is_stopping = True
 
-    async def freshen_readiness(self) -> None:
-        """See to it that what is known of the database is not too old; many who ask at once share one look at it."""
-        if not self.readiness.is_fresh(self.settings.fresh_s):
-            await to_thread.run_sync(self.readiness.refresh, monotonic(), limiter=self._fresheners)
-
-
-async def _in_turn(limiter: CapacityLimiter, work: Callable[[], Result]) -> Result:
-    """Do something in a thread; raise ProblemError (503) where too many wait for one already."""
-    if limiter.statistics().tasks_waiting >= MOST_WAITING:
-        raise ProblemError(
-            503, "busy", f"{MOST_WAITING} requests are waiting; send this one again", {"Retry-After": "1"}
-        )
-    return await to_thread.run_sync(work, limiter=limiter)
+    async def freshen(self, known: Remembered) -> None:
+        """See to it that what is known of the store is not too old; many who ask at once share one reading."""
+        if not known.is_fresh(self.settings.fresh_s):
+            await to_thread.run_sync(known.refresh, monotonic(), limiter=self._fresheners)
 
 
 def service_of(request: Request) -> Service:
@@ -122,28 +100,6 @@ def caller_of(request: Request) -> Caller:
     """Return who asks; the gate has let them in."""
     caller: Caller = request.state.caller
     return caller
-
-
-def service_on(store: SqlStore, settings: Settings, is_planning: Callable[[], bool]) -> Service:
-    """Return a service on an open store."""
-    tokens, index = Tokens(store), PlanIndex(store)
-    writers = WRITERS if store.is_server else SQLITE_WRITERS
-    return Service(
-        store=store,
-        settings=settings,
-        tokens=tokens,
-        jobs=Jobs(store),
-        receipts=IdempotencyStore(store),
-        uploads=Uploads(store, settings.upload_bytes, settings.open_uploads),
-        index=index,
-        resolver=Resolver(store, index, settings.cache_bytes),
-        callers=Callers(tokens, settings.auth, settings.fresh_s),
-        readiness=Readiness(store),
-        metrics=Metrics(),
-        buckets=Buckets(settings.rate_per_s, settings.burst),
-        is_planning=is_planning,
-        _writers=CapacityLimiter(writers),
-    )
 
 
 MOST_CALLERS = 10_000  # remembered; a forgotten one begins with a full bucket

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
-from ..db.receipts import Receipt
-from ..db.uploads import NoUploadError, UploadRow
+from ..db.jobs.receipts import Receipt
+from ..db.jobs.uploads import NoUploadError, UploadRow
 from ..db.wire import UPLOAD_OFFSET, NewUpload, UploadState
 from . import examples
 from .body import read_body, record_of

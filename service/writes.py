@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..db.receipts import Receipt
+from ..db.jobs.receipts import Receipt
 from ..db.wire import IDEMPOTENCY_KEY
 from ..errors import StoreError
 from ..profiler.records.wire import to_json
@@ -55,13 +55,7 @@ async def written(
     key = request.headers.get(IDEMPOTENCY_KEY)
     if key is not None and not KEY.fullmatch(key):
         raise invalid(f"{IDEMPOTENCY_KEY} must be 1 to 200 printable ASCII characters without blanks")
-    sent = Sent(
-        caller=caller_of(request).name,
-        key=key,
-        digest=_digest(request, body),
-        body=body,
-        is_news=is_news,
-    )
+    sent = Sent(caller=caller_of(request).name, key=key, digest=_digest(request, body), body=body, is_news=is_news)
     write = service.write_large if is_large else service.write
     return answer_of(await write(done, service, sent, prepare))
 

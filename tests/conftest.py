@@ -56,7 +56,7 @@ def _new_stores_copied_from_the_first() -> Iterator[None]:
 
     Alembic takes a fifth of a second for each, and tests make hundreds.
     """
-    if "spectune.db.migrate" not in sys.modules:  # light tests stay light
+    if "spectune.db.sql.migrate" not in sys.modules:  # light tests stay light
         yield
         return
     from alembic import command

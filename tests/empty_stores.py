@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 
 Open = Callable[[], SqlStore]

@@ -13,8 +13,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from spectune.db.access import Scope, Tokens
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.access import Scope, Tokens
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import CellObservation, Observation

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from spectune.service.text.app import Endpoint
+from spectune.service.text.app import TextEndpoint
 from spectune.service.text.asked import AskedChat, AskedCompletion
 
 from .golden_screens import lines
@@ -44,7 +44,7 @@ def openapi_golden() -> dict[str, str]:
 
 def endpoint_golden() -> dict[str, str]:
     """Return the routes of a target's endpoint, what it is asked, and what it answers."""
-    app = Endpoint(generator(), SETTINGS).app
+    app = TextEndpoint(generator(), SETTINGS).app
     routes = [
         f"{' '.join(sorted(route.methods or ()))} {route.path}\n" for route in app.routes if isinstance(route, Route)
     ]

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.inputs import DrafterInputs, PlanInputs
 from spectune.planner.kernels.slots import NOBODY

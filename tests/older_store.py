@@ -6,8 +6,8 @@ from pathlib import Path
 
 from alembic import command
 
-from spectune.db.engines import sqlite_engine
-from spectune.db.migrate import migration_config, stored_versions
+from spectune.db.sql.engines import sqlite_engine
+from spectune.db.sql.migrate import migration_config, stored_versions
 from spectune.db.url import resolve_url
 
 OLDER = "0004"

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi.routing import APIRoute
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import ROUTERS, create_app
 from spectune.service.documents import document_of

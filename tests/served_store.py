@@ -16,11 +16,11 @@ from threading import Thread
 import uvicorn
 from sqlalchemy import text
 
-from spectune.db.service_tables import Base
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.service_tables import Base
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.service.app import create_app
-from spectune.service.server import BoundedConnection, Server
+from spectune.service.server import BoundedConnection, HttpServer
 from spectune.service.settings import Settings
 
 WAIT_S = 20.0
@@ -40,7 +40,7 @@ class ServedStore:
             session.execute(text(f"TRUNCATE {names} RESTART IDENTITY CASCADE"))
 
 
-class PromptServer(Server):
+class PromptServer(HttpServer):
     """Looks often whether it is told to end: otherwise every test waits for that."""
 
     async def main_loop(self) -> None:
@@ -62,7 +62,7 @@ def served_store(folder: Path, settings: Settings | None = None, url: str | None
         config = uvicorn.Config(
             app, http=BoundedConnection, log_config=None, access_log=False, timeout_graceful_shutdown=1
         )
-        server = PromptServer(config, app.state.service)
+        server = PromptServer(config, app.state.service.stop_streams)
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.observation import CellObservation, Observation

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
-from spectune.db.migrate import HEAD
+from spectune.db.sql.migrate import HEAD
 
 from .store_records import SURFACE, cell, surface, trace
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 
 from .drawn_pages import parsed

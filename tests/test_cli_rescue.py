@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from spectune.cli import main
 from spectune.cli.rescue import rescued
 from spectune.db import open_store
-from spectune.db.engines import one_line_errors
+from spectune.db.sql.engines import one_line_errors
 from spectune.errors import RequestError, StoreError
 from spectune.planner.plans.document import plan_from_json
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.db.access import Tokens
+from spectune.db.jobs.access import Tokens
 
 from .fresh_store import fresh_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.access import Tokens
+from spectune.db.jobs.access import Tokens
 from spectune.errors import RequestError, StoreError
 
 from .fresh_store import fresh_store

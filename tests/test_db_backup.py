@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.backup import back_up
-from spectune.db.check import faults_of
-from spectune.db.shared import everything
-from spectune.db.sql_store import SqlStore
+from spectune.db.exchange.backup import back_up
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.records import everything
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from spectune.db.check import faults_of
+from spectune.db.exchange.check import faults_of
 from spectune.db.sources import overhead_source, surface_source, trace_source
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import DoorTable
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import DoorTable
 from spectune.db.url import resolve_url
 
 from .postgres_server import postgres

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from spectune.db.check import faults_of
-from spectune.db.folder import read_folder, safe, write_folder
-from spectune.db.merge import Merged, merge
-from spectune.db.published import published, schema_text
-from spectune.db.shared import KINDS, everything
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.folder import read_folder, safe, write_folder
+from spectune.db.exchange.merge import Merged, merge
+from spectune.db.exchange.published import published, schema_text
+from spectune.db.exchange.records import KINDS, everything
 from spectune.db.sources import overhead_source, surface_source, trace_source
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 from spectune.planner.plans.document import plan_to_json
@@ -231,7 +231,7 @@ def test_a_file_that_is_no_record_is_refused_by_name(tmp_path: Path, content: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_published_schemas_are_current(kind: str) -> None:
-    assert published(kind) == schema_text(kind), "write them anew with: python -m spectune.db.published"
+    assert published(kind) == schema_text(kind), "write them anew with: python -m spectune.db.exchange.published"
 
 
 def test_every_exported_file_fits_its_published_schema(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.measurements import measurement_row, overhead_row, surface_id_of, trace_row
 from spectune.db.rows import Records
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.measurements import surface_id_of
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
@@ -103,9 +104,9 @@ def test_rows_that_cannot_be_read_stop_no_import(store: Store) -> None:
     found = Records(surfaces=(surface(cell(1, 2.0)),), traces=(TRACE,), overheads=(overhead(1.0),))
     with store._writing() as session:  # as a newer version may write them, or as a disk may leave them
         for row in (
-            measurement_row(surface_id_of(session, KEY), None, cell(1, 2.0)),
-            trace_row(TRACE),
-            overhead_row(overhead(1.0)),
+            row_of(cell(1, 2.0), surface_id=surface_id_of(session, KEY)),
+            row_of(TRACE),
+            row_of(overhead(1.0)),
         ):
             row.document = "{}"
             session.add(row)

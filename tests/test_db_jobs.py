@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from spectune.db.jobs import LOOKED_AT, JobEndedError, Jobs, LostJobError, NoJobError
-from spectune.db.service_tables import JobTable
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.jobs import LOOKED_AT, JobEndedError, Jobs, LostJobError, NoJobError
+from spectune.db.sql.service_tables import JobTable
+from spectune.db.sql.sql_store import SqlStore
 
 from .fresh_store import fresh_store
 

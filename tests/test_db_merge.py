@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from spectune.db.folder import read_folder, write_folder
-from spectune.db.measurements import overhead_row, trace_row
-from spectune.db.merge import merge
-from spectune.db.prune import prune
-from spectune.db.shared import SharedEvent, SharedPlan, SharedSurface, everything
-from spectune.db.sql_store import SqlStore
+from spectune.db.exchange.folder import read_folder, write_folder
+from spectune.db.exchange.merge import merge
+from spectune.db.exchange.prune import prune
+from spectune.db.exchange.records import SharedEvent, SharedPlan, SharedSurface, everything
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.records.measurement import Measurement
 
 from .empty_stores import Open, new
@@ -179,7 +179,9 @@ def test_the_newest_trace_and_agreement_are_the_newest_in_a_copy_though_a_clock_
 ) -> None:
     store, other = new(), new()
     for seed, minute in ((1, 5), (2, 3)):
-        monkeypatch.setattr("spectune.db.documents.utc_now", lambda minute=minute: f"2026-01-01T12:0{minute}:00+00:00")
+        monkeypatch.setattr(
+            "spectune.db.sql.documents.utc_now", lambda minute=minute: f"2026-01-01T12:0{minute}:00+00:00"
+        )
         store.add_trace(trace(seed=seed))
         store.add_pairwise(agreement(seed))
     list(write_folder(everything(store), tmp_path / "out"))
@@ -192,7 +194,7 @@ def test_the_newest_trace_and_agreement_are_the_newest_in_a_copy_though_a_clock_
 def test_what_older_stores_kept_by_two_clocks_comes_in_in_the_order_in_which_it_was_kept(new: Open) -> None:
     store, other = new(), new()
     for seed, minute in ((1, 5), (2, 3)):
-        row = trace_row(trace(seed=seed))
+        row = row_of(trace(seed=seed))
         row.created = f"2026-01-01T12:0{minute}:00.000000+00:00"
         with store._writing() as session:
             session.add(row)
@@ -203,7 +205,7 @@ def test_what_older_stores_kept_by_two_clocks_comes_in_in_the_order_in_which_it_
 def test_a_record_that_cannot_be_read_stops_no_merge(new: Open) -> None:
     store, other = new(), new()
     store.add_overhead(overhead(1.0))
-    row = overhead_row(overhead(2.0))  # newer than what comes in, as a newer version may write it
+    row = row_of(overhead(2.0))  # newer than what comes in, as a newer version may write it
     row.document = "{}"
     other._write(lambda session: session.add(row))
     assert merge(other, lambda: everything(store)).added == {"overhead": 1}

@@ -17,10 +17,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect
 
 from spectune.db import open_store
-from spectune.db.engines import sqlite_engine
-from spectune.db.migrate import HEAD, MIGRATIONS, VERSION_TABLE, migrate, migration_config, stored_versions
-from spectune.db.service_tables import Base
-from spectune.db.tables import TABLE_PREFIX
+from spectune.db.sql.engines import sqlite_engine
+from spectune.db.sql.migrate import HEAD, MIGRATIONS, VERSION_TABLE, migrate, migration_config, stored_versions
+from spectune.db.sql.service_tables import Base
+from spectune.db.sql.tables import TABLE_PREFIX
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 from spectune.profiler.protocols import SurfaceKey

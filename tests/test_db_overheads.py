@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.check import faults_of
-from spectune.db.measurements import overhead_row
-from spectune.db.prune import prune
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.prune import prune
 from spectune.db.rows import Records
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import MeasurementError, StoreError
 from spectune.profiler.records.overhead import OverheadSample, RoundOverhead
 
@@ -73,7 +73,7 @@ def test_host_times_are_the_newest_though_the_clock_was_ahead_before(
     store: Store, keep: Callable[[Store, RoundOverhead], None]
 ) -> None:
     assert isinstance(store, SqlStore)
-    early = overhead_row(host_times(1.0, ("plain", 1)))
+    early = row_of(host_times(1.0, ("plain", 1)))
     early.created = "2999-01-01T00:00:00.000000+00:00"
     store._write(lambda session: session.add(early))
     keep(store, host_times(2.0, ("plain", 1)))
@@ -115,7 +115,7 @@ def test_host_times_of_another_regime_are_not_joined(store: Store, regime: str) 
 def damaged(store: Store) -> None:
     """Keep host times as a newer version may write them, or as a disk may leave them."""
     assert isinstance(store, SqlStore)
-    row = overhead_row(host_times(1.0, ("plain", 1)))
+    row = row_of(host_times(1.0, ("plain", 1)))
     row.document = "{}"
     store._write(lambda session: session.add(row))
 

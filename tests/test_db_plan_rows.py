@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spectune.db.news import newest_plans, setup_rows
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.news import newest_plans, setup_rows
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 
 from .site_store import NASTY_DEVICE, WORKLOAD, add_plan, filled_store, nasty_plan

@@ -37,7 +37,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 KILLED_IN_A_TRANSACTION = """
 import os, signal, sys
 from spectune.db import open_store
-from spectune.db.tables import PartTable, VisitTable
+from spectune.db.sql.tables import PartTable, VisitTable
 
 store = open_store(sys.argv[1])
 journal = store.open_profile("key")
@@ -167,7 +167,7 @@ class TestVisits:
     def test_a_visit_waits_while_another_program_writes_for_long(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spectune.db.engines.BUSY_TIMEOUT_S", 0.02)
+        monkeypatch.setattr("spectune.db.sql.engines.BUSY_TIMEOUT_S", 0.02)
         with open_store(str(tmp_path / "store.db")) as store:
             journal = store.open_profile("key")
             other = sqlite3.connect(tmp_path / "store.db", isolation_level=None, check_same_thread=False)
@@ -179,7 +179,7 @@ class TestVisits:
     def test_who_profiles_nothing_waits_for_another_program_no_longer_than_its_turn(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spectune.db.engines.BUSY_TIMEOUT_S", 0.02)
+        monkeypatch.setattr("spectune.db.sql.engines.BUSY_TIMEOUT_S", 0.02)
         with open_store(str(tmp_path / "store.db")) as store, closing(sqlite3.connect(tmp_path / "store.db")) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(StoreError, match="another program is writing for long"):

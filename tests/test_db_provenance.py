@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import text
 
 from spectune.db.rows import Records
-from spectune.db.sources import PlanSource, sources_of_inputs, surface_source
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import APPEND_ONLY, Base, MeasurementTable, content_hash
+from spectune.db.sources import PlanSource, content_hash, sources_of_inputs, surface_source
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import APPEND_ONLY, Base, MeasurementTable
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 

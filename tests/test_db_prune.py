@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spectune.db.check import faults_of
-from spectune.db.measurements import trace_row
-from spectune.db.prune import Pruned, prune
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.prune import Pruned, prune
 from spectune.db.sources import surface_source, trace_source
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.profiler.records.measurement import Measurement
 
@@ -64,7 +64,7 @@ def test_superseded_cells_and_records_are_taken_out(store: SqlStore) -> None:
 
 @pytest.mark.parametrize("damaged", ["older", "newer"])
 def test_a_trace_that_cannot_be_read_neither_goes_nor_supersedes(store: SqlStore, damaged: str) -> None:
-    rows = [trace_row(trace(seed=seed)) for seed in (0, 1, 2)]
+    rows = [row_of(trace(seed=seed)) for seed in (0, 1, 2)]
     rows[0 if damaged == "older" else 2].document = "{}"
     for row in rows:
         with store._writing() as session:

@@ -10,9 +10,9 @@ from threading import Barrier
 import pytest
 from sqlalchemy import update
 
-from spectune.db.receipts import IdempotencyStore, Receipt
-from spectune.db.service_tables import ReceiptTable
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.receipts import IdempotencyStore, Receipt
+from spectune.db.sql.service_tables import ReceiptTable
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import RequestError, StoreError
 from spectune.profiler.protocols import SurfaceKey
 from spectune.profiler.records.measurement import Measurement

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,15 @@ from pathlib import Path
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.access import Tokens
-from spectune.db.plans import ENGINE_PLAN, WHAT_IF
-from spectune.db.remote import RemoteStore
-from spectune.db.remote_http import RefusedError
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.access import Tokens
+from spectune.db.remote.remote_store import RemoteStore
+from spectune.db.remote.transport import RefusedError
+from spectune.db.rows import ENGINE_PLAN, WHAT_IF
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import TOKEN_VARIABLE, resolve_url, service_url
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
-from spectune.planner.plans.validation import Validation
-from spectune.profiler.records.wire import from_json, to_json
+from spectune.profiler.records.wire import to_json
 from spectune.runtime.choice import Choice, choose_plan
 from spectune.service.settings import Settings
 
@@ -32,7 +30,6 @@ from .plans import plan_of
 from .postgres_server import PostgresServer, postgres
 from .served_store import ServedStore, empty_store, served_store
 from .store_contract import IdentityContract, RecordContract, StoreContract
-from .store_records import SETUP, agreement, overhead
 from .whole_plans import WholePlans
 
 __all__ = ["postgres"]
@@ -58,36 +55,14 @@ def store(served: ServedStore) -> Iterator[RemoteStore]:
         yield opened
 
 
-def test_a_service_that_is_older_tells_host_times_as_one_record_and_agreement_by_names_alone() -> None:
-    known = {"overheads": to_json(overhead(0.5)), "pairwise": to_json(agreement(10, **SETUP))}
-    with faulty(FaultyService(records=known)) as older, RemoteStore(service_url(older.url)) as store:
-        assert store.host_times("device", "target", "float32") == [overhead(0.5)]
-        assert store.pairwise(["large", "small"], **SETUP) == agreement(10, **SETUP)
-        assert store.pairwise(["large", "small"], **{**SETUP, "temperature": 0.0}) is None
-
-
-def test_a_service_that_is_older_keeps_a_validation_without_the_tokens_of_a_round() -> None:
-    validation = filled_validation(1)
-    told = replace(validation.rows[0], predicted_tokens_per_round=2.0, tokens_per_round=1.5)
-    unknown = ("predicted_tokens_per_round", "tokens_per_round")
-    with (
-        faulty(FaultyService(plans={1: "{}"}, unknown=unknown)) as older,
-        RemoteStore(service_url(older.url)) as store,
-    ):
-        store.add_validation(1, to_json(replace(validation, rows=(told,))))
-    (kept,) = older.outcomes
-    assert from_json(Validation, json.dumps(kept)) == validation
-    assert not set(kept["rows"][0]) & set(unknown)
-
-
 def test_a_validation_that_is_refused_for_another_reason_is_told() -> None:
     with (
-        faulty(FaultyService(plans={1: "{}"}, unknown=("policy",))) as older,
-        RemoteStore(service_url(older.url)) as store,
+        faulty(FaultyService(plans={1: "{}"}, unknown=("policy",))) as strict,
+        RemoteStore(service_url(strict.url)) as store,
         pytest.raises(StoreError, match="unknown field 'policy'"),
     ):
         store.add_validation(1, to_json(filled_validation(1)))
-    assert not older.outcomes
+    assert not strict.outcomes
 
 
 def add_plan(store: Store, text: str | None = None, *, apart: str = "") -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from spectune.db.certificates import CA_VARIABLE
-from spectune.db.remote_http import BRISK, PATIENT, Ask, AwayError, RefusedError, Transport
-from spectune.db.remote_service import Service, require_spoken
+from spectune.db.remote.certificates import CA_VARIABLE
+from spectune.db.remote.service import ServiceClient, require_spoken
+from spectune.db.remote.transport import BRISK, PATIENT, Ask, AwayError, RefusedError, Transport
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.db.wire import Document, ServiceInfo
 from spectune.errors import StoreError
@@ -50,11 +50,11 @@ def transport(url: str, waits: list[float] | None = None, timeout_s: float = 5.0
     return made
 
 
-def client(service: FaultyService, waits: list[float] | None = None, timeout_s: float = 5.0) -> Service:
-    return Service(transport(service.url, waits, timeout_s))
+def client(service: FaultyService, waits: list[float] | None = None, timeout_s: float = 5.0) -> ServiceClient:
+    return ServiceClient(transport(service.url, waits, timeout_s))
 
 
-def observe(service: Service) -> None:
+def observe(service: ServiceClient) -> None:
     service.write("POST", OBSERVATIONS, Document(document="seen"))
 
 
@@ -138,7 +138,7 @@ def test_the_token_is_sent_and_never_shown(service: FaultyService) -> None:
     opened = transport(service.url.replace("://", f"://:{TOKEN}@"))
     opened.send(Ask(method="GET", path="/v1"))
     assert service.seen[0].headers["authorization"] == f"Bearer {TOKEN}"
-    assert TOKEN not in repr(opened.url) + str(opened.url) + opened.url.shown + repr(Service(opened).url)
+    assert TOKEN not in repr(opened.url) + str(opened.url) + opened.url.shown + repr(ServiceClient(opened).url)
 
 
 def test_a_wrong_token_is_told_without_the_token(service: FaultyService) -> None:
@@ -185,7 +185,7 @@ def test_an_upload_that_is_interrupted_is_dropped_there(service: FaultyService) 
     service.faults["PATCH"].append(503)
     OPENED.append(Transport(service_url(service.url), interrupt))
     with pytest.raises(KeyboardInterrupt):
-        Service(OPENED[-1]).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
+        ServiceClient(OPENED[-1]).write("POST", OBSERVATIONS, Document(document="x" * 2**23))
     assert len(service.told("DELETE", "upload")) == 1
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.remote import RemoteStore
-from spectune.db.remote_journal import BATCH_S, BATCH_VISITS
+from spectune.db.remote.journal import BATCH_S, BATCH_VISITS
+from spectune.db.remote.remote_store import RemoteStore
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 from spectune.profiler.protocols import Journal

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from spectune.db import open_store
-from spectune.db.remote import RemoteStore
-from spectune.db.remote_cache import AnswerCache
-from spectune.db.remote_http import AwayError, RefusedError
-from spectune.db.remote_queue import LONGEST_WAIT_S, ObservationQueue, Waiting
+from spectune.db.remote.cache import AnswerCache
+from spectune.db.remote.observations import LONGEST_WAIT_S, ObservationQueue, Waiting
+from spectune.db.remote.remote_store import RemoteStore
+from spectune.db.remote.transport import AwayError, RefusedError
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 
@@ -226,7 +226,7 @@ class TestPlans:
         assert not [file for file in files if TOKEN in file.read_text() + str(file)]
 
     def test_the_oldest_answers_make_room(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("spectune.db.remote_cache.MOST_ANSWERS", 3)
+        monkeypatch.setattr("spectune.db.remote.cache.MOST_ANSWERS", 3)
         answers = AnswerCache(tmp_path)
         for number in range(5):
             answers.keep(f"/{number}", "x", None)
@@ -298,7 +298,7 @@ class TestObservations:
     def test_those_that_wait_are_bounded_and_the_oldest_go_first(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("spectune.db.remote_queue.MOST_WAITING", 2)
+        monkeypatch.setattr("spectune.db.remote.observations.MOST_WAITING", 2)
         queue, sent = ObservationQueue(tmp_path), []
         for document in "abc":
             queue.add(Waiting(plan_id=1, document=document, key=document))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.certificates import CA_VARIABLE
-from spectune.db.remote_http import Ask, Transport
+from spectune.db.remote.certificates import CA_VARIABLE
+from spectune.db.remote.transport import Ask, Transport
 from spectune.db.url import TOKEN_VARIABLE, service_url
 from spectune.errors import StoreError
 

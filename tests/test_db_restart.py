@@ -12,10 +12,10 @@ from sqlalchemy import func, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from spectune.db import engines as postgres_module
-from spectune.db.engines import wait_for_turn
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import MeasurementTable, WriteTable
+from spectune.db.sql import engines as postgres_module
+from spectune.db.sql.engines import wait_for_turn
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import MeasurementTable, WriteTable
 from spectune.db.url import resolve_url
 from spectune.errors import StoreAwayError, StoreError
 

@@ -13,11 +13,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, create_engine, inspect, text
 
-from spectune.db.check import faults_of
-from spectune.db.engines import sqlite_engine
-from spectune.db.migrate import HEAD, VERSION_TABLE, migration_config, stored_versions
-from spectune.db.service_tables import Base
-from spectune.db.sql_store import SqlStore
+from spectune.db.exchange.check import faults_of
+from spectune.db.sql.engines import sqlite_engine
+from spectune.db.sql.migrate import HEAD, VERSION_TABLE, migration_config, stored_versions
+from spectune.db.sql.service_tables import Base
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 from spectune.profiler.records.wire import to_json

@@ -20,8 +20,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from spectune.db import Store, open_store
-from spectune.db.engines import one_line_errors
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.engines import one_line_errors
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import StoreError
 from spectune.profiler.protocols import SurfaceKey

@@ -10,7 +10,7 @@ import pytest
 
 from spectune.db import Store, open_store
 from spectune.db.endpoint import ENDPOINTS
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 
 from .postgres_server import PostgresServer, postgres
 from .store_contract import StoreContract

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 
 from .site_store import cells, filled_store, surface_key

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from spectune.db.service_tables import UploadPartTable, UploadTable
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import utc_ago
-from spectune.db.uploads import NoUploadError, TooManyUploadsError, UploadConflictError, Uploads
+from spectune.db.jobs.uploads import NoUploadError, TooManyUploadsError, UploadConflictError, Uploads
+from spectune.db.sql.service_tables import UploadPartTable, UploadTable
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import utc_ago
 from spectune.db.url import resolve_url
 from spectune.errors import RequestError
 

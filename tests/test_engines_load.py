@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.certificates import CA_VARIABLE
+from spectune.db.remote.certificates import CA_VARIABLE
 from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.load import Sampling, open_loop
 from spectune.engines.server import Limits, Server, reached, started

@@ -28,18 +28,29 @@ FLOOR = {
     "demo": 7,
     "cli": 8,
 }
-LAYERS = (  # of the planner, the lowest first; folders and files of one layer do not import each other
-    ("kernels", "hierarchy"),
-    ("records",),
-    ("lockstep",),
-    ("strategies",),
-    ("lossy",),
-    ("inputs", "plans"),
-    ("pricing",),
-    ("memory", "replay", "reasons"),
-    ("search",),
-    ("engines", "edge"),
-)
+LAYERS = {  # inside a folder, the lowest first; folders and files of one layer do not import each other
+    "planner": (
+        ("kernels", "hierarchy"),
+        ("records",),
+        ("lockstep",),
+        ("strategies",),
+        ("lossy",),
+        ("inputs", "plans"),
+        ("pricing",),
+        ("memory", "replay", "reasons"),
+        ("search",),
+        ("engines", "edge"),
+    ),
+    "db": (
+        ("rows", "endpoint", "url"),
+        ("sources",),
+        ("wire",),
+        ("store",),
+        ("sql",),
+        ("remote", "exchange", "jobs"),
+        ("opening",),
+    ),
+}
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("[a-z]*/__init__.py"))
 READ_BY_THE_PLANNER = (
     "records",
@@ -198,25 +209,27 @@ def test_imports_point_downward(folder: str) -> None:
     assert not wrong
 
 
-def in_the_planner(source: str, path: Path) -> list[str]:
-    """Name every import of a module of the planner that its layer forbids."""
-    layer = {name: place for place, names in enumerate(LAYERS) for name in names}
+def upward_in_layers(source: str, path: Path) -> list[str]:
+    """Name every import of a module that its layer in its folder forbids."""
+    folder, own = path.parts[0], path.parts[1].removesuffix(".py")
+    layer = {name: place for place, names in enumerate(LAYERS[folder]) for name in names}
     package = ".".join(("spectune", *path.parent.parts))
-    own = path.parts[1].removesuffix(".py")
     names = [name.split(".") for name in imported_names(ast.parse(source), package)]
-    asked = {name[2] for name in names if name[:2] == ["spectune", "planner"] and len(name) > 2}
+    asked = {name[2] for name in names if name[:2] == ["spectune", folder] and len(name) > 2}
     return sorted(name for name in asked if name != own and layer.get(name, -1) >= layer[own])
 
 
-def test_imports_in_the_planner_point_downward() -> None:
-    own = [path for path in sources("planner") if path.name != "__init__.py" or len(path.parts) > 2]
-    assert not {str(path): wrong for path in own if (wrong := in_the_planner((ROOT / path).read_text(), path))}
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_between_layers_point_downward(folder: str) -> None:
+    own = [path for path in sources(folder) if path.name != "__init__.py" or len(path.parts) > 2]
+    layered = [path for path in own if not is_run_by_path(path)]
+    assert not {str(path): wrong for path in layered if (wrong := upward_in_layers((ROOT / path).read_text(), path))}
 
 
 @pytest.mark.parametrize("statement", ["from ..search.contest import Contest", "from ..inputs import PlanInputs"])
 def test_a_planted_import_of_a_higher_layer_is_found(statement: str) -> None:
-    assert in_the_planner(statement, Path("planner/strategies/planted.py"))
-    assert not in_the_planner("from ..records import tree", Path("planner/strategies/planted.py"))
+    assert upward_in_layers(statement, Path("planner/strategies/planted.py"))
+    assert not upward_in_layers("from ..records import tree", Path("planner/strategies/planted.py"))
 
 
 def test_errors_import_nothing_of_ours() -> None:

@@ -81,9 +81,9 @@ def test_a_command_s_help_loads_no_other_command_and_no_torch(command: str, tmp_
 
 def test_a_store_in_a_file_needs_nothing_of_a_service(tmp_path: Path) -> None:
     loaded = modules_after("from spectune.db import open_store; open_store('store.db').close()", tmp_path)
-    assert "spectune.db.sql_store" in loaded
+    assert "spectune.db.sql.sql_store" in loaded
     assert not packages(loaded) & {"httpx", "fastapi", "uvicorn", "torch"}
-    assert "spectune.db.remote" not in loaded
+    assert "spectune.db.remote.remote_store" not in loaded
 
 
 def test_a_heavy_import_would_be_seen(tmp_path: Path) -> None:

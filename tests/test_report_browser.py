@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.report.site.contents import Contents
 from spectune.report.site.frame import Frame, document
 from spectune.report.site.links import SiteLinks

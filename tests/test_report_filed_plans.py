@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spectune.db.plans import ENGINE_PLAN, WHAT_IF
-from spectune.db.sql_store import SqlStore
+from spectune.db.rows import ENGINE_PLAN, WHAT_IF
+from spectune.db.sql.sql_store import SqlStore
 from spectune.planner.plans.document import plan_to_json
 from spectune.report.site.contents import Contents
 from spectune.report.site.device import device_page_of

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from spectune.db.sql_store import SqlStore
-from spectune.db.tables import DoorTable, TraceTable
+from spectune.db.sql.sql_store import SqlStore
+from spectune.db.sql.tables import DoorTable, TraceTable
 from spectune.db.url import resolve_url
 from spectune.profiler.records.wire import to_json
 from spectune.report.site import device, overview, whole

@@ -16,7 +16,7 @@ from spectune.runtime.generator import Generator
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.runtime.transcript import Transcript, decoded
-from spectune.service.text.app import Endpoint, EndpointSettings
+from spectune.service.text.app import EndpointSettings, TextEndpoint
 
 from .fallback_tokenizer import fallback_tokenizer
 from .plans import plan_of
@@ -111,7 +111,7 @@ def test_every_way_of_drafting_and_of_asking_shows_one_text(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_the_endpoint_streams_the_text_that_it_returns_at_once(kind: str) -> None:
-    endpoint = Endpoint(generator(kind), EndpointSettings(name="tiny", slots=2, longest=200, most=8, warm=False))
+    endpoint = TextEndpoint(generator(kind), EndpointSettings(name="tiny", slots=2, longest=200, most=8, warm=False))
     endpoint.start()
     asked = {"prompt": 'x = "𓀀𓀁"\n', "max_tokens": 150, "temperature": 1.5, "seed": 1}
     with TestClient(endpoint.app) as client:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from spectune.db import Store, open_store
-from spectune.db.plans import WHAT_IF
-from spectune.db.sql_store import SqlStore
+from spectune.db.rows import WHAT_IF
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import RequestError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import NoPlanError, StoreAwayError
 from spectune.runtime.ladder import Wanted, find_plan

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.access import Scope, Tokens
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.access import Scope, Tokens
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.records.wire import to_json
 from spectune.service import examples
 from spectune.service.app import create_app

@@ -19,14 +19,14 @@ from sqlalchemy import func, select
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from spectune.db.access import Tokens
-from spectune.db.jobs import Jobs
-from spectune.db.remote import RemoteStore
-from spectune.db.remote_http import RefusedError
-from spectune.db.remote_service import Params
+from spectune.db.jobs.access import Tokens
+from spectune.db.jobs.jobs import Jobs
+from spectune.db.remote.remote_store import RemoteStore
+from spectune.db.remote.service import Params
+from spectune.db.remote.transport import RefusedError
 from spectune.db.rows import CellRuns, RecordPlaces, Records
-from spectune.db.service_tables import UploadTable
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.service_tables import UploadTable
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import service_url
 from spectune.db.wire import Resolving
 from spectune.errors import PlanError, StoreError
@@ -96,7 +96,7 @@ def test_timings_that_newer_ones_supersede_make_no_surface_too_large(
 
 def test_large_uploads_are_finished_as_small_ones_are(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spectune.service.uploads.LARGE_BYTES", 0)
-    monkeypatch.setattr("spectune.db.remote_service.MOST_BODY_BYTES", 300)  # so that some go as uploads
+    monkeypatch.setattr("spectune.db.remote.service.MOST_BODY_BYTES", 300)  # so that some go as uploads
     with RemoteStore(service_url(served.url)) as store:
         add_cells(store)
     assert [len(surface.measurements) for surface in served.behind.surfaces()] == [2, 2, 2, 2]
@@ -110,7 +110,7 @@ def test_what_became_of_a_plan_comes_in_pages_of_its_own(served: ServedStore, mo
         for plan_id in plans:
             served.behind.add_observation(plan_id, f"{plan_id} saw {number}")
             served.behind.add_validation(plan_id, f"{plan_id} gave {number}")
-    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 2)
+    monkeypatch.setattr("spectune.db.remote.service.MOST_ITEMS", 2)
     with RemoteStore(service_url(served.url)) as store:
         for plan_id in plans:
             assert store.observations(plan_id) == [f"{plan_id} saw {number}" for number in range(5)]
@@ -118,13 +118,11 @@ def test_what_became_of_a_plan_comes_in_pages_of_its_own(served: ServedStore, mo
     assert served.behind.newest_observations(plans[0], 2) == ["1 saw 3", "1 saw 4"]
 
 
-def test_the_newest_observations_are_one_question_and_an_older_service_is_asked_for_all(
-    served: ServedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_observations_are_one_question(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_id, expected = add_plan(served.behind, PLAN), ["saw 3", "saw 4"]
     for number in range(5):
         served.behind.add_observation(plan_id, f"saw {number}")
-    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 2)
+    monkeypatch.setattr("spectune.db.remote.service.MOST_ITEMS", 2)
     with RemoteStore(service_url(served.url)) as store:
         asked, get = list[Params](), store._service.get
 
@@ -132,14 +130,9 @@ def test_the_newest_observations_are_one_question_and_an_older_service_is_asked_
             asked.append(params)
             return get(kind, path, params)
 
-        def older(kind: type[Any], path: str, params: Params) -> Any:
-            return noted(kind, path, {name: value for name, value in params.items() if name != "newest"})
-
         monkeypatch.setattr(store._service, "get", noted)
         assert store.newest_observations(plan_id, 2) == expected and len(asked) == 1
         assert store.newest_observations(plan_id, 9) == [f"saw {number}" for number in range(5)]
-        monkeypatch.setattr(store._service, "get", older)
-        assert store.newest_observations(plan_id, 2) == expected and len(asked) > 3
         with pytest.raises(StoreError, match="no plan 99"):
             store.newest_observations(99, 2)
 
@@ -178,7 +171,7 @@ def test_surfaces_are_listed_page_by_page_and_none_is_read(
     served: ServedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_cells(served.behind)
-    monkeypatch.setattr("spectune.db.remote_service.MOST_ITEMS", 3)
+    monkeypatch.setattr("spectune.db.remote.service.MOST_ITEMS", 3)
     monkeypatch.setattr(RemoteStore, "surfaces", None)
     with RemoteStore(service_url(served.url)) as store:
         rows = store.surface_rows()

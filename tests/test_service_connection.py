@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from spectune.db.jobs import Jobs
+from spectune.db.jobs.jobs import Jobs
 from spectune.service import server as connection
 from spectune.service.app import create_app
 from spectune.service.server import MOST_HEAD_BYTES

@@ -18,8 +18,8 @@ from unittest.mock import Mock
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.jobs import JobRow, Jobs
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.jobs import JobRow, Jobs, JobTold
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json
@@ -30,8 +30,8 @@ from spectune.report.site.contents import Contents
 from spectune.report.site.jobs import jobs_page
 from spectune.report.site.links import SiteLinks
 from spectune.service.app import create_app
-from spectune.service.jobs import JobTold, PlanWanted
-from spectune.service.planning import Planning, Worker, _Worker
+from spectune.service.jobs import PlanWanted
+from spectune.service.planning import Planning, Worker, _Planner
 from spectune.service.settings import Settings
 from spectune.tuning.plan import make_plan
 from spectune.tuning.request import PlanRequest
@@ -167,7 +167,7 @@ def test_a_job_that_its_ended_worker_could_not_let_go_of_waits_again(client: Tes
     process.start()
     process.join()
     planning = Planning(store, 0)
-    planning._workers = [_Worker(name="worker", process=process, pipe=spawning.Pipe()[0], began=0.0)]
+    planning._workers = [_Planner(name="worker", process=process, pipe=spawning.Pipe()[0], began=0.0)]
     planning._replace_the_dead()
     assert (told(client, key)["state"], told(client, key)["attempts"]) == ("waiting", 0)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.wire import Document
 from spectune.profiler.records.wire import to_json
 from spectune.service.app import create_app

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from spectune.db.access import Tokens
+from spectune.db.jobs.access import Tokens
 from spectune.service.app import create_app
 from spectune.service.callers import COOKIE, is_page
 from spectune.service.settings import Settings

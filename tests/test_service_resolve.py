@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spectune.db.identities import device_row, model_row
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.documents import row_of
+from spectune.db.sql.sql_store import SqlStore
 from spectune.errors import NoPlanError, StoreError
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import Plan
@@ -23,7 +23,7 @@ from spectune.profiler.records.wire import to_json
 from spectune.runtime.ladder import Wanted, find_plan
 from spectune.service.app import create_app
 from spectune.service.plan_index import ANY, PlanIndex
-from spectune.service.resolver import Asked, Resolver
+from spectune.service.resolver import Question, Resolver
 from spectune.service.settings import Settings
 
 from .fresh_store import fresh_store
@@ -169,7 +169,9 @@ def test_answers_in_memory_never_grow_beyond_their_limit(store: SqlStore) -> Non
     index = PlanIndex(store)
     index.refresh()
     asked = [
-        Asked(device=replace(PLAN.device, driver=str(number)), target=PLAN.target.key, workload=None, temperature=0.0)
+        Question(
+            device=replace(PLAN.device, driver=str(number)), target=PLAN.target.key, workload=None, temperature=0.0
+        )
         for number in range(6)
     ]
     room = 3 * (len(Resolver(store, index, 10**9).answer(asked[0]).body) + 2000)
@@ -207,7 +209,7 @@ def test_a_target_without_a_plan_that_fits_is_climbed_for_once(
         return plan_of_store(plan_id)
 
     monkeypatch.setattr(store, "plan", counted)
-    asked = Asked(device=FOREIGN, target=PLAN.target.key, workload=None, temperature=0.0)
+    asked = Question(device=FOREIGN, target=PLAN.target.key, workload=None, temperature=0.0)
     for _ in range(3):
         with pytest.raises(NoPlanError, match="are too far"):
             resolver.answer(asked)
@@ -225,13 +227,13 @@ def test_a_plan_of_another_device_leaves_this_device_s_answer_in_memory(store: S
     index.refresh()
     resolver = Resolver(store, index, 10**9)
     for name, device in ((b"own", PLAN.device), (b"kind", SIBLING)):
-        asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
+        asked = Question(device=device, target=PLAN.target.key, workload=None, temperature=0.0)
         resolver.answer(asked)
         resolver.remember(name, asked)
     keep(store, replace(PLAN, device=OTHER))
     index.refresh()
     assert resolver.ready(b"own") and not resolver.ready(b"kind")
-    resolver.answer(Asked(device=SIBLING, target=PLAN.target.key, workload=None, temperature=0.0))
+    resolver.answer(Question(device=SIBLING, target=PLAN.target.key, workload=None, temperature=0.0))
     keep(store, replace(PLAN, device=FOREIGN))
     index.refresh()
     assert resolver.ready(b"own") and resolver.ready(b"kind")
@@ -254,12 +256,12 @@ def test_whatever_becomes_of_plans_memory_and_the_ladder_find_the_same(store: Sq
             change(source.randint(1, plan_id), "somebody", "chance")
         index.refresh()
         for device, named in product(devices, (None, "bfloat16")):
-            asked = Asked(device=device, target=PLAN.target.key, workload=None, temperature=0.0, dtype=named)
+            asked = Question(device=device, target=PLAN.target.key, workload=None, temperature=0.0, dtype=named)
             wanted = Wanted(target=PLAN.target, device=device, workload=None, temperature=0.0, dtype=named)
             assert from_memory(resolver, asked) == on_the_ladder(store, wanted)
 
 
-def from_memory(resolver: Resolver, asked: Asked) -> tuple[object, ...]:
+def from_memory(resolver: Resolver, asked: Question) -> tuple[object, ...]:
     try:
         answer = json.loads(resolver.answer(asked).body)
         return answer["plan_id"], answer["rung"]
@@ -280,7 +282,7 @@ def test_long_queries_and_unknown_targets_take_no_memory(store: SqlStore) -> Non
     resolver = Resolver(store, index, 10**9)
     keep(store)
     index.refresh()
-    asked = Asked(device=PLAN.device, target=PLAN.target.key, workload=None, temperature=0.0)
+    asked = Question(device=PLAN.device, target=PLAN.target.key, workload=None, temperature=0.0)
     resolver.answer(asked)
     places = len(index._rows)
     for number in range(10):
@@ -291,25 +293,25 @@ def test_long_queries_and_unknown_targets_take_no_memory(store: SqlStore) -> Non
 
 @pytest.mark.parametrize("table", ["device", "model"])
 def test_a_row_that_a_newer_version_wrote_hides_no_other(store: SqlStore, table: str) -> None:
-    row = device_row(SIBLING) if table == "device" else model_row(replace(PLAN.target, weights_hash="0" * 64))
+    row = row_of(SIBLING) if table == "device" else row_of(replace(PLAN.target, weights_hash="0" * 64))
     row.document = row.document.replace("{", '{"added_later":1,', 1)
     with store._writing() as session:
         session.add(row)
     index = PlanIndex(store)
     index.refresh()
-    assert (index.device(PLAN.device.fingerprint), index.model(PLAN.target.key)) == (PLAN.device, PLAN.target)
+    assert (index.devices.get(PLAN.device.fingerprint), index.models.get(PLAN.target.key)) == (PLAN.device, PLAN.target)
     assert (store.devices(), store.models()) == ([PLAN.device, OTHER], [PLAN.target])
 
 
 def test_a_device_whose_transaction_ended_late_is_seen(store: SqlStore) -> None:
     index = PlanIndex(store)
     for number, device in ((9, SIBLING), (8, FOREIGN)):  # PostgreSQL numbers rows before anybody sees them
-        row = device_row(device)
+        row = row_of(device)
         row.id = number
         with store._writing() as session:
             session.add(row)
         index.refresh()
-        assert index.device(device.fingerprint) == device
+        assert index.devices.get(device.fingerprint) == device
 
 
 def test_answers_from_memory_are_counted_apart_from_those_that_were_found(store: SqlStore) -> None:

@@ -24,8 +24,8 @@ import httpx
 import pytest
 from sqlalchemy import event, text
 
-from spectune.db.access import Tokens
-from spectune.db.sql_store import SqlStore
+from spectune.db.jobs.access import Tokens
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_to_json
 from spectune.profiler.protocols import SurfaceKey

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from spectune.cli import main
-from spectune.db.access import Tokens
+from spectune.db.jobs.access import Tokens
 from spectune.errors import RequestError
 from spectune.service.server import Listening, listening_sockets, serve
 from spectune.service.settings import Settings

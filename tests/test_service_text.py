@@ -29,7 +29,7 @@ from spectune.runtime.requests import Request
 from spectune.runtime.serving import Session
 from spectune.runtime.setup import PLAIN, RoundSetup, always
 from spectune.service.server import Listening
-from spectune.service.text.app import Endpoint, EndpointSettings
+from spectune.service.text.app import EndpointSettings, TextEndpoint
 from spectune.service.text.server import require_key
 from spectune.service.text.worker import STOPPING, TextWorker
 
@@ -60,7 +60,7 @@ def generator(tokenizer: PreTrainedTokenizerFast = TOKENIZER) -> Generator:
 @contextmanager
 def served(settings: EndpointSettings = SETTINGS, own: Generator | None = None) -> Iterator[TestClient]:
     """Ask an endpoint in this process."""
-    endpoint = Endpoint(own or generator(), settings)
+    endpoint = TextEndpoint(own or generator(), settings)
     endpoint.start()
     with TestClient(endpoint.app) as client:
         yield client
@@ -272,7 +272,7 @@ def test_a_request_that_ignores_the_end_of_text_goes_on_behind_it() -> None:
 
 def test_more_than_may_wait_are_told_to_come_again() -> None:
     target, own = slow()
-    endpoint = Endpoint(own, EndpointSettings(name=MODEL, slots=1, longest=100, most=1, warm=False))
+    endpoint = TextEndpoint(own, EndpointSettings(name=MODEL, slots=1, longest=100, most=1, warm=False))
     asked = {"model": MODEL, "prompt": "to be", "max_tokens": 4}
     with listening(endpoint) as url, ThreadPoolExecutor(1) as pool:
         first = pool.submit(httpx.post, f"{url}/v1/completions", json=asked, timeout=30)
@@ -338,7 +338,7 @@ def slow() -> tuple[Slow, Generator]:
 
 
 @contextmanager
-def listening(endpoint: Endpoint) -> Iterator[str]:
+def listening(endpoint: TextEndpoint) -> Iterator[str]:
     """Serve on a real socket, from which clients go away."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -365,7 +365,7 @@ def until(holds: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_whoever_goes_away_is_decoded_for_no_more(is_streamed: bool) -> None:
     target, own = slow()
-    endpoint = Endpoint(own, SETTINGS)
+    endpoint = TextEndpoint(own, SETTINGS)
     asked = {"model": MODEL, "prompt": "to be", "max_tokens": 190, "stream": is_streamed}
     with listening(endpoint) as url:
         with httpx.Client() as client:

@@ -17,8 +17,8 @@ from starlette.testclient import TestClient
 
 from spectune.errors import RequestError
 from spectune.runtime.prompt_ids import require_short
-from spectune.service.text.app import Endpoint
-from spectune.service.text.server import TextServer
+from spectune.service.server import HttpServer
+from spectune.service.text.app import TextEndpoint
 from spectune.service.text.worker import STOPPING
 
 from .fallback_tokenizer import fallback_tokenizer
@@ -156,13 +156,13 @@ def test_python_callers_are_refused_at_once_too() -> None:
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_endpoint_that_is_stopped_tells_open_requests_so(is_streamed: bool) -> None:
     target, own = slow()
-    endpoint = Endpoint(own, SETTINGS)
+    endpoint = TextEndpoint(own, SETTINGS)
     asked = {"model": MODEL, "prompt": "to be", "max_tokens": 190, "stream": is_streamed}
     endpoint.start()
     with socket.socket() as listener, ThreadPoolExecutor(2) as pool:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/completions"
-        server = TextServer(uvicorn.Config(endpoint.app, log_level="error", ws="none"), endpoint)
+        server = HttpServer(uvicorn.Config(endpoint.app, log_level="error", ws="none"), endpoint.worker.stop)
         thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         until(lambda: server.started)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spectune.db.plans import ENGINE_PLAN
-from spectune.db.sql_store import SqlStore
+from spectune.db.rows import ENGINE_PLAN
+from spectune.db.sql.sql_store import SqlStore
 from spectune.profiler.protocols import SurfaceKey
 from spectune.tuning.engines.record import own_workload, workload_in
 from spectune.tuning.profiled_last import (

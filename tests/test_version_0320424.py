@@ -17,15 +17,16 @@ from click.testing import CliRunner
 import spectune
 from spectune.cli import main
 from spectune.db import open_store, wire
-from spectune.db.check import faults_of
-from spectune.db.engines import sqlite_engine
-from spectune.db.folder import read_folder, write_folder
-from spectune.db.merge import merge
-from spectune.db.migrate import HEAD, stored_versions
+from spectune.db.exchange.check import faults_of
+from spectune.db.exchange.folder import read_folder, write_folder
+from spectune.db.exchange.merge import merge
+from spectune.db.exchange.records import Shared, everything
+from spectune.db.jobs.jobs import JobTold
 from spectune.db.rows import PlanEvent, PlanRow, RecordPlaces, Records, SurfaceRow, TraceRow
-from spectune.db.shared import Shared, everything
 from spectune.db.sources import PlanSource
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.engines import sqlite_engine
+from spectune.db.sql.migrate import HEAD, stored_versions
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.observation import Observation
@@ -43,7 +44,7 @@ from spectune.runtime.models.loading import load_tokenizer
 from spectune.runtime.setup import always
 from spectune.runtime.substitutes import alternative_setup
 from spectune.service.health import Health
-from spectune.service.jobs import JobTold, NewJob
+from spectune.service.jobs import NewJob
 from spectune.service.plans import DriftReport
 from spectune.tuning.family import load_family
 from spectune.tuning.plan import Effort, make_plan

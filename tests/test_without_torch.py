@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spectune.cli.commands import GROUPS
-from spectune.db.sql_store import SqlStore
+from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import RUN_PACKAGES, NotInstalledError
 from spectune.planner.plans.document import plan_from_json

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..db.plans import ENGINE_PLAN, WHAT_IF
+from ..db.rows import ENGINE_PLAN, WHAT_IF
 from ..db.store import Store
 from ..errors import MeasurementError, NoPlanError, PlanError, RequestError, SpectuneError
 from ..planner.inputs import PlanInputs

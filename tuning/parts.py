@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..db.profiles import SURFACES
+from ..db.sql.profiles import SURFACES
 from ..errors import ModelError, PlanError
 from ..planner.memory.eyesight import seeing_footprint
 from ..planner.memory.heads import DrafterParts, footprint_beside

@@ -11,7 +11,7 @@ from itertools import chain
 from optuna.exceptions import OptunaError
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..db.plans import WHAT_IF
+from ..db.rows import WHAT_IF
 from ..db.sources import sources_of_inputs
 from ..db.store import Store
 from ..errors import MeasurementError, RequestError, StoreError

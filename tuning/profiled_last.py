@@ -50,7 +50,7 @@ def workload_planned_last(
     target: ModelIdentity, device: Device, temperature: float, store: Store, *, engine: str = ""
 ) -> Workloads:
     """Return the last profiled workload if it has a plan on the device, else the last planned one."""
-    from ..db.plans import ENGINE_PLAN
+    from ..db.rows import ENGINE_PLAN
     from .engines.record import own_workload
 
     place = f"{ENGINE_PLAN if engine else ''}{device.fingerprint}"

@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from ..db.engines import BUSY_TIMEOUT_S, prepare_file
+from ..db.sql.engines import BUSY_TIMEOUT_S, prepare_file
 from ..db.url import resolve_url, shown, sqlite_file
 from ..errors import StoreError
 from ..planner.search.studies import sampler_of, studies_in_memory

@@ -6,9 +6,9 @@ from typing import Any
 
 from alembic import context
 
-from spectune.db.migrate import VERSION_TABLE
-from spectune.db.service_tables import Base  # with their tables and those of db.tables
-from spectune.db.tables import TABLE_PREFIX
+from spectune.db.sql.migrate import VERSION_TABLE
+from spectune.db.sql.service_tables import Base  # with their tables and those of db.sql.tables
+from spectune.db.sql.tables import TABLE_PREFIX
 
 
 def is_ours(name: str | None, kind: str, _parents: Any) -> bool:  # Any: alembic's mapping of names, not used

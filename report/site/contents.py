@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 
-from ...db.news import SetupRow, newest_plans, setup_rows
 from ...db.rows import PlanRow, SurfaceRow, TraceRow
+from ...db.sql.news import SetupRow, newest_plans, setup_rows
 from ...db.store import Store
 from ...errors import NoPlanError, StoreError
 from ...planner.plans.document import plan_from_json

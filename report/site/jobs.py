@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ...db.jobs import JobRow
+from ...db.jobs.jobs import JobRow
 from .contents import Contents
 from .grid import number, table, words
 from .links import JOBS, Links, plan_page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...db.plans import ENGINE_PLAN, FILED_APART, WHAT_IF, mark_of
+from ...db.rows import ENGINE_PLAN, FILED_APART, WHAT_IF, mark_of
 from ...errors import PlanError
 from ...planner.plans.observation import moment_of
 from .kept import VERDICT_SIGNS, VERDICT_WORDS, Verdict

@@ -29,9 +29,9 @@ from ..body import read_body, require_json
 from ..metrics import MEDIA_TYPE
 from ..problem import RETRY_S, ProblemError
 from ..settings import Settings
-from .asked import Asked, AskedChat, AskedCompletion, asked_of
+from .asked import AskedChat, AskedCompletion, AskedText, asked_of
 from .streaming import Streamed, events_of, require_decoded, unless_gone
-from .told import Form, Told, error_of
+from .told import Form, TextResponse, error_of
 from .worker import BusyError, TextWorker
 
 API_KEY = re.compile(r"[!-~]+")  # what a header can carry
@@ -43,12 +43,7 @@ Prepare = Callable[[GenerationSettings], Request]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """How a target is served.
-
-    Attributes:
-        hosts: names of the service, any where empty: keeps foreign web pages, whose browsers use theirs, out.
-        prefix_caching, spare_slots, warm: see `Generator.session`.
-    """
+    """How a target is served."""
 
     name: str  # of the model for clients
     slots: int = 8  # requests decoded at once
@@ -56,8 +51,8 @@ class EndpointSettings:
     most: int = 256  # requests that may run or wait
     temperature: float = 0.0  # of requests that name none
     api_key: str | None = None  # required of all; None: of none
-    hosts: tuple[str, ...] = ()
-    prefix_caching: bool = True
+    hosts: tuple[str, ...] = ()  # its names, any where empty: keeps foreign web pages, whose browsers use theirs, out
+    prefix_caching: bool = True  # this and the next two: see `Generator.session`
     spare_slots: int = 0
     warm: bool = True
 
@@ -67,7 +62,7 @@ class EndpointSettings:
             raise RequestError("an API key is of printable ASCII characters without blanks, one at least; give another")
 
 
-class Endpoint:
+class TextEndpoint:
     """One target, its session, and the requests of everybody."""
 
     def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
@@ -197,7 +192,9 @@ class Endpoint:
             told = "no such API key; send the one the endpoint was started with: Authorization: Bearer KEY"
             raise ProblemError(401, "invalid_api_key", told)
 
-    async def _answered(self, request: HttpRequest, asked: Asked, prompts: Sequence[Prepare], form: Form) -> Response:
+    async def _answered(
+        self, request: HttpRequest, asked: AskedText, prompts: Sequence[Prepare], form: Form
+    ) -> Response:
         own = self._settings
         if asked.model != own.name:
             told = f"there is no model {asked.model!r:.80} here; this is {own.name}"
@@ -210,7 +207,7 @@ class Endpoint:
                 "may run or wait here; ask for fewer at once"
             )
         wanted = await asyncio.to_thread(self._requests, asked, prompts)
-        told_as = Told(form=form, model=own.name, choices=asked.choices)
+        told_as = TextResponse(form=form, model=own.name, choices=asked.choices)
         answers = await self.worker.ask(wanted, tuple(asked.stops), is_streamed=bool(asked.stream))
         if asked.stream:
             return Streamed(
@@ -226,7 +223,7 @@ class Endpoint:
             require_decoded(completion)
         return JSONResponse(told_as.whole(list(zip(answers, done, strict=True))))
 
-    def _requests(self, asked: Asked, prompts: Sequence[Prepare]) -> list[Request]:
+    def _requests(self, asked: AskedText, prompts: Sequence[Prepare]) -> list[Request]:
         """Return every prompt in tokens, as often as there are to be answers; each draws with a seed of its own."""
         found: list[Request] = []
         for prepare in prompts:

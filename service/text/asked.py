@@ -98,7 +98,7 @@ class AskedMessage(BaseModel):
         return Message(role=self.role, content=str(text))
 
 
-class Asked(BaseModel):
+class AskedText(BaseModel):
     """What both kinds of requests have."""
 
     model_config = STRICT
@@ -162,7 +162,7 @@ class Asked(BaseModel):
         )
 
 
-class AskedCompletion(Asked):
+class AskedCompletion(AskedText):
     """A request to go on with texts."""
 
     prompt: str | list[str]
@@ -185,7 +185,7 @@ class AskedCompletion(Asked):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
-class AskedChat(Asked):
+class AskedChat(AskedText):
     """A request to answer a conversation."""
 
     messages: Annotated[list[AskedMessage], Field(min_length=1)]
@@ -197,7 +197,7 @@ class AskedChat(Asked):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-Kind = TypeVar("Kind", bound=Asked)
+Kind = TypeVar("Kind", bound=AskedText)
 
 
 def asked_of(kind: type[Kind], body: bytes) -> Kind:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-import uvicorn
-
 from ...errors import RequestError
 from ...runtime.generator import Generator
 from ..log import log_to_stderr, tell
-from ..server import LOOPBACK, SWITCH_S, Listening, configuration, listening_sockets, require_certificate
-from .app import Endpoint, EndpointSettings
+from ..server import LOOPBACK, SWITCH_S, HttpServer, Listening, configuration, listening_sockets, require_certificate
+from .app import EndpointSettings, TextEndpoint
 
 
 def serve_text(load: Callable[[], Generator], listening: Listening, settings: EndpointSettings) -> None:
     """Serve a target's text until the process is told to end; `load` is called once nothing else can go wrong.
 
-    Raises:
-        RequestError: others than this machine could ask without a key, the certificate is none, or another program
-            listens there.
-        SpectuneError: the target cannot be loaded, or there is no room for its texts.
+    RequestError: others than this machine could ask without a key, the certificate is none, or another program
+    listens there. SpectuneError: the target cannot be loaded, or there is no room for its texts.
     """
     require_key(listening, settings.api_key)
     if listening.certificate is not None and listening.key is not None:
@@ -32,26 +26,13 @@ def serve_text(load: Callable[[], Generator], listening: Listening, settings: En
         settings = replace(settings, hosts=tuple({*LOOPBACK, listening.host.lower()}))
     sockets = listening_sockets(listening.host, listening.port)
     generator = load()
-    endpoint = Endpoint(generator, settings)
+    endpoint = TextEndpoint(generator, settings)
     endpoint.start()
     log_to_stderr()
     access = "no key is needed" if settings.api_key is None else "a key is needed"
     tell("serving", url=f"{listening.url}/v1", model=settings.name, plan=generator.choice.reason, access=access)
     sys.setswitchinterval(SWITCH_S)
-    TextServer(configuration(endpoint.app, listening), endpoint).run(sockets)
-
-
-class TextServer(uvicorn.Server):
-    """Tells every open request that the endpoint ends, before it waits for answers to end."""
-
-    def __init__(self, config: uvicorn.Config, endpoint: Endpoint) -> None:
-        super().__init__(config)
-        self._endpoint = endpoint
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the endpoint: open requests get their error first, as a 503 or an event of their stream."""
-        await asyncio.to_thread(self._endpoint.worker.stop)
-        await super().shutdown(sockets)
+    HttpServer(configuration(endpoint.app, listening), endpoint.worker.stop).run(sockets)
 
 
 def require_key(listening: Listening, api_key: str | None) -> None:

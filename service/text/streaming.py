@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from ...errors import DeviceError, SpectuneError
 from ...runtime.generation import Completion
-from .told import DONE, Told, error_of, sse
-from .worker import Answer
+from .told import DONE, TextResponse, error_of, sse
+from .worker import TextAnswer
 
 
 class Streamed(StreamingResponse):
@@ -31,7 +31,7 @@ class Streamed(StreamingResponse):
             self._leave()
 
 
-async def events_of(answers: Sequence[Answer], told: Told, *, tells_usage: bool) -> AsyncIterator[bytes]:
+async def events_of(answers: Sequence[TextAnswer], told: TextResponse, *, tells_usage: bool) -> AsyncIterator[bytes]:
     """Yield all answers as server-sent events, and their usage where that is wanted."""
     news: asyncio.Queue[bytes | None] = asyncio.Queue()
     tasks = [asyncio.create_task(_followed(news, place, one, told)) for place, one in enumerate(answers)]
@@ -52,7 +52,7 @@ async def events_of(answers: Sequence[Answer], told: Told, *, tells_usage: bool)
             task.cancel()
 
 
-async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: Answer, told: Told) -> None:
+async def _followed(news: asyncio.Queue[bytes | None], place: int, answer: TextAnswer, told: TextResponse) -> None:
     is_first = True
     try:
         async for piece, done in answer.pieces():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...runtime.generation import Completion
-from .worker import Answer
+from .worker import TextAnswer
 
 Json = dict[str, Any]  # JSON values
 Form = Literal["completion", "chat"]
@@ -18,7 +18,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class TextResponse:
     """How a request's answers are told: the API's form, the model's name, and the number of answers to a prompt."""
 
     form: Form
@@ -27,7 +27,7 @@ class Told:
     number: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
+    def whole(self, done: Sequence[tuple[TextAnswer, Completion]]) -> Json:
         """Return all choices at once."""
         choices = [self._choice(place, completion) for place, (_, completion) in enumerate(done)]
         return {**self._head(is_chunk=False), "choices": choices, "usage": self._usage(done)}
@@ -41,11 +41,11 @@ class Told:
             choice = {"index": place, "delta": delta, "logprobs": None, "finish_reason": reason}
         return {**self._head(is_chunk=True), "choices": [choice]}
 
-    def last(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
+    def last(self, done: Sequence[tuple[TextAnswer, Completion]]) -> Json:
         """Return the chunk that tells the usage alone."""
         return {**self._head(is_chunk=True), "choices": [], "usage": self._usage(done)}
 
-    def _usage(self, done: Sequence[tuple[Answer, Completion]]) -> Json:
+    def _usage(self, done: Sequence[tuple[TextAnswer, Completion]]) -> Json:
         first = done[:: self.choices]
         read = sum(len(answer.request.prompt) for answer, _ in first)
         new = sum(len(completion.tokens) for _, completion in done)

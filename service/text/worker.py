@@ -37,7 +37,7 @@ class Order:
     refuse: Refusal = lambda error: None
 
 
-class Answer:
+class TextAnswer:
     """What becomes known of one request, read by one task: in pieces if `is_streamed`, and as the whole once ended."""
 
     def __init__(self, request: Request, *, is_streamed: bool) -> None:
@@ -86,7 +86,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Served:
+class ServedCounts:
     """What was served since the beginning."""
 
     ended: Counter[str] = field(default_factory=Counter)  # requests, by why they ended
@@ -106,13 +106,13 @@ class TextWorker:
     """Decodes in its own thread, which alone counts `served`; after a failed session it begins another."""
 
     def __init__(self, make: Callable[[], Session], *, most: int) -> None:
-        self.served = Served()
+        self.served = ServedCounts()
         self._make, self._most = make, most
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
-        self._answers: dict[int, Answer] = {}  # by handle in the session; the thread's
+        self._answers: dict[int, TextAnswer] = {}  # by handle in the session; the thread's
         self._open = 0  # requests under way, as the event loop knows
         self._loop: asyncio.AbstractEventLoop | None = None  # in which answers are read
-        self._unheard: dict[Answer, None] = {}  # of which more is known than their readers were told; the thread's
+        self._unheard: dict[TextAnswer, None] = {}  # of which more is known than readers were told; the thread's
         self._heard_s = 0.0  # when they were told last
         self._is_stopping = False
         self._has_ended = False  # the thread; who orders something then is refused
@@ -142,19 +142,17 @@ class TextWorker:
         """Requests that run or wait."""
         return self._open
 
-    async def ask(self, requests: Sequence[Request], stop: tuple[str, ...], *, is_streamed: bool) -> list[Answer]:
+    async def ask(self, requests: Sequence[Request], stop: tuple[str, ...], *, is_streamed: bool) -> list[TextAnswer]:
         """Let requests be decoded, all or none; return what tells their texts, always in the same event loop.
 
-        Raises:
-            RequestError: one does not fit.
-            BusyError: too many wait already.
-            DeviceError: nothing decodes any more.
+        RequestError: one does not fit. BusyError: too many wait already. DeviceError: nothing decodes any more.
         """
         if self._is_stopping:
             raise DeviceError(STOPPING)
         if self._open + len(requests) > self._most:
             raise BusyError(f"{self._open} requests run or wait, of {self._most} that may; ask again later")
-        answers, loop = [Answer(request, is_streamed=is_streamed) for request in requests], asyncio.get_running_loop()
+        answers = [TextAnswer(request, is_streamed=is_streamed) for request in requests]
+        loop = asyncio.get_running_loop()
         taken: asyncio.Future[None] = loop.create_future()
 
         def settle(error: Exception | None) -> None:
@@ -185,7 +183,7 @@ class TextWorker:
             raise
         return answers
 
-    def leave(self, answers: Sequence[Answer]) -> None:
+    def leave(self, answers: Sequence[TextAnswer]) -> None:
         """Note that answers have no reader any more; they are cancelled where they have not ended."""
         self._open -= len(answers)
         left = {id(answer) for answer in answers if answer.completion is None}
@@ -275,7 +273,7 @@ class TextWorker:
         self._let_hear(at_once=True)
 
 
-def _wake(answers: list[Answer]) -> None:
+def _wake(answers: list[TextAnswer]) -> None:
     for answer in answers:
         answer.hear()
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from ...db.plans import ENGINE_PLAN
+from ...db.rows import ENGINE_PLAN
 from ...db.sources import surface_source as stored_surface
 from ...db.sources import trace_source as stored_trace
 from ...db.store import Store

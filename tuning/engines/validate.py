@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...db.plans import ENGINE_PLAN
+from ...db.rows import ENGINE_PLAN
 from ...db.store import Store
 from ...errors import MeasurementError, RequestError
 from ...planner.engines.choice import Way

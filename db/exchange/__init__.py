@@ -1,0 +1,1 @@
+"""What stores exchange, and how one is copied, checked and pruned."""

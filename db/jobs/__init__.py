@@ -1,0 +1,1 @@
+"""What a planner service keeps beside the store: jobs, uploads, receipts of writes, tokens."""

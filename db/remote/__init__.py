@@ -1,0 +1,1 @@
+"""A store behind a planner service."""
