@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -125,6 +126,13 @@ def _servers(one: Json) -> Iterator[tuple[object, ...]]:
                 *(file["starts"], file["tune_s"] / file["sweep_s"], f"{max(guessed):.1%}".replace("%", " %")),
                 f"{inside} of {len(file['predictions'])}",
             )
+
+
+def _load(one: Json) -> Iterator[tuple[object, ...]]:
+    for name, apart in one["apart"].items():
+        ours, theirs = (statistics.median(run[name] for run in one["runs"][client]) for client in ("spectune", "vllm"))
+        spread = f"{one['own_spread'][name]:.1%}".replace("%", " %")
+        yield f"vllm {one['version']}", one["concurrency"], name, ours, theirs, _off(1.0, 1.0 + apart), spread
 
 
 def _gpu(one: Json) -> Iterator[tuple[object, ...]]:
@@ -273,6 +281,14 @@ SECTIONS = (
             *("predicted gain", "starts", "time of the sweep's", "worst guess of a length", "in their intervals"),
         ),
         rows=_servers,
+    ),
+    Section(
+        title="The load client",
+        command="python benchmarks/vllm_load.py",
+        about="beside `vllm bench serve`, in turns on one server of vLLM; medians of five pairs.",
+        kind="vllm_load",
+        columns=("server", "concurrency", "metric", "spectune", "vllm bench", "apart", "its own spread"),
+        rows=_load,
     ),
     Section(
         title="GPUs",

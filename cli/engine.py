@@ -183,11 +183,10 @@ def validate_command(
 
 
 def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str, folder: Path) -> MeasuredEngine:
-    import torch
-
     from ..engines.running import run_engine
+    from ..profiler.cpu import torch_threads
 
-    return run_engine(engine, target, drafters, dtype=dtype, threads=torch.get_num_threads(), folder=folder)
+    return run_engine(engine, target, drafters, dtype=dtype, threads=torch_threads(), folder=folder)
 
 
 def _dtype(engine: str, asked: str) -> str:

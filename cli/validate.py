@@ -120,11 +120,6 @@ def validate(
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
-    from ..planner.reasons.verdict import warnings_of
-    from ..profiler.hub import resolve_model
-    from ..tuning.validate import ValidateRequest, validate_stored
-    from .cells import validation_facts, validation_table
-
     used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
     if engine is not None:
         asked = {**measured, "store": store, "as_json": as_json}
@@ -133,6 +128,11 @@ def validate(
         _tell_slower(settings, told.validation, target)
         _require_kept(told.validation, fail_above)
         return
+    from ..planner.reasons.verdict import warnings_of
+    from ..profiler.hub import resolve_model
+    from ..tuning.validate import ValidateRequest, validate_stored
+    from .cells import validation_facts, validation_table
+
     request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
 
     def tell_read(plan: Plan, models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's

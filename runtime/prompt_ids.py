@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -14,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import RequestError
 from ..planner.records.image_ids import IMAGE_IDS
 from ..profiler.prompts import Message, Prompt
+from .chat_turns import refusal, template_turns
 from .ends import own_ends, special_ends
 from .generation import GenerationSettings
 from .images import Image, ImagePrompt, ImageTokens, PromptLike
@@ -97,39 +97,12 @@ def chat_ids(
 def _in_chat_template(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
 ) -> str:
-    knows_developers = "developer" in str(tokenizer.chat_template)
-    turns = [
-        {
-            "role": "system" if message.role == "developer" and not knows_developers else message.role,
-            "content": message.content,
-            **_extra(message),
-        }
-        for message in messages
-    ]
+    turns = template_turns(messages, str(tokenizer.chat_template))
     asked: Any = {"tools": list(tools) or None, "add_generation_prompt": True, "tokenize": False}
     try:
         return str(tokenizer.apply_chat_template(turns, **asked))
     except (TemplateError, TypeError, ValueError) as error:  # the last of several templates without a default
-        roles = ", ".join(message.role for message in messages)
-        raise RequestError(
-            f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
-            "change the roles or give the prompt as text"
-        ) from error
-
-
-def _extra(message: Message) -> dict[str, Any]:
-    """Return a turn's other fields, with arguments of calls as templates take them: objects, not text."""
-    extra = dict(message.extra)
-    if calls := extra.get("tool_calls"):
-        extra["tool_calls"] = [_call(call) for call in calls]
-    return extra
-
-
-def _call(call: Any) -> Any:
-    try:
-        return {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
-    except (KeyError, TypeError, ValueError):  # no call as OpenAI writes it: the template says what it thinks of that
-        return call
+        raise refusal(messages, error) from error
 
 
 def require_short(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], positions: int) -> None:

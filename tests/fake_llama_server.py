@@ -141,6 +141,20 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
                 tokens = [ord(letter) % VOCABULARY for letter in body["content"]]
                 self._answer(200, json.dumps({"tokens": tokens[::-1] if "stranger" in fake.model else tokens}))
                 return
+            if self.path == "/apply-template":
+                said = [f"<{turn['role']}>{turn['content']}" for turn in body["messages"]]
+                refused = json.dumps({"error": {"message": "no such role"}})
+                self._answer(
+                    *(
+                        (500, refused)
+                        if "<tool>" in "".join(said)
+                        else (200, json.dumps({"prompt": "".join([*said, "<assistant>"])}))
+                    )
+                )
+                return
+            if self.path == "/detokenize":
+                self._answer(200, json.dumps({"content": "".join(chr(token) for token in body["tokens"])}))
+                return
             if MODE == "is killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]

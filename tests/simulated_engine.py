@@ -12,7 +12,7 @@ import numpy as np
 from spectune.planner.records.recording import Text
 from spectune.planner.strategies.lookup import LookupPolicy
 from spectune.runtime.engines.llama_cpp import LlamaCpp
-from spectune.runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from spectune.runtime.engines.measured import Chats, EngineCounters, EngineFacts, EngineText, Load
 from spectune.runtime.engines.one_sequence import measurable
 from spectune.runtime.engines.round_counts import RoundCounts
 from spectune.runtime.engines.setting import EngineDrafter, Setting
@@ -41,6 +41,7 @@ class SimulatedEngine:
         positions: most tokens of a text, as it says.
         takes_fewer: whether it decodes fewer sequences than it was started for.
         most_open: settings that may be started at a time.
+        chats: how its target reads conversations.
     """
 
     right: Mapping[str, float]
@@ -52,6 +53,7 @@ class SimulatedEngine:
     positions: int | None = None
     takes_fewer: bool = False
     most_open: int | None = None
+    chats: Chats | None = None
     starts: list[Setting | None] = field(default_factory=list)
     running: list[int] = field(default_factory=list)  # concurrencies of what is started now
     together: set[frozenset[int]] = field(default_factory=set)  # of what ever ran at once

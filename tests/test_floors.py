@@ -63,7 +63,7 @@ LIGHT = ("planner", "db", "profiler", "report", "service", "cli", "engines")  # 
 LIGHT_JOBS = (
     *("plan", "export", "edge", "engines.plan", "engines.counted", "estimates.inputs", "foreign.importing"),
     *("engines.tune", "engines.tuned_server", "engines.look", "engines.honest", "engines.served_race"),
-    *("engines.advice", "engines.pages", "engines.watch"),
+    *("engines.advice", "engines.pages", "engines.watch", "engines.profile", "engines.validate"),
 )
 UNTYPED = re.compile(r"\b(Any|object|dict|Mapping|Callable)\b")
 SERVES_TEXT = "service/text"  # of a loaded target

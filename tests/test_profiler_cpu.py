@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,14 @@ def test_memory_is_free_as_far_as_the_tightest_group_lets_it_be(
     free = 16 * 1024
     tree(tmp_path, {"proc/meminfo": "MemAvailable: 16 kB\n"})
     assert available_bytes(tmp_path) == (free if left is None else min(free, left))
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_where_torch_is_not_loaded_another_process_says_how_many_threads_it_uses(threads: str) -> None:
+    code = (
+        "import sys; from spectune.profiler.cpu import torch_threads; found = torch_threads(); is_loaded = 'torch' in "
+        "sys.modules; import torch; print(found, torch.get_num_threads(), torch_threads(), is_loaded)"
+    )
+    given = os.environ | {"OMP_NUM_THREADS": threads}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=given)
+    assert done.stdout.split() == [threads, threads, threads, "False"]

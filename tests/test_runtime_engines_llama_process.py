@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,9 +21,12 @@ from spectune.planner.engines.walk import walk
 from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.profiler.gguf_file import read_gguf
+from spectune.profiler.prompt import Message, conversation
 from spectune.runtime.engines.gguf_header import MICRO_BATCH, shape_of_gguf
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.setting import Setting
+from spectune.runtime.models.loading import load_tokenizer
 
 from .engine_traces import followed
 from .fake_llama_server import next_token
@@ -43,6 +48,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = save_model(root / "model", layers=1, seed=1)
     for name in ("target", "small", "stranger"):
         write_gguf(folder, root / f"{name}.gguf", dtype="f32")
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    tokenizer.save_pretrained(folder)
+    write_gguf(folder, root / "chatting.gguf", dtype="f32")
     return root
 
 
@@ -51,6 +60,12 @@ def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     use_fake(monkeypatch, tmp_path, build=request.param)
     monkeypatch.setenv("FAKE_LLAMA_ALONE", str(tmp_path / "alone"))  # a second server beside the first one ends
     return int(request.param)
+
+
+@pytest.fixture
+def chatting(files: Path) -> OwnLlamaCpp:
+    """Return the engine of a target whose file has a chat template."""
+    return OwnLlamaCpp(files / "chatting.gguf", {}, dtype="float32", threads=1, folder=files)
 
 
 def engine(files: Path, drafter: str = "small") -> OwnLlamaCpp:
@@ -223,3 +238,39 @@ def test_profile_plan_and_validate_as_they_are_typed(
     assert "--spec-type draft-simple" in typed("plan")
     checked = typed("validate", *texts)
     assert "the plan's setting took effect" in checked and "by small" in checked
+
+
+def test_conversations_are_read_and_answered_in_the_server_s_own_chat_template(
+    build: int, chatting: OwnLlamaCpp
+) -> None:
+    asked = conversation([Message(role="developer", content="be short"), Message(role="user", content="1 + 1")])
+    chats = chatting.chats
+    assert chats is not None
+    assert chats.encode([asked]) == chatting.encode(["<system>be short<user>1 + 1<assistant>"])
+    end = int(str(read_gguf(chatting.target).said["tokenizer.ggml.eos_token_id"]))
+    assert chats.decode([[*map(ord, "main"), end, *map(ord, "def")], [*map(ord, "def")]]) == ["main", "def"]
+    with pytest.raises(RequestError, match=r"refuses a conversation of the roles tool .*no such role"):
+        chats.encode([conversation([Message(role="tool", content="2")])])
+
+
+def test_a_file_without_a_chat_template_reads_no_conversations(build: int, files: Path) -> None:
+    assert engine(files).chats is None
+
+
+def test_profiling_loads_neither_torch_nor_transformers(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_fake(monkeypatch, tmp_path)
+    monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
+    (tmp_path / "prompts.jsonl").write_text("".join(f'{{"turns": ["main {n}", "return"]}}\n' for n in range(3)))
+    words = ("profile", "--engine", "llama.cpp", "--batch", "1", "--max-new-tokens", "8", "--dtype", "float32")
+    words += ("--target", str(files / "chatting.gguf"), "--drafter", f"small={files / 'small.gguf'}", "--store", "x.db")
+    code = f"""
+import sys
+from spectune.cli import main
+main({[*words, "--prompts", "prompts.jsonl"]}, standalone_mode=False)
+print({{"torch", "transformers"}} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rounds of llama.cpp" in done.stdout and done.stdout.splitlines()[-1] == "set()"

@@ -9,11 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from spectune.profiler.prompts import Message, Prompt
+from spectune.runtime.engines.folder_chats import chats_of_folder
 from spectune.runtime.models.loading import load_tokenizer
-from spectune.tuning.conversations import turn_by_turn, with_longest_answers, with_own_answers
+from spectune.tuning.conversations import with_longest_answers, with_own_answers
 from spectune.tuning.engines.prompts import engine_prompts
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.request import Models, ProfileRequest
+from spectune.tuning.turn_by_turn import turn_by_turn
 
 from .simulated_engine import SimulatedEngine
 from .tiny_family import save_model
@@ -85,8 +87,8 @@ def test_a_preview_has_as_many_prompts_and_longer_ones(target: Path) -> None:
 
 
 def test_an_engine_asks_turn_by_turn_in_the_chat_template(target: Path) -> None:
-    engine, tokenizer = SimulatedEngine(right={}), load_tokenizer(str(target))
-    read = engine_prompts(engine, target, [TURNS, TEXT], new_tokens=8, most=None)
+    engine, tokenizer = SimulatedEngine(right={}, chats=chats_of_folder(target)), load_tokenizer(str(target))
+    read = engine_prompts(engine, [TURNS, TEXT], new_tokens=8, most=None)
     written = [str(tokenizer.decode(list(ids))) for ids in read.ids[:3]]
     assert written[0] == "<user>main<assistant>"
     assert written[1].startswith(written[0]) and written[1].endswith("<user>return<assistant>")
@@ -95,10 +97,10 @@ def test_an_engine_asks_turn_by_turn_in_the_chat_template(target: Path) -> None:
     assert read.notes == ()
 
 
-def test_an_engine_says_what_it_cannot_ask_or_read_whole(target: Path, tmp_path: Path) -> None:
-    bare = engine_prompts(SimulatedEngine(right={}), tmp_path / "x.gguf", [TURNS, TEXT], new_tokens=8, most=None)
+def test_an_engine_says_what_it_cannot_ask_or_read_whole() -> None:
+    bare = engine_prompts(SimulatedEngine(right={}), [TURNS, TEXT], new_tokens=8, most=None)
     assert len(bare.ids) == 2
     assert "1 conversations are read as bare text" in bare.notes[0] and "2 later turns" in bare.notes[1]
-    short = engine_prompts(SimulatedEngine(right={}, positions=12), target, [TEXT], new_tokens=8, most=None)
+    short = engine_prompts(SimulatedEngine(right={}, positions=12), [TEXT], new_tokens=8, most=None)
     assert short.notes == ("1 of 1 prompts lose all but their last 4 tokens",)
     assert list(map(len, short.ids)) == [4]

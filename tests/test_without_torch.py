@@ -1,4 +1,4 @@
-"""What measures, decodes and trains nothing runs where `pip install .` alone was typed: without torch and the like."""
+"""What needs no decoder of ours runs where `pip install .` alone was typed: without torch and the like."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.errors import RUN_PACKAGES, NotInstalledError
 from spectune.planner.plans.document import plan_from_json
+from spectune.runtime.engines.gguf_file import write_gguf
 
 from .engine_profiles import profiled, saved_models
 from .light_process import absent_modules, light
+from .llama_program import use_fake
+from .openai_program import VLLM
 from .test_tuning_engine_counters import metrics
 from .test_version_0320424 import FAMILY, HERE, differences, unpacked
 
@@ -38,6 +41,12 @@ COMMANDS = {
     + QUICKLY,
     "plan for a catalogued device": "plan --target {target} --estimate H200 --batch 1 --context 40 " + QUICKLY,
     "estimate": f"profile --target {TARGET} --drafter small={SMALL} --estimate H200 --batch 1 --context 40",
+    "profile a server": "profile --engine llama.cpp --target {gguf} --drafter small={gguf} --prompts chats.jsonl "
+    "--batch 1 --max-new-tokens 8 --dtype float32 --store served.db",
+    "plan for a server": "plan --engine llama.cpp --target {gguf} --store served.db",
+    "validate on a server": "validate --engine llama.cpp --target {gguf} --prompts chats.jsonl --store served.db",
+    "tune a server": "tune --engine vllm --prompts chats.jsonl --concurrency 1 --requests 4 --starts 2 "
+    "--max-new-tokens 8 -- {server}",
     "plan for an engine": "plan --engine llama.cpp --target engines/target --device {engine_device}",
     "export to vLLM": "export --engine vllm --plan {made} -o vllm",
     "export to SGLang": "export --engine sglang --plan {made}",
@@ -103,12 +112,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("light")
     (place / "metrics.txt").write_text(metrics(KEPT, "vllm:", "_total"))
     (place / "engines").mkdir()
+    (place / "chats.jsonl").write_text("".join(f'{{"turns": ["main {n}", "return"]}}\n' for n in range(4)))
+    write_gguf(FAMILY / "target", place / "model.gguf", dtype="f32")
     with SqlStore(resolve_url(str(unpacked(place)))) as store:
         for model in store.models():
             store.add_model(replace(model, location=str(FAMILY / model.name)))
         profiled(saved_models(place / "engines"), store)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPECTUNE_STORE", str(place / "store.db"))
+        patched.setenv("SPECTUNE_CACHE", str(place / "cache"))  # another test may hold the device
+        use_fake(patched, place)
         yield place
 
 
@@ -141,6 +154,8 @@ def known_of(file: Path) -> dict[str, object]:
         "draft": draft,
         "trace": trace,
         "made": made,
+        "gguf": file.with_name("model.gguf"),
+        "server": shlex.join(VLLM),
     }
 
 

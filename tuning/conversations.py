@@ -1,13 +1,13 @@
-"""Conversations of several turns: each later one is a prompt of its own, behind the target's own answers."""
+"""A profile of every turn of its conversations, each behind the target's own answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..profiler.device import detect
 from ..profiler.lock import device_lock
-from ..profiler.prompt import Message, Prompt, conversation
+from ..profiler.prompt import Prompt
 from ..profiler.remembered import cache_folder
 from ..runtime.models.loading import load_model, load_tokenizer
 from ..runtime.transcript import decoded
@@ -16,17 +16,7 @@ from .prompts import plain_request
 from .recording.continuations import continuations
 from .request import ProfileRequest
 from .steps import Progress
-
-Answering = Callable[[Sequence[Prompt]], Sequence[str]]
-
-
-def turn_by_turn(prompts: Sequence[Prompt], answered: Answering) -> tuple[Prompt, ...]:
-    """Return each turn of each prompt behind the answers before it; `answered` is called once per round of turns."""
-    asked = [[prompt] for prompt in prompts]
-    while waiting := [turns for turns in asked if turns[-1].later]:
-        for turns, answer in zip(waiting, answered([own[-1] for own in waiting]), strict=True):
-            turns.append(_behind(turns[-1], answer))
-    return tuple(replace(turn, later=()) for turns in asked for turn in turns)
+from .turn_by_turn import turn_by_turn
 
 
 def with_own_answers(request: ProfileRequest, *, lock_wait_s: float = 0.0, progress: Progress) -> ProfileRequest:
@@ -58,9 +48,3 @@ def with_longest_answers(request: ProfileRequest) -> ProfileRequest:
     """Return the profile with words in the place of answers, as many as there may be tokens: no model is loaded."""
     words = " a" * request.max_new_tokens
     return replace(request, prompts=turn_by_turn(request.prompts, lambda prompts: [words] * len(prompts)))
-
-
-def _behind(prompt: Prompt, answer: str) -> Prompt:
-    said = (Message(role="assistant", content=answer), Message(role="user", content=prompt.later[0]))
-    more = {"tools": prompt.tools, "later": prompt.later[1:], "workload": prompt.workload}
-    return conversation((*prompt.messages, *said), **more)

@@ -13,6 +13,7 @@ from ..profiler.gguf_file import is_gguf
 from ..profiler.records.model import ModelIdentity
 from ..runtime.reason import reach_told
 
+UNLIMITED = 2**31 - 1  # tokens
 STRETCH = 4  # estimates may be for a model stretched so far: the factor that YaRN is published with
 NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")  # of one field
 

@@ -44,7 +44,7 @@ from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at
 from .prompts import require_contexts, require_room, shown_to
-from .recording.effort import Effort
+from .recording.foresight import Foresight
 from .recording.recipe import Recipe, recipe_of
 from .recording.traces import Workload, parted, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
@@ -73,9 +73,13 @@ class Limits:
             rounds_s=max(LEAST_ROUNDS_S, ROUNDS_SHARE * budget_s),
         )
 
-    def told(self, *, recorded: bool) -> str:
-        """Say what comes and how long it may take, beside the memory in use with all models loaded."""
-        texts = f"recording up to about {self.recording_s:.0f} s" if recorded else "recording, however long it takes"
+    def told(self, recording_s: float | None) -> str:
+        """Say what comes and how long it may take, beside the memory in use with all models loaded.
+
+        `recording_s` is what is foreseen: 0 where that is not known, None where nothing limits it.
+        """
+        texts = f"recording up to about {recording_s or self.recording_s:.0f} s"
+        texts = "recording, however long it takes" if recording_s is None else texts
         gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux tells KiB
         return (
             f"to come: timing forwards {self.timing_s:.0f} s, {texts}, whole rounds up to about {self.rounds_s:.0f} s; "
@@ -152,10 +156,15 @@ def profile(
         budget_s = request.budget_s or trial.budget_s(domains)
         request = replace(request, budget_s=budget_s, held_out=held_out)
         limits = Limits.of(budget_s)
-        progress(limits.told(recorded=request.record == "auto" and recipe is None), 0.0)
+        is_limited = request.record == "auto" and recipe is None
+        foresight = Foresight(trial=trial, drafters=len(family.drafters))
+        effort = foresight.effort(
+            limits.recording_s / len(seen), max(request.batches), [each.requests for each in seen]
+        )
+        recording_s = sum(foresight.seconds(each.requests, effort) for each in seen)
+        progress(limits.told(recording_s if is_limited else None), 0.0)
         sittings = TimingWindows(request, identities, domains, device=device, journal=journal, progress=progress)
         sittings.sit(family, FIRST)
-        effort = Effort(limit_s=limits.recording_s / len(seen), fewest_texts=max(request.batches))
         chosen = recipe or (effort if request.record == "auto" else recipe_of(request.record))
         recorded = record_workloads(seen, identities, family, chosen, journal, progress)
         family = family_in(family, regime)

@@ -15,10 +15,10 @@ from ..profiler.records.device import Device
 from ..runtime.models.configuration import longest_context_of, why_shorter
 from ..runtime.models.formats import packed_bytes
 from ..runtime.models.loading import load_config
+from .positions import UNLIMITED
 from .request import ProfileRequest
 
 CACHES = 0.5  # share of the memory beside the weights that keys and values of texts may take
-UNLIMITED = 2**31 - 1  # tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

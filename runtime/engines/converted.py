@@ -10,6 +10,7 @@ from ...profiler.identity import identify
 
 GgufDtype = Literal["f32", "f16", "bf16"]
 GGUF_DTYPES: Mapping[str, GgufDtype] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}  # by torch's names
+OPENVINO_DTYPES = {"float32": False, "float16": True}  # whether weights are stored in half
 KNOWN_BY = 12  # digits of a hash
 OPENVINO_FILE = "openvino_model.xml"  # of a folder of OpenVINO
 

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from ...errors import MeasurementError
 from ...planner.records.recording import Text
+from ...profiler.prompt import Prompt
 from .setting import EngineDrafter, Setting
 
 FREE_SOME = "end other programs, raise the container's limit, lower --batch, or give smaller models"
@@ -164,6 +165,18 @@ class RunningEngine(Protocol):
         ...
 
 
+class Chats(Protocol):
+    """How a target reads conversations: by its chat template."""
+
+    def encode(self, prompts: Sequence[Prompt]) -> list[tuple[int, ...]]:
+        """Return conversations' token ids, up to the model's own turn; RequestError where the template refuses one."""
+        ...
+
+    def decode(self, texts: Sequence[Sequence[int]]) -> list[str]:
+        """Return texts up to their ends, without special tokens."""
+        ...
+
+
 class MeasuredEngine(Protocol):
     """An engine that can run here, with models in its own file format or converted to it."""
 
@@ -175,6 +188,11 @@ class MeasuredEngine(Protocol):
     @property
     def drafters(self) -> tuple[EngineDrafter, ...]:
         """The models that may draft, by the paths that the engine reads."""
+        ...
+
+    @property
+    def chats(self) -> Chats | None:
+        """How the target reads conversations; None where no chat template of it is known."""
         ...
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:

@@ -17,7 +17,8 @@ import numpy as np
 from ...errors import RequestError
 from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
-from .converted import OPENVINO_FILE, converted, is_openvino
+from .converted import OPENVINO_DTYPES, OPENVINO_FILE, converted, is_openvino
+from .folder_chats import chats_of_folder
 from .measured import EngineFacts, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import OpenVINO, properties_of
@@ -29,7 +30,6 @@ from .setting import EngineDrafter, Serving, Setting, Value
 from .vocabulary import PROBE, require_same_tokens
 
 PACKAGES = ("openvino", "openvino_genai", "openvino_tokenizers")
-DTYPES = {"float32": False, "float16": True}  # whether weights are stored in half
 WARM_UP = (3, 5, 7, 3, 5, 7, 3, 5)  # any tokens: the first forwards allocate
 TOKENIZER_FILE = "openvino_tokenizer.xml"
 UNCOUNTED = "OpenVINO does not count what its prompt lookup drafts; it is what the same search finds"
@@ -45,8 +45,8 @@ def require_able(dtype: str) -> None:
     """Raise RequestError where OpenVINO GenAI cannot run here, or not in a number format."""
     if reason := missing():
         raise RequestError(reason)
-    if dtype not in DTYPES:
-        raise RequestError(f"OpenVINO runs {', '.join(DTYPES)} here, not {dtype!r}; give one with --dtype")
+    if dtype not in OPENVINO_DTYPES:
+        raise RequestError(f"OpenVINO runs {', '.join(OPENVINO_DTYPES)} here, not {dtype!r}; give one with --dtype")
 
 
 class RunningOpenVINO:
@@ -63,6 +63,7 @@ class RunningOpenVINO:
             ModelError: a folder cannot be converted.
         """
         require_able(dtype)
+        self.chats = chats_of_folder(target)
         self._target, self._dtype, self._threads = as_openvino(target, folder, dtype), dtype, threads
         self._drafters = tuple(
             EngineDrafter(name=name, path=str(as_openvino(path, folder, dtype)), form="model")
@@ -169,7 +170,7 @@ def as_openvino(path: Path, folder: Path, dtype: str) -> Path:
         raise RequestError(f"no model folder at {path}; give one of OpenVINO or of Hugging Face")
     supported(path)
     out = converted(path, folder, f"{dtype}.openvino")
-    return out if is_openvino(out) else write_openvino(path, out, is_half=DTYPES[dtype])
+    return out if is_openvino(out) else write_openvino(path, out, is_half=OPENVINO_DTYPES[dtype])
 
 
 def write_as_openvino(model: Path, out: Path, dtype: str) -> Path:
@@ -180,7 +181,7 @@ def write_as_openvino(model: Path, out: Path, dtype: str) -> Path:
         ModelError: it cannot be converted.
     """
     require_able(dtype)
-    return write_openvino(model, out, is_half=DTYPES[dtype])
+    return write_openvino(model, out, is_half=OPENVINO_DTYPES[dtype])
 
 
 def _encoded(tokenizer: Any, text: str) -> tuple[int, ...]:  # Any: the wheel may be absent

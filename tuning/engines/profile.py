@@ -104,13 +104,7 @@ def profile_engine(
     if most is not None and max(request.concurrencies) > most:
         raise RequestError(f"{facts.name} decodes {most} sequences at once; give --batch {most}")
     progress("reading the prompts", 0.0)
-    read = engine_prompts(
-        engine,
-        request.models.target,
-        request.prompts,
-        new_tokens=request.max_new_tokens,
-        most=request.max_prompt_tokens,
-    )
+    read = engine_prompts(engine, request.prompts, new_tokens=request.max_new_tokens, most=request.max_prompt_tokens)
     prompts = read.ids
     require_room(facts, prompts, request.max_new_tokens)
     with device_session(device, identities, store, wait_s=0.0):

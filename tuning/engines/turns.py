@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from ...errors import RequestError
 from ...profiler.drift import fit_drift
@@ -170,9 +169,9 @@ class Stable:
 
 def settle() -> None:
     """Let an engine's threads come to rest but not the cores: idle ones decode slower for a tenth of a second."""
-    some, end = torch.ones(BUSY, BUSY), time.monotonic() + SETTLE_S
+    some, end = np.ones((BUSY, BUSY), dtype=np.float32), time.monotonic() + SETTLE_S
     while time.monotonic() < end:
-        torch.mm(some, some)
+        np.matmul(some, some)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ...db.rows import ENGINE_PLAN
 from ...db.store import Store
@@ -106,13 +105,7 @@ def validate_engine(
     """
     number, plan = newest_engine_plan(request.plan, store)
     cells = _cells(plan, request.concurrencies)
-    read = engine_prompts(
-        engine,
-        Path(request.plan.target.location),
-        request.prompts,
-        new_tokens=request.max_new_tokens,
-        most=request.max_prompt_tokens,
-    )
+    read = engine_prompts(engine, request.prompts, new_tokens=request.max_new_tokens, most=request.max_prompt_tokens)
     prompts = read.ids
     require_room(engine.facts, prompts, request.max_new_tokens)
     longest = max(cell.policy.max_verify_tokens for cell in cells)

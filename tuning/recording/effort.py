@@ -15,39 +15,76 @@ from ...runtime.models.forward import CausalModel
 from ...runtime.requests import Request
 from ..parts import kept_or_made
 from ..request import Level
+from .continuations import SLOTS
 from .recipe import LEVELS, Recipe, recipe_of
 from .record import record_prompts
 
 NARROW = 0.03  # half of a 90 % interval of tokens per round, relatively: more texts change no choice
 CHAIN = 4  # drafted tokens, of the rounds whose interval is watched
 TRIED_POSITIONS = 16  # of one text, whose trees say what those of all texts take
+FED: Mapping[Level, float] = {  # nodes of a position that a drafter reads, where three of four drafts are right
+    "standard": 50.0,
+    "quick": 11.0,
+    "chains": 3.0,
+}
+HOPELESS = 3.0  # times the time left: trees that take so long by what is fed are not tried
+LEAST_AT_ONCE = 4  # texts of a group: of fewer no interval could be told
 NORMAL_90 = 1.645
 
-Texts = Sequence[tuple[Request, Sequence[int]]]
+Text = tuple[Request, Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The seconds for texts and drafters of one workload, begun texts and the `fewest_texts` in any case."""
+    """The seconds for texts and drafters of one workload, `at_once` texts a group; the `fewest_texts` in any case."""
 
     limit_s: float
     fewest_texts: int
+    at_once: int = SLOTS
+    clock: Callable[[], float] = time.monotonic
+
+    def groups(self, texts: int) -> list[int]:
+        """Return how many texts are recorded behind each group."""
+        return [min(upto, texts) for upto in range(self.at_once, texts + self.at_once, self.at_once)]
 
     def wants_more(self, traces: Sequence[AcceptanceTrace], spent_s: float, group_s: float) -> bool:
         """Return whether another group of texts, which takes as long as the last one, should be recorded."""
         if min(len(trace.prompts) for trace in traces) < self.fewest_texts:
             return True
-        return spent_s + group_s / 2 <= self.limit_s and max(width_of(trace) for trace in traces) > NARROW
+        return spent_s + group_s <= self.limit_s and max(width_of(trace) for trace in traces) > NARROW
+
+    def more_s(self, spent_s: float, group_s: float, groups: int) -> float:
+        """Return the seconds that so many more groups take, as long each as the last one, within the limit."""
+        within = max(int((self.limit_s - spent_s) / group_s), 1) if group_s else groups
+        return group_s * min(groups, within)
 
     def recipes(
-        self, drafters: Mapping[str, CausalModel], texts: Texts, left_s: float, positions: int, parts: Parts
+        self, drafters: Mapping[str, CausalModel], texts: Sequence[Text], left_s: float, positions: int, parts: Parts
     ) -> dict[str, Recipe]:
         """Return each drafter's richest recipe whose trees at all positions fit into its share of the seconds."""
         found = {}
         for name, model in drafters.items():
-            make = partial(_richest, model, texts[:1], left_s / len(drafters), positions)
+            make = partial(self._richest, model, texts[0], left_s / len(drafters), positions)
             found[name] = recipe_of(kept_or_made(parts, f"level {name}", Chosen, make).level)
         return found
+
+    def _richest(self, drafter: CausalModel, text: Text, left_s: float, positions: int) -> Chosen:
+        read_s = self._seconds(partial(record_prompts, drafter, [text], Recipe(rules=()), [()]))
+        row_s = read_s / (len(text[0].prompt) + len(text[1]))
+        for level in LEVELS[:-1]:
+            if FED[level] * row_s * positions > HOPELESS * left_s:
+                continue
+            tried = min(TRIED_POSITIONS, len(text[1]) - 1)
+            record = partial(record_prompts, drafter, [text], recipe_of(level), [range(tried)])
+            each_s = max(self._seconds(record) - read_s, 0.0) / tried
+            if each_s * positions <= left_s:
+                return Chosen(level=level)
+        return Chosen(level=LEVELS[-1])
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        start = self.clock()
+        run()
+        return self.clock() - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +107,3 @@ def _tokens_per_round(is_right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> f
     padded = np.append(is_right, np.zeros(CHAIN, dtype=np.bool_))
     windows = np.lib.stride_tricks.sliding_window_view(padded, CHAIN)[: len(is_right)]
     return 1.0 + float(np.cumprod(windows, axis=1).sum(axis=1).mean())
-
-
-def _richest(drafter: CausalModel, texts: Texts, left_s: float, positions: int) -> Chosen:
-    read_s = _seconds(partial(record_prompts, drafter, texts, Recipe(rules=()), [()]))
-    for level in LEVELS[:-1]:
-        tried = min(TRIED_POSITIONS, len(texts[0][1]) - 1)
-        record = partial(record_prompts, drafter, texts, recipe_of(level), [range(tried)])
-        each_s = max(_seconds(record) - read_s, 0.0) / tried
-        if each_s * positions <= left_s:
-            return Chosen(level=level)
-    return Chosen(level=LEVELS[-1])
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.monotonic()
-    run()
-    return time.monotonic() - start

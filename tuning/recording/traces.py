@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -148,33 +147,41 @@ def _recorded(
     progress: Progress,
 ) -> tuple[list[Text], list[AcceptanceTrace]]:
     """Return texts and their traces: of all prompts, or group by group until intervals are narrow or time is up."""
-    every, begun_s = workload.requests, time.monotonic()
+    every = workload.requests
     if isinstance(recipe, Recipe):
         recipes = dict.fromkeys(family.drafters, recipe)
         texts = _texts(workload, every, family, parts, progress)
         return texts, _traces(workload, identities, family, recipes, texts, parts, progress)
-    recipes = {}
-    for upto in range(min(SLOTS, len(every)), len(every) + SLOTS, SLOTS):
-        group_s = time.monotonic()
-        texts = _texts(workload, every[:upto], family, parts, progress)
+    recipes, begun_s, groups = {}, recipe.clock(), recipe.groups(len(every))
+    for number, upto in enumerate(groups, start=1):
+        group_s = recipe.clock()
+        texts = _texts(workload, every[:upto], family, parts, progress, at_once=recipe.at_once)
         if not recipes:
-            share = len(every) / min(upto, len(every))
-            left_s = recipe.limit_s - share * (time.monotonic() - begun_s)
+            share = len(every) / upto
+            left_s = recipe.limit_s - share * (recipe.clock() - begun_s)
             positions = round(share * sum(len(text) for _, text in texts))
             progress("choosing which trees to record", 0.0)
             recipes = recipe.recipes(family.drafters, texts, left_s, positions, parts)
         traces = _traces(workload, identities, family, recipes, texts, parts, progress)
-        now_s = time.monotonic()
+        now_s = recipe.clock()
         if upto >= len(every) or not recipe.wants_more(traces, now_s - begun_s, now_s - group_s):
             break
+        more_s = recipe.more_s(now_s - begun_s, now_s - group_s, len(groups) - number)
+        progress(f"recorded {upto} of {len(every)} texts, up to {more_s:.0f} s more", number / len(groups))
     return texts, traces
 
 
 def _texts(
-    workload: Workload, requests: Sequence[Request], family: Family, parts: Parts, progress: Progress
+    workload: Workload,
+    requests: Sequence[Request],
+    family: Family,
+    parts: Parts,
+    progress: Progress,
+    *,
+    at_once: int = SLOTS,
 ) -> list[Text]:
     progress("decoding the target's own text", 0.0)
-    decoded = continuations(family.target, requests, parts=parts)
+    decoded = continuations(family.target, requests, slots=at_once, parts=parts)[: len(requests)]
     texts = [(asked, text) for asked, text in zip(requests, decoded, strict=True) if len(text) >= 2]
     if len(texts) < 2:
         raise RequestError(

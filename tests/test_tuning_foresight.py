@@ -1,0 +1,155 @@
+"""How long recording takes is foretold, and kept, on fast and on slow machines: forwards take what a law says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from spectune.demo.story import family_folder
+from spectune.profiler.prompts import Prompt
+from spectune.profiler.records.acceptance import AcceptanceTrace
+from spectune.runtime.cache import KeyValueCache
+from spectune.runtime.models.forward import CausalModel, ForwardInput
+from spectune.runtime.models.lean import LeanModel
+from spectune.runtime.models.loading import load_model, load_tokenizer
+from spectune.runtime.requests import Request
+from spectune.tuning.family import identify_all
+from spectune.tuning.measuring.decoding import Family
+from spectune.tuning.measuring.trial import Trial, TrialCell
+from spectune.tuning.profile import Limits
+from spectune.tuning.recording.effort import LEAST_AT_ONCE, Effort
+from spectune.tuning.recording.foresight import Foresight
+from spectune.tuning.recording.traces import Workload, record_workloads
+from spectune.tuning.request import Models, ProfileRequest
+
+from .memory_journal import MemoryJournal
+
+TEXTS = (
+    "def main(argv):\n",
+    "import os\n",
+    "class Tree:\n",
+    "for number in range(10):\n",
+    "def read(path):\n",
+    "x = [\n",
+)
+COUNT, NEW_TOKENS, FEWEST, LIMIT_S = 12, 64, 2, 60.0
+LAWS = {  # milliseconds of a forward and of each of its rows, of the target and of its drafter
+    "fast": ((2.0, 0.5), (0.5, 0.1)),
+    "middling": ((60.0, 12.0), (15.0, 3.0)),
+    "slow": ((150.0, 30.0), (40.0, 9.0)),
+    "slower": ((400.0, 80.0), (100.0, 25.0)),
+    "slowest": ((1500.0, 400.0), (500.0, 120.0)),
+}
+
+
+@dataclass
+class Machine:
+    """A clock that stands still but in forwards."""
+
+    now_s: float = 0.0
+    laws: dict[int, tuple[float, float]] = field(default_factory=dict)  # by the model's id
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made, forward = Machine(), LeanModel.forward
+
+    def slowed(self: LeanModel, step: ForwardInput, cache: KeyValueCache) -> object:
+        base_ms, row_ms = made.laws[id(self)]
+        made.now_s += (base_ms + row_ms * step.tokens.numel()) / 1000.0
+        return forward(self, step, cache)
+
+    monkeypatch.setattr(LeanModel, "forward", slowed)
+    monkeypatch.setattr("spectune.tuning.recording.effort.NARROW", 0.0)  # no interval is: time alone decides
+    return made
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[CausalModel, CausalModel]:
+    folder = family_folder()
+    found = [load_model(str(folder / name), dtype="float32") for name in ("target", "small")]
+    return found[0], found[1]
+
+
+@pytest.fixture(scope="module")
+def requests() -> tuple[Request, ...]:
+    tokenizer = load_tokenizer(str(family_folder() / "target"))
+    texts = [f"# {number}\n{TEXTS[number % len(TEXTS)]}" for number in range(COUNT)]
+    return tuple(Request(prompt=tuple(tokenizer.encode(text)), max_new_tokens=NEW_TOKENS) for text in texts)
+
+
+def foresight_of(law: str) -> Foresight:
+    cells = [
+        TrialCell(surface=surface, batch=1, tokens=tokens, ms=base_ms + row_ms * tokens)
+        for surface, (base_ms, row_ms) in enumerate(LAWS[law])
+        for tokens in (1, 2, 4, 8, 16, 32, 64)
+    ]
+    return Foresight(trial=Trial(cells=tuple(cells)), drafters=1)
+
+
+def recorded(
+    effort: Effort, law: str, machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
+) -> tuple[AcceptanceTrace, list[str]]:
+    """Record by a machine's law; return the drafter's trace and what was reported."""
+    machine.laws = {id(model): own for model, own in zip(models, LAWS[law], strict=True)}
+    places = Models(target=family_folder() / "target", drafters={"small": family_folder() / "small"})
+    asked = ProfileRequest(models=places, prompts=[Prompt(text=text) for text in TEXTS], batches=(1,))
+    family = Family(target=models[0], drafters={"small": models[1]})
+    said: list[str] = []
+    found = record_workloads(
+        [Workload(request=asked, requests=requests)],
+        identify_all(places),
+        family,
+        replace(effort, clock=machine),
+        MemoryJournal(),
+        lambda what, share: said.append(what),
+    )
+    return found.traces[0], said
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_recording_takes_what_was_foretold_and_ends_by_its_share_with_the_fewest_texts(
+    law: str, machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
+) -> None:
+    foresight = foresight_of(law)
+    effort = foresight.effort(LIMIT_S, FEWEST, [requests])
+    trace, _ = recorded(effort, law, machine, models, requests)
+    assert machine.now_s == pytest.approx(foresight.seconds(requests, effort), rel=0.25)
+    assert len(trace.prompts) >= FEWEST
+    assert machine.now_s <= 1.1 * max(LIMIT_S, foresight.least_s(requests, effort))
+
+
+def test_a_slow_machine_records_fewer_texts_and_a_fast_one_all(
+    machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
+) -> None:
+    counts = {}
+    for law in ("fast", "slowest"):
+        effort = foresight_of(law).effort(LIMIT_S, FEWEST, [requests])
+        counts[law] = len(recorded(effort, law, machine, models, requests)[0].prompts)
+    assert counts == {"fast": COUNT, "slowest": LEAST_AT_ONCE}
+
+
+def test_behind_the_first_texts_the_time_left_is_told_anew(
+    machine: Machine, models: tuple[CausalModel, CausalModel], requests: tuple[Request, ...]
+) -> None:
+    effort = replace(foresight_of("fast").effort(1e9, FEWEST, [requests]), at_once=4)
+    _, said = recorded(effort, "fast", machine, models, requests)
+    told = [what for what in said if "more" in what]
+    assert [what.split(",")[0] for what in told] == [f"recorded 4 of {COUNT} texts", f"recorded 8 of {COUNT} texts"]
+
+
+@pytest.mark.parametrize(("spent_s", "more_s"), [(10.0, 30.0), (75.0, 20.0), (99.0, 10.0)])
+def test_no_more_is_foretold_than_there_is_time_for(spent_s: float, more_s: float) -> None:
+    assert Effort(limit_s=100.0, fewest_texts=1).more_s(spent_s, 10.0, 3) == more_s
+
+
+def test_what_is_told_is_what_is_foreseen_and_the_limit_without_a_trial() -> None:
+    limits = Limits.of(60.0)
+    assert "recording up to about 77 s" in limits.told(76.6)
+    assert "recording up to about 120 s" in limits.told(0.0)
+    assert "recording, however long it takes" in limits.told(None)
+    assert Foresight(trial=Trial(), drafters=1).seconds([], Effort(limit_s=1.0, fewest_texts=1)) == 0.0
