@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...profiler.prompt import Prompt
 from ..chat_turns import refusal, template_turns
@@ -40,7 +40,7 @@ def chats_of_folder(folder: Path) -> FolderChats | None:
     if tokenizer is None:
         return None
     more = {one.stem: one.read_text(encoding="utf-8") for one in (folder / MORE_FOLDER).glob("*.jinja")}
-    named = {one["name"]: one["template"] for one in template} if isinstance(template, list) else {"default": template}
+    named = {one["name"]: one["template"] for one in template} if isinstance(template, list) else {"default": str(template)}
     special = {name: _text(value) for name, value in settings.items() if name.endswith("_token") and _text(value)}
     return FolderChats(tokenizer, named | more, special, _ends(folder, tokenizer, special.get("eos_token", "")))
 
@@ -89,7 +89,7 @@ def _environment() -> Any:  # Any: jinja2's, which is loaded where a template is
     class Generation(Extension):
         """A block around what a model said, of which only trainers take note."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags: set[str] = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)
