@@ -91,7 +91,7 @@ class BlockBody(LeanModel):
 
     def remember(self, joined: Tensor, cache: LayerStates, place: Place) -> None:
         """Write the first layer's keys and values of tokens (batch * n, width)."""
-        states, layer = cache.states[0], self._layers[0]
+        (states, *_), layer = cache.states, self._layers[0]
         _, pair = turned(self.anatomy, layer, layer.qkv(layer.input_norm(joined)), place.views[0])
         states.view(-1, self._width).index_copy_(0, place.rows, pair)
 
