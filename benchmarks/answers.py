@@ -28,7 +28,7 @@ from typing import Any
 from spectune.demo.prompts import evaluation_prompts
 from spectune.demo.story import family_folder, family_models
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.plans.reading import pays_from
+from spectune.planner.plans.prediction import pays_from
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.pricing.reading import reading_ms
 from spectune.planner.replay.rehearsal import Rehearsal

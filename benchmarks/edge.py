@@ -32,8 +32,8 @@ import torch
 from edge_thread import serve_in_thread
 
 from spectune.demo.story import family_folder, family_models
+from spectune.planner.edge.costs import edge_rounds
 from spectune.planner.edge.forecast import forecast
-from spectune.planner.edge.rounds import edge_rounds
 from spectune.planner.edge.search import EdgeChoice
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

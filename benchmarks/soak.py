@@ -37,8 +37,7 @@ import numpy as np
 import torch
 
 from spectune.demo.story import family_folder, family_models
-from spectune.planner.memory.load import load_of
-from spectune.planner.memory.peak import peak_bytes, workspace_bytes
+from spectune.planner.memory.peak import load_of, peak_bytes, workspace_bytes
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.room import READ_TOGETHER
 from spectune.planner.strategies.chain import ChainPolicy

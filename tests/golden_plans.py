@@ -17,8 +17,7 @@ from spectune.planner.pricing.cells import Cell, cells_at
 from spectune.planner.records.crossfit import HALVES
 from spectune.planner.search.lossy_search import with_lossy_runs
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import Solve, solve
-from spectune.planner.search.solved import SolvedCell
+from spectune.planner.search.search import Solve, SolvedCell, solve
 from spectune.planner.search.studies import AT_RANDOM, studies_in_memory
 
 from .golden_inputs import FAMILY, TABLE, lossy_runs, made, real_pair, recorded, recorded_elsewhere

@@ -12,7 +12,7 @@ from spectune.planner.plans.provenance import Provenance
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.cost import CellCosts
 from spectune.planner.pricing.table import CostTable
-from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import ShapeFacts
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.search.sensitivity import outlook_of
 from spectune.planner.strategies import TreePolicy

@@ -12,7 +12,7 @@ from spectune.planner.plans.observation import CellObservation, Observation
 from spectune.planner.plans.plan import Plan, PlanCell, PublishedPrice
 from spectune.planner.plans.provenance import SurfaceSource, TraceSource
 from spectune.planner.plans.validation import Validation, ValidationRow
-from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import ShapeFacts
 from spectune.planner.search.candidate import Candidate
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from spectune.errors import RequestError, ServerAwayError
-from spectune.planner.edge.rounds import edge_rounds
+from spectune.planner.edge.costs import edge_rounds
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.planner.records.recording import recording_of
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from spectune.errors import PlanError
-from spectune.planner.edge.costs import ServerCosts, server_batches, server_costs
+from spectune.planner.edge.costs import EdgeRounds, ServerCosts, edge_rounds, server_batches, server_costs
 from spectune.planner.edge.forecast import EdgeForecast, forecast
-from spectune.planner.edge.rounds import EdgeRounds, edge_rounds
 from spectune.planner.edge.search import EdgeSearch
 from spectune.planner.edge.setting import BatchRule, DeviceDrafting, EdgeDevice
 from spectune.planner.records.recording import Recording, recording_of

@@ -12,8 +12,7 @@ from spectune.planner.plans.crossing import crossings
 from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.outlook import Outlook
 from spectune.planner.plans.plan import PlanCell, PublishedPrice, StackForecast
-from spectune.planner.plans.prediction import ErrorParts
-from spectune.planner.plans.reading import PromptReading
+from spectune.planner.plans.prediction import ErrorParts, PromptReading
 from spectune.planner.reasons.explain import cell_facts, explain_cell, explain_plan, out_of_reach
 from spectune.planner.reasons.facts import published_shares
 from spectune.planner.records.tree import TokenTree

@@ -12,8 +12,7 @@ from transformers import LlamaForCausalLM
 
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
-from spectune.planner.memory.load import Load, load_of
-from spectune.planner.memory.peak import PIECE, memory_bytes, peak_bytes, plan_bytes, workspace_bytes
+from spectune.planner.memory.peak import PIECE, Load, load_of, memory_bytes, peak_bytes, plan_bytes, workspace_bytes
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.fly_rule import FlyRule
 from spectune.planner.records.footprint import (

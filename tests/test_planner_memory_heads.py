@@ -16,8 +16,7 @@ import torch
 from spectune.errors import PlanError
 from spectune.planner.inputs import PlanInputs
 from spectune.planner.memory.heads import FRAME_GROUPS, DrafterParts, footprint_beside
-from spectune.planner.memory.load import load_of
-from spectune.planner.memory.peak import memory_bytes, peak_bytes
+from spectune.planner.memory.peak import load_of, memory_bytes, peak_bytes
 from spectune.planner.memory.recycling import PIECE_TOKENS
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.beside import Said

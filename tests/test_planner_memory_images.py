@@ -16,8 +16,7 @@ import torch
 from spectune.errors import PlanError
 from spectune.planner.memory import eyesight
 from spectune.planner.memory.eyesight import Eyesight
-from spectune.planner.memory.load import load_of
-from spectune.planner.memory.peak import peak_bytes
+from spectune.planner.memory.peak import load_of, peak_bytes
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.records.footprint import Footprint, footprint_of
 from spectune.planner.records.image_ids import IMAGE_IDS

@@ -7,7 +7,7 @@ import pytest
 from spectune.errors import PlanError
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.outlook import Outlook, Scenario
-from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import ShapeFacts
 from spectune.planner.strategies.chain import ChainPolicy
 
 from .priced_cells import PLAIN, cell_of, plan_with, priced

@@ -14,7 +14,7 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import Plan, PlanCell
-from spectune.planner.plans.reading import PromptReading, pays_from
+from spectune.planner.plans.prediction import PromptReading, pays_from
 from spectune.planner.pricing.cells import Cell
 from spectune.planner.pricing.reading import ReadingCosts, decoded_tokens, reading_costs, reading_ms
 from spectune.planner.reasons.explain import explain_cell, explain_plan

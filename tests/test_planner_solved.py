@@ -13,8 +13,7 @@ from spectune.planner.inputs import PlanInputs
 from spectune.planner.plans.plan import Plan
 from spectune.planner.pricing.cells import Cell, cells_of
 from spectune.planner.search.options import SearchOptions
-from spectune.planner.search.search import Solve, solve
-from spectune.planner.search.solved import SolvedCell
+from spectune.planner.search.search import Solve, SolvedCell, solve
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.planner.strategies.stack import StackPolicy, stack_name

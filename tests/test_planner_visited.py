@@ -9,8 +9,7 @@ import pytest
 
 from spectune.errors import PlanError
 from spectune.planner.records.recording import RecordedScorer, recording_of, texts_of
-from spectune.planner.records.shape import ShapeFacts
-from spectune.planner.records.tree import TokenTree
+from spectune.planner.records.tree import ShapeFacts, TokenTree
 from spectune.planner.replay.rehearsal import shape_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import Bounds, grow

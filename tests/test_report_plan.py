@@ -9,7 +9,7 @@ import pytest
 
 from spectune.planner.plans.objective import LatencyBound
 from spectune.planner.plans.plan import PlanCell, PublishedPrice
-from spectune.planner.records.shape import ShapeFacts
+from spectune.planner.records.tree import ShapeFacts
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.report.figure import Figure, Line, Panel

@@ -9,8 +9,7 @@ from itertools import combinations
 import pytest
 
 from spectune.planner.plans.plan import PlanCell
-from spectune.planner.records.shape import ShapeFacts
-from spectune.planner.records.tree import TokenTree
+from spectune.planner.records.tree import ShapeFacts, TokenTree
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy

@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...errors import PlanError
-from .costs import ServerCosts
-from .rounds import EdgeRounds
+from .costs import EdgeRounds, ServerCosts
 from .setting import BatchRule, DeviceDrafting, EdgeDevice
 
 NOBODY = -1

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..records.recording import Recording
 from ..search.contest import MOST_CENSORED
-from .costs import ServerCosts
+from .costs import EdgeRounds, ServerCosts, edge_rounds
 from .forecast import ROUNDS, EdgeForecast, forecast
-from .rounds import EdgeRounds, edge_rounds
 from .setting import BatchRule, DeviceDrafting, EdgeDevice, confident_chain
 
 if TYPE_CHECKING:

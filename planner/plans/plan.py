@@ -13,7 +13,7 @@ from ...errors import PlanError
 from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ..lossy.quality import Quality
-from ..records.shape import ShapeFacts
+from ..records.tree import ShapeFacts
 from ..strategies import TreePolicy, drafting
 from ..strategies.lossy import LossyPolicy, classifiers_of
 from ..strategies.naming import LOOKUP
@@ -21,9 +21,8 @@ from ..strategies.plain import PlainPolicy
 from ..strategies.stack import StackPolicy, stack_name
 from .objective import LatencyBound
 from .outlook import Outlook
-from .prediction import Prediction
+from .prediction import Prediction, PromptReading
 from .provenance import Provenance
-from .reading import PromptReading
 
 VERSION = 2
 LOSSY_VERSION = 3  # of plans that name a lossy policy

@@ -14,8 +14,7 @@ from ..lockstep import Replay, replay_results
 from ..records.draft import Bools, DraftBatch, Ints
 from ..records.recording import Recorded, RecordedScorer, Recording, Rows, Text, recording_of, rows_of
 from ..records.results import PositionResults
-from ..records.shape import ShapeFacts
-from ..records.tree import TokenTree
+from ..records.tree import ShapeFacts, TokenTree
 from ..strategies.base import Strategy, grow
 from ..strategies.delegating import DelegatingPolicy
 from ..strategies.stack import model_of

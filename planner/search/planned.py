@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..plans.plan import Alternative, Lead, PlanCell, PublishedPrice, StackForecast
-from ..plans.prediction import Prediction
-from ..plans.reading import PromptReading, pays_from
+from ..plans.prediction import Prediction, PromptReading, pays_from
 from ..pricing.cost import CellCosts, Floats
 from ..pricing.reading import ReadingCosts
-from ..records.shape import ShapeFacts
+from ..records.tree import ShapeFacts
 from .candidate import Candidate
 from .choice import Ballot, keeps_bound, latency_ms
 from .contest import Contest

@@ -6,7 +6,7 @@ Each cell is solved alone, whichever others are planned; groups of cells may run
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ...profiler.records.device import GIB
@@ -20,7 +20,7 @@ from ..pricing.cells import Cell
 from ..pricing.cost import Floats
 from ..replay.rehearsal import Rehearsal
 from ..replay.shortened import shortened
-from .choice import ballot_of
+from .choice import Ballot, ballot_of
 from .contest import Contest, unknown_bytes
 from .estimate import resampling_weights
 from .lossy_search import search_lossy
@@ -30,10 +30,26 @@ from .price import needs_bytes_of, price_all
 from .promise import UNKNOWN_ERROR, SurfaceErrors, errors_of, known_error
 from .published import price_published
 from .searched import Searcher
-from .solved import SolvedCell
 from .stack_forecast import stack_forecast
 from .stack_search import StackSearch
 from .studies import studies_in_memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SolvedCell:
+    """What one cell found: all that was priced, which of it is as good as the best, and notes for its readers."""
+
+    contest: Contest
+    ballot: Ballot
+    beside: BesideChoice
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> Place:
+        """Batch and context."""
+        cell = self.contest.costs.cell
+        return cell.batch, cell.context
+
 
 Solve = Callable[[tuple[Cell, ...]], tuple[SolvedCell, ...]]
 Spread = Callable[[Solve, Iterable[tuple[Cell, ...]]], Iterable[tuple[SolvedCell, ...]]]  # like map
