@@ -10,9 +10,12 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fake_openai_server import Fake
+if TYPE_CHECKING:
+    from .fake_openai_server import Fake
+else:  # it runs as a script, beside the server
+    from fake_openai_server import Fake
 
 TELLS = os.environ.get("FAKE_TELLS", "details")
 MANY = 1 << 20
@@ -47,7 +50,7 @@ class SGLangFake(Fake):
         }
 
     def metrics(self) -> str:
-        told = {"generation_tokens_total": self.tokens, "num_requests_total": self.answers}
+        told: dict[str, float] = {"generation_tokens_total": self.tokens, "num_requests_total": self.answers}
         if self.length and TELLS != "gauge":
             told["spec_verify_calls_total"] = self.verified
         if self.length and self.verified:

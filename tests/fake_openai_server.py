@@ -8,6 +8,7 @@ What every answer really took goes to the file that `FAKE_TRUTH` names.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -256,9 +257,9 @@ def fake_of(words: list[str]) -> Fake:
     """Return the server that some options start."""
     if "--dialect" not in words:
         return Fake(words)
-    import fake_dialects
-
-    return fake_dialects.DIALECTS[words[words.index("--dialect") + 1]](words)
+    dialects = importlib.import_module("fake_dialects").DIALECTS
+    found: Fake = dialects[words[words.index("--dialect") + 1]](words)
+    return found
 
 
 def main() -> None:
