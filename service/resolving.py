@@ -23,8 +23,6 @@ from .state import Service, service_of
 router = APIRouter(prefix="/v1/resolve", tags=["resolve"])
 
 MOST_BYTES = 256 * KIB  # of a question; a device takes 2 KiB, and it is read where everybody is answered
-
-
 ANSWER = gives(
     Resolved,
     {
@@ -35,11 +33,8 @@ ANSWER = gives(
         "plan": {"version": 2, "cells": []},
     },
 )
-# an answer holds the plan itself
-SCHEMAS.definitions["Resolved"]["properties"]["plan"] |= {
-    "type": "object",
-    "additionalProperties": True,
-}
+PLAN = {"additionalProperties": True, "title": "Plan", "type": "object"}  # no text: an answer holds the plan itself
+SCHEMAS.definitions["Resolved"]["properties"]["plan"] = PLAN
 ASKED = Resolving(device=examples.DEVICE, target=examples.MODEL.key)
 
 
