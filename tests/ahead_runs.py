@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -148,6 +150,11 @@ def told(rounds: Many[Round]) -> list[tuple[object, ...]]:
     return [(one.sequences, one.kept, one.verify_tokens, one.widths, one.fresh, one.context) for one in rounds]
 
 
-def plainly(requests: Many[Request]) -> list[tuple[int, ...]]:
-    """Return the target's own texts."""
-    return run(TARGET, requests, always(PLAIN)).outputs
+def plainly(requests: Many[Request], target: CausalModel = TARGET) -> list[tuple[int, ...]]:
+    """Return the target's own texts, decoded once for all tests that ask for them."""
+    return list(_texts(cast(Hashable, target), tuple(requests)))
+
+
+@lru_cache
+def _texts(target: Any, requests: tuple[Request, ...]) -> list[tuple[int, ...]]:  # Any: a hashable model
+    return run(target, requests, always(PLAIN)).outputs

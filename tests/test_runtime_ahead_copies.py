@@ -130,7 +130,7 @@ def looping(requests: Sequence[Request]) -> list[Request]:
 def test_the_text_and_the_rounds_are_those_of_a_host_that_searches(
     kind: str, slots: int, ends: str, loops: bool
 ) -> None:
-    requests = random_requests(7, tokens=30)
+    requests = random_requests(5, tokens=16)
     requests = looping(requests) if loops else list(requests)
     if ends == "by stop tokens":
         stops = [text[11:12] for text in plainly(requests)]

@@ -27,7 +27,7 @@ from spectune.runtime.models.tapped import TappedModel, tapped_for
 from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 
-from .ahead_runs import Watched, told
+from .ahead_runs import Watched, plainly, told
 from .decoded_runs import CAPACITY, POLICIES, Run, random_requests, run
 from .pairwise import crossed
 from .test_runtime_ahead import assert_ahead_without_waits
@@ -78,12 +78,15 @@ def eagerly(requests: Many[Request], form: Form, kind: str, slots: int) -> Run:
 
 @crossed(form=FORMS, kind=(*KINDS, "hybrid"), slots=(1, 3), ends=("by their limits", "by stop tokens"))
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(form: Form, kind: str, slots: int, ends: str) -> None:
-    requests, plain = random_requests(7, tokens=16), run(TARGET, random_requests(7, tokens=16)).outputs
+    requests = random_requests(5, tokens=10)
     if ends == "by stop tokens":
-        requests = [replace(one, stop=frozenset(text[4:5])) for one, text in zip(requests, plain, strict=True)]
+        requests = [
+            replace(one, stop=frozenset(text[4:5]))
+            for one, text in zip(requests, plainly(requests, TARGET), strict=True)
+        ]
     captured = CapturedHead(form, slots)
     found, expected = captured.run(requests, kind), eagerly(requests, form, kind, slots)
-    assert found.outputs == expected.outputs == run(TARGET, requests).outputs
+    assert found.outputs == expected.outputs == plainly(requests, TARGET)
     seen = [(one.sequences, one.kept, one.context) for one in found.rounds]
     assert seen == [(one.sequences, one.kept, one.context) for one in expected.rounds]
     if kind in AHEAD:
@@ -94,10 +97,10 @@ def test_the_text_and_the_rounds_are_those_of_eager_forwards(form: Form, kind: s
 
 @crossed(form=FORMS, kind=(*KINDS, "hybrid"), slots=(1, 3))
 def test_sampled_texts_are_drafted_alike(form: Form, kind: str, slots: int) -> None:
-    requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(5, tokens=12))]
+    requests = [replace(one, temperature=0.8, seed=place) for place, one in enumerate(random_requests(4, tokens=9))]
     captured = CapturedHead(form, slots)
     found, expected = captured.run(requests, kind), eagerly(requests, form, kind, slots)
-    assert found.outputs == expected.outputs == run(TARGET, requests).outputs
+    assert found.outputs == expected.outputs == plainly(requests, TARGET)
     if kind in AHEAD:
         assert told(found.rounds) == told(expected.rounds)
     assert (captured.others == 0) == (kind in (*AHEAD, "hybrid")) and captured.drafts.replays > 0

@@ -42,7 +42,7 @@ def sampled(requests: Many[Request], ways: str) -> list[Request]:
 
 @crossed(kind=KINDS, slots=(1, 3), ways=tuple(SAMPLED), ends=("by their limits", "by stop tokens"))
 def test_sampled_rounds_run_ahead_too(kind: str, slots: int, ways: str, ends: str) -> None:
-    requests = sampled(random_requests(7, tokens=16), ways)
+    requests = sampled(random_requests(5, tokens=10), ways)
     if ends == "by stop tokens":
         requests = stopping(requests)
     schedule, captured = always(setup_of(kind, run_tokens=PADDED)), Captured(slots=slots)

@@ -73,7 +73,7 @@ def assert_same(kind: str, requests: Many[Request], *, slots: int = 3, family: s
 def test_the_text_and_the_rounds_are_those_of_eager_forwards(
     kind: str, slots: int, temperature: float, penalty: float
 ) -> None:
-    requests = random_requests(5, tokens=16, temperature=temperature)
+    requests = random_requests(4, tokens=10, temperature=temperature)
     assert_same(kind, [replace(one, repetition_penalty=penalty) for one in requests], slots=slots)
 
 
