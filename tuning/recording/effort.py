@@ -73,7 +73,7 @@ def _tokens_per_round(is_right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> f
 
 
 def _richest(drafter: CausalModel, texts: Texts, left_s: float, positions: int) -> Chosen:
-    read_s = _seconds(partial(record_prompts, drafter, texts, Recipe(rules=()), [()]))
+    read_s = _seconds(partial(record_prompts, drafter, texts, Recipe(), [()]))
     for level in LEVELS[:-1]:
         tried = min(TRIED_POSITIONS, len(texts[0][1]) - 1)
         record = partial(record_prompts, drafter, texts, recipe_of(level), [range(tried)])
