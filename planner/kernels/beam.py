@@ -63,16 +63,6 @@ def best_first(scores: Floats32, chosen: Ints) -> None:
 
 
 @compiled
-def last_steep(gains: Floats, costs: Floats, last: int, threshold: float) -> int:
-    """Return what `Ops.last_steep` returns, of arrays (any,)."""
-    found = 0
-    for place in range(1, last + 1):
-        if gains[place] - gains[found] >= threshold * (costs[place] - costs[found]):
-            found = place
-    return found
-
-
-@compiled
 def hang(tokens: Ints, parents: Ints, starts: Ints, is_chosen: Bools, trees: Ints) -> None:
     """Write the trees of chosen candidates.
 
