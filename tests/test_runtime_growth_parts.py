@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spectune.errors import RequestError
 from spectune.planner.records.ops import NumpyOps
@@ -19,7 +17,6 @@ from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.layout import lay_out
 
 CPU = torch.device("cpu")
-SEEDS = st.integers(0, 10**6)
 
 
 @pytest.mark.parametrize("candidates", [1, 7, 511, 2000])
