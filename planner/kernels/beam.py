@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ROOT_TOKEN, Bools, Floats, Floats32, Ints
+from .arrays import ROOT_TOKEN, Bools, Floats32, Ints
 from .compiled import compiled
 
 

@@ -152,8 +152,8 @@ def _is_known(values: Array) -> bool:
 def _on(curve: SurvivalCurve, values: Array, ops: Ops[Any]) -> Array:
     """Return what `curve.at` returns, to the bit, of tensors (batch, any) of float64."""
     steps, heights = np.array(curve.log_probs), np.array(curve.survivals)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of two points in one place the slope is never asked
-        slopes = np.append(np.diff(heights) / np.diff(steps), 0.0)
+    gaps = np.diff(steps)  # of two points in one place the slope is never asked
+    slopes = np.append(np.divide(np.diff(heights), gaps, out=np.zeros_like(gaps), where=gaps > 0), 0.0)
     is_below = ~(values >= curve.log_probs[0])  # what is no number, too
     values = ops.where(is_below, curve.log_probs[0], values)
     left = (values[:, :, None] >= ops.row(curve.log_probs)).sum(axis=2) - 1
