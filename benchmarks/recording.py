@@ -28,9 +28,15 @@ import torch
 from numpy.typing import NDArray
 
 from spectune.demo.prompts import calibration_prompts
+from spectune.planner.records.draft import Children, Ints
 from spectune.planner.records.recording import RecordedScorer, Recording, recording_of
+from spectune.planner.strategies.base import Strategy, grow
 from spectune.planner.strategies.cast import PAPER_THRESHOLDS as CAST_THRESHOLDS
 from spectune.planner.strategies.cast import CastPolicy
+from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import EAGLE, Eagle2Policy
+from spectune.planner.strategies.opt_tree import OptTreePolicy
+from spectune.planner.strategies.talon import talon
 from spectune.profiler.device import detect
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.models.forward import CausalModel
@@ -38,11 +44,8 @@ from spectune.runtime.models.loading import load_model, load_tokenizer
 from spectune.runtime.requests import Request
 from spectune.runtime.shapes import ForwardShapes
 from spectune.tuning.prompts import requests_of
-from spectune.tuning.recording.cast_rule import Cast
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rule import NOTHING
-from spectune.tuning.recording.growth_rules import Beam, BestFirst, OptTree, Talon
-from spectune.tuning.recording.recipe import MOST_CHILDREN, Recipe, Rule, recipe_of
+from spectune.tuning.recording.recipe import MOST_CHILDREN, BestFirst, Recipe, recipe_of
 from spectune.tuning.recording.record import record_prompts
 from spectune.tuning.request import Models, ProfileRequest
 
@@ -78,21 +81,21 @@ def main() -> int:
     cast = cast_policy(target, drafter, context=len(texts[0][0].prompt) + asked.tokens // 2)
     policies = published(cast)
     references = {
-        name: recording_of(recorded(drafter, texts, Recipe(children=MOST_CHILDREN, rules=(rule,)), 1).trace)
-        for name, rule in policies.items()
+        name: recording_of(recorded(drafter, texts, Recipe(children=MOST_CHILDREN, trees=(tree,)), 1).trace)
+        for name, tree in policies.items()
     }
     levels = {
-        "one beam of 8": Recipe(rules=(Beam(width=8, forwards=8),)),
+        "one beam of 8": Recipe(trees=(Eagle2Policy(top_k=8, depth=7),)),
         "quick": recipe_of("quick"),
         "standard": recipe_of("standard"),
-        "full": recipe_of("full", [Cast(policy=cast)]),
+        "full": Recipe(children=MOST_CHILDREN, trees=(*recipe_of("full").trees, cast)),
     }
     found = {}
     for name, recipe in levels.items():
         made = recorded(drafter, texts, recipe, asked.repeats)
         recording = recording_of(made.trace)
         shares = {
-            policy: float(censored(rule, references[policy], recording).mean()) for policy, rule in policies.items()
+            policy: float(censored(tree, references[policy], recording).mean()) for policy, tree in policies.items()
         }
         found[name] = facts(made, shares)
         tell(name, found[name])
@@ -165,17 +168,17 @@ def _timed_ms(call: Callable[[], None]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
-def published(cast: CastPolicy) -> dict[str, Rule]:
+def published(cast: CastPolicy) -> dict[str, Strategy]:
     """Return the trees people use, by name."""
     return {
-        CHAIN: Beam(width=1, forwards=6),
-        EAGLE2: Beam(width=10, forwards=8),
-        TALON: Talon(),
-        TALON_OF_10: Talon(children=10),
-        BEST_FIRST: BestFirst(),
+        CHAIN: ChainPolicy(length=6),
+        EAGLE2: EAGLE,
+        TALON: talon(),
+        TALON_OF_10: talon(10),
+        BEST_FIRST: BestFirst(nodes=60),
         BEST_FIRST_24: BestFirst(nodes=24),
-        OPT_TREE: OptTree(),
-        CAST: Cast(policy=cast),
+        OPT_TREE: OptTreePolicy(children=60),
+        CAST: cast,
     }
 
 
@@ -200,30 +203,53 @@ def recorded(drafter: CausalModel, texts: Sequence[Text], recipe: Recipe, repeat
     return Recorded(trace=trace, positions_per_s=tuple(speeds))
 
 
-def censored(rule: Rule, reference: Recording, recording: Recording) -> NDArray[np.bool_]:
-    """Return (positions,): where the rule expands or verifies a node that the recording lacks.
+class WatchedScorer(RecordedScorer):
+    """Answers from a recording that holds all, and marks rows where another one lacks what is asked or verified."""
+
+    def __init__(self, reference: Recording, recording: Recording, rows: Ints) -> None:
+        super().__init__(reference, rows)
+        self._known, self._most = RecordedScorer(recording, rows), recording.children
+        self._known.root(1)
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """(rows,): where the other recording lacks an expanded node."""
+        return self._known.censored
+
+    def expand(self, parents: Ints, ranks: Ints, children: int) -> Children:
+        """Ask both; the tokens are ranks."""
+        self._known.expand(parents, np.minimum(ranks, self._most - 1), 1)
+        answer = super().expand(parents, ranks, children)
+        assert not self.absent.any()
+        return _ranked(answer)
+
+    def root(self, children: int) -> Children:
+        """Return the recorded children of the committed texts; the tokens are ranks."""
+        return _ranked(super().root(children))
+
+
+def _ranked(answer: Children) -> Children:
+    ranks = np.broadcast_to(np.arange(answer.tokens.shape[2]), answer.tokens.shape)
+    return Children(tokens=ranks, log_probs=answer.log_probs)
+
+
+def censored(tree: Strategy, reference: Recording, recording: Recording) -> NDArray[np.bool_]:
+    """Return (positions,): where a strategy expands or verifies a node that the recording lacks.
 
     Args:
-        rule: how the tree grows.
-        reference: holds all that the rule looks at.
+        tree: what is grown, at batch 1.
+        reference: holds all that it looks at.
         recording: what is judged.
     """
     rows = np.flatnonzero(reference.rows.left)
-    growth, true, known = rule.start(len(rows)), RecordedScorer(reference, rows), RecordedScorer(recording, rows)
-    log_probs = true.root(rule.children).log_probs
-    known.root(1)
-    lost = np.zeros(len(rows), dtype=np.bool_)
-    while True:
-        choice = growth.choose(log_probs)
-        lost |= ((choice.nodes >= 0) & (choice.nodes % rule.children >= recording.children)).any(axis=1)
-        is_real = choice.expanded >= 0
-        if not is_real.any():
-            return lost
-        slots, ranks = np.where(is_real, np.divmod(choice.expanded, rule.children), 0)
-        log_probs = np.where(is_real[:, :, None], true.expand(slots, ranks, rule.children).log_probs, NOTHING)
-        assert not (true.absent & is_real).any()
-        known.expand(slots, np.minimum(ranks, recording.children - 1), 1)
-        lost |= (known.absent & is_real).any(axis=1)
+    together = rows[:, None] if tree.is_coupled(len(rows)) else rows[None]
+    return np.concatenate([_censored(tree, reference, recording, own) for own in together])
+
+
+def _censored(tree: Strategy, reference: Recording, recording: Recording, rows: Ints) -> NDArray[np.bool_]:
+    scorer = WatchedScorer(reference, recording, rows)
+    draft = grow(tree, scorer, len(rows))
+    return scorer.lost | (draft.tokens >= recording.children).any(axis=1)
 
 
 def facts(made: Recorded, shares: dict[str, float]) -> dict[str, object]:

@@ -36,7 +36,7 @@ from spectune.planner.hierarchy.records import HierarchyInputs
 from spectune.planner.hierarchy.search import best_hierarchy
 from spectune.planner.hierarchy.tables import Tables
 from spectune.planner.records.best_trees import nested_trees
-from spectune.planner.records.ops import NumpyOps
+from spectune.planner.strategies.cast_growth import last_steep
 from spectune.profiler.device import detect
 from spectune.tests.best_trees import best_tree_values, values_of
 from spectune.tests.cost_curves import KINDS, random_costs, random_utilities
@@ -220,11 +220,11 @@ def reranking(seed: int) -> Part:
         costs, utilities = random_costs(kind, random, 64), random_utilities(random, 64)
         threshold, draft_cost = random.uniform(0.0, 6.0), random.uniform(0.05, 2.0)
         surplus = utilities - threshold * costs
-        chosen = NumpyOps(1).last_steep(utilities[None], costs[None], threshold)
+        chosen = last_steep(utilities, costs, len(costs) - 1, threshold)
         speed_up, before, taken = 0.0, -1.0, 0
         while speed_up > before:
             before, taken = speed_up, taken + 1
-            index = NumpyOps(1).last_steep(utilities[None], costs[None], speed_up)
+            index = last_steep(utilities, costs, len(costs) - 1, speed_up)
             speed_up = utilities[index] / (draft_cost + costs[index])
         best = float((utilities / (draft_cost + costs)).max())
         is_right = bool(surplus[chosen] >= surplus.max() - SAME and abs(before / best - 1.0) < SAME)

@@ -33,7 +33,7 @@ from spectune.runtime.models.loading import load_tokenizer
 from spectune.tuning.family import EXACT_DTYPE, identify_all, load_family
 from spectune.tuning.prompts import requests_of
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.recording.record import record_prompts
 from spectune.tuning.recording.traces import trace_of
 from spectune.tuning.request import ProfileRequest
@@ -102,7 +102,7 @@ def recorded(prompts: int, tokens: int, device: Device) -> PlanInputs:
     known = replace(identities, drafters={**identities.drafters, "itself": itself})
     sources = {**family.drafters, "itself": family.target}
     traces = {
-        name: trace_of(request, known, name, record_prompts(model, texts, Recipe(), name=name))
+        name: trace_of(request, known, name, record_prompts(model, texts, recipe_of("standard"), name=name))
         for name, model in sources.items()
     }
     costs = {"small": 0.1, "medium": 0.2, "itself": 0.5}

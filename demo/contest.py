@@ -25,8 +25,7 @@ from ..tuning.measuring.baseline import GenerateEntrant
 from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
 from ..tuning.measuring.race import Entrant, race
-from ..tuning.recording.growth_rules import Beam
-from ..tuning.recording.recipe import CHILDREN, Recipe, recipe_of, rule_of
+from ..tuning.recording.recipe import CHILDREN, Recipe, recipe_of
 from ..tuning.recording.record import record_prompts
 from ..tuning.recording.traces import trace_of
 from ..tuning.request import Identities, ProfileRequest
@@ -149,7 +148,7 @@ class Counter:
         drafters = []
         for drafter in inputs.drafters:
             grown = {policy: run for (policy, name, _), run in self._runs.items() if name == drafter.name}
-            visited = [run.visited() for policy, run in grown.items() if rule_of(policy) is not None]
+            visited = [run.visited() for policy, run in grown.items() if is_grown(policy)]
             places = [sorted({t for run in visited for t in run[text]}) for text in range(len(texts))]
             model = self._family.drafters[drafter.name]
             prompts = record_prompts(model, texts, recipe_for(list(grown)), places)
@@ -194,17 +193,15 @@ def recipe_for(policies: Sequence[TreePolicy]) -> Recipe:
 
     What CAST expands in a batch depends on who runs together, so all beams are recorded beside its own tree.
     """
-    rules = {policy: rule for policy in policies if (rule := rule_of(policy)) is not None}
-    casts = [rule for policy, rule in rules.items() if policy.is_of_one_cell]
-    forwards: dict[int, int] = {}
-    for rule in rules.values():
-        if isinstance(rule, Beam):
-            forwards[rule.width] = max(forwards.get(rule.width, 1), rule.forwards)
-    beams = tuple(Beam(width=width, forwards=layers) for width, layers in sorted(forwards.items()))
-    known = recipe_of("standard", casts).rules if casts else ()
-    own = (*beams, *(rule for rule in rules.values() if not isinstance(rule, Beam) and rule not in casts))
-    every = (*known, *(rule for rule in own if rule not in known))
-    return Recipe(children=max(CHILDREN, *(rule.children for rule in every), 1), rules=every)
+    own = [policy for policy in policies if is_grown(policy)]
+    known = recipe_of("standard").trees if any(policy.is_of_one_cell for policy in own) else ()
+    every = tuple(dict.fromkeys((*known, *own)))
+    return Recipe(children=max(CHILDREN, *(tree.children for tree in every), 1), trees=every)
+
+
+def is_grown(policy: TreePolicy) -> bool:
+    """Return whether a replay of the policy needs more of a model than what it says at the roots."""
+    return policy.source == "model" and policy.fixed_tree is None and not policy.is_lossy
 
 
 def rows_of_cell(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
-import numpy as np
 from torch import Tensor
 
 from .cache import KeyValueCache
 from .generation import Completion, FinishReason
 from .models.forward import CausalModel
-from .models.layout import PREFILL_TOKENS, chain_sight, lay_out
+from .models.layout import PREFILL_TOKENS, lay_out_text
 from .requests import Request, Sequence
 from .transcript import Transcript
 
@@ -49,19 +48,7 @@ def read_on(target: CausalModel, cache: KeyValueCache, reading: Reading, most: i
 
 
 def _read_piece(target: CausalModel, cache: KeyValueCache, piece: Many[int], start: int, slot: int) -> Tensor:
-    tokens = np.array([piece], dtype=np.int64)
-    count = tokens.shape[1]
-    step = lay_out(
-        tokens,
-        np.arange(count),
-        [start],
-        chain_sight(count),
-        take=np.array([count - 1]),
-        first_slot=slot,
-        dtype=target.dtype,
-        device=target.device,
-    )
-    return target.forward(step, cache)
+    return target.forward(lay_out_text(target, piece, start, takes_last=True, slot=slot), cache)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ def random_utilities(random: np.random.Generator, nodes: int) -> Floats:
 
 
 def select_max_valid_index(utilities: Sequence[Number], costs: Sequence[Number], threshold: Number) -> int:
-    """Return what `Ops.last_steep` defines, on floats and on exact fractions."""
+    """Return what `cast_growth.last_steep` defines, on floats and on exact fractions."""
     last = 0
     for index in range(1, len(utilities)):
         if utilities[index] - utilities[last] >= threshold * (costs[index] - costs[last]):

@@ -3,11 +3,10 @@
     python -m tests.delete_strategy talon cast
     python -m tests.delete_strategy --all --full
 
-A strategy's files are `planner/strategies/NAME.py` and those beside it whose names go on with `_`, its rule of a
-recording `tuning/recording/NAME_rule.py`, and its own tests. Its lines in the registry go with them. Then every module
-is imported, and the tests of the registry, of the floors and of the planner run. Where a test uses what is gone, it is
-skipped, and counted. Nothing of the product may need that help: it is imported without. Plain decoding, chains,
-lookups, hybrids and stacks are what others are made of, and stay.
+A strategy's files are `planner/strategies/NAME.py` and those beside it whose names go on with `_`, and its own tests.
+Its lines in the registry go with them. Then every module is imported, and the tests of the registry, of the floors and
+of the planner run. Where a test uses what is gone, it is skipped, and counted. Nothing of the product may need that
+help: it is imported without. Plain decoding, chains, lookups, hybrids and stacks are what others are made of, and stay.
 """
 
 from __future__ import annotations
@@ -55,15 +54,13 @@ def registered() -> dict[str, tuple[str, str]]:
 def files_of(name: str, names: Sequence[str], tree: Path) -> list[Path]:
     """Return the files of a strategy, its tests among them."""
     rival = [other for other in names if other.startswith(f"{name}_")]
-    own = [
+    return [
         path
         for folder, start in ((STRATEGIES, ""), (Path("tests"), "test_planner_"))
         for path in (tree / folder).glob(f"{start}{name}*.py")
         if re.fullmatch(f"{start}{name}(_.*)?", path.stem)
         and not any(re.fullmatch(f"{start}{other}(_.*)?", path.stem) for other in rival)
     ]
-    rule = tree / "tuning/recording" / f"{name}_rule.py"
-    return [*own, rule] if rule.exists() else own
 
 
 def copied(to: Path) -> None:
@@ -185,9 +182,8 @@ class _Finder:
         own = os.environ[GONE].split(",")[0]
         package, _, last = name.rpartition(".")
         is_own = package == "spectune.planner.strategies" and last.partition(own)[0] == ""
-        is_rule = name == f"spectune.tuning.recording.{own}_rule"
         is_there = (ROOT / Path(*name.split(".")[1:])).with_suffix(".py").exists()
-        return ModuleSpec(name, self) if (is_own or is_rule) and not is_there else None  # type: ignore[arg-type]
+        return ModuleSpec(name, self) if is_own and not is_there else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Gone(spec.name)

@@ -39,9 +39,7 @@ from spectune.runtime.setup import PLAIN as PLAINLY
 from spectune.runtime.setup import RoundSetup
 from spectune.tuning.measuring.decoding import Family
 from spectune.tuning.measuring.exact import Judgement
-from spectune.tuning.recording.cast_rule import Cast
-from spectune.tuning.recording.growth_rules import Beam
-from spectune.tuning.recording.recipe import STANDARD, Recipe
+from spectune.tuning.recording.recipe import Recipe, recipe_of
 from spectune.tuning.request import Models, ProfileRequest
 
 from .decoded_runs import POLICIES, random_requests
@@ -98,19 +96,18 @@ def test_drafting_keeps_more_than_one_token_a_round() -> None:
 
 def test_chains_lookups_and_static_trees_need_only_the_roots() -> None:
     policies: list[TreePolicy] = [PlainPolicy(), ChainPolicy(length=8), LookupPolicy(length=4), POLICIES["static"]]
-    assert recipe_for(policies) == Recipe(rules=())
+    assert recipe_for(policies) == Recipe()
 
 
-def test_every_width_of_an_eagle2_tree_is_a_beam_as_deep_as_its_deepest() -> None:
-    policies = [Eagle2Policy(top_k=4, depth=2), Eagle2Policy(top_k=4, depth=5), Eagle2Policy(top_k=10, depth=7)]
-    rules = recipe_for([*policies, Eagle2Policy(top_k=2, depth=3)]).rules
-    assert [(rule.width, rule.forwards) for rule in rules if isinstance(rule, Beam)] == [(2, 4), (4, 6), (10, 8)]
+def test_every_tree_that_hangs_on_scores_is_recorded_once() -> None:
+    policies = [Eagle2Policy(top_k=4, depth=2), Eagle2Policy(top_k=12, depth=5), Eagle2Policy(top_k=4, depth=2)]
+    assert recipe_for([*policies, PlainPolicy()]) == Recipe(children=12, trees=tuple(policies[:2]))
 
 
 def test_a_cast_policy_needs_the_standard_recording_and_its_own_tree() -> None:
     cast = POLICIES["cast"]
     assert isinstance(cast, CastPolicy)
-    assert recipe_for([Eagle2Policy(), cast]).rules == (*STANDARD, Cast(policy=cast))
+    assert recipe_for([Eagle2Policy(), cast]).trees == (*recipe_of("standard").trees, cast)
 
 
 def test_what_the_trace_does_not_hold_has_no_replay() -> None:

@@ -13,6 +13,7 @@ from spectune.errors import RequestError, ServerAwayError
 from spectune.planner.edge.costs import edge_rounds
 from spectune.planner.edge.setting import DeviceDrafting
 from spectune.planner.records.recording import recording_of
+from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.confident_chain import ConfidentChainPolicy
 from spectune.profiler.records.acceptance import AcceptanceTrace
 from spectune.runtime.edge import patience as edge_patience
@@ -23,7 +24,6 @@ from spectune.runtime.edge.patience import MOST_SILENT, RetryPolicy
 from spectune.runtime.edge.verifier import Asked, EdgeVerifier
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request
-from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
@@ -234,7 +234,7 @@ def test_what_the_server_refuses_is_told() -> None:
 @cache
 def trace(temperature: float) -> AcceptanceTrace:
     texts = [(one, text) for one, text in zip(requests(temperature), plain(temperature), strict=True)]
-    recipe = Recipe(children=2, rules=(Beam(width=1, forwards=10),))
+    recipe = Recipe(children=2, trees=(ChainPolicy(length=10),))
     return AcceptanceTrace(
         target="target",
         drafter="drafter",

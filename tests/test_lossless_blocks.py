@@ -15,6 +15,7 @@ from spectune.planner.records.recording import RecordedScorer, recording_of
 from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import grow, results_of
 from spectune.planner.strategies.chain import ChainPolicy
+from spectune.planner.strategies.eagle2 import Eagle2Policy
 from spectune.profiler.records.acceptance import PromptTrace
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.decoder import Decoder
@@ -27,7 +28,6 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.lossless
 LLAMA = tiny_llama(layers=2, seed=0)
 TARGET = LeanModel(LLAMA)
 BLOCKS = {kind: tiny_block(kind, LLAMA, block_weights(kind, LLAMA)) for kind in KINDS}
-RECIPE = Recipe(children=4, rules=tuple(Beam(width=width, forwards=5) for width in (1, 3, 4)))
+RECIPE = Recipe(children=4, trees=tuple(Eagle2Policy(top_k=width, depth=4) for width in (1, 3, 4)))
 TREES = [name for name in POLICIES if name != "lookup"]
 
 

@@ -32,7 +32,6 @@ from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
@@ -46,7 +45,7 @@ pytestmark = pytest.mark.lossless
 LLAMA = tiny_llama(layers=4, seed=0)
 TARGET = LeanModel(LLAMA)
 EXIT = tiny_exit(TARGET, exit_weights(32), 2)
-RECIPE = Recipe(children=4, rules=tuple(Beam(width=width, forwards=5) for width in (1, 3, 4)))
+RECIPE = Recipe(children=4, trees=tuple(Eagle2Policy(top_k=width, depth=4) for width in (1, 3, 4)))
 TREES = [name for name in POLICIES if name != "lookup"]
 
 

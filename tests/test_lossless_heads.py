@@ -26,7 +26,6 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
@@ -41,7 +40,7 @@ LLAMA = tiny_llama(layers=3, seed=0)
 TARGET = LeanModel(LLAMA)
 FORMS: tuple[Form, ...] = ("eagle", "eagle3")
 HEADS = {form: tiny_head(form, LLAMA, head_weights(form, LLAMA)) for form in FORMS}
-RECIPE = Recipe(children=4, rules=tuple(Beam(width=width, forwards=4) for width in (1, 3)))
+RECIPE = Recipe(children=4, trees=tuple(Eagle2Policy(top_k=width, depth=3) for width in (1, 3)))
 TREES = [name for name in POLICIES if name != "lookup"]
 
 

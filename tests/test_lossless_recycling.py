@@ -27,7 +27,6 @@ from spectune.runtime.models.tapped import tapped_for
 from spectune.runtime.requests import Request, Sequence
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import record_prompts
 
@@ -50,7 +49,7 @@ pytestmark = pytest.mark.lossless
 LLAMA = tiny_llama(layers=2, seed=0)
 TARGET = LeanModel(LLAMA)
 HEAD = tiny_recycling(LLAMA)
-RECIPE = Recipe(children=5, rules=tuple(Beam(width=width, forwards=5) for width in (1, 3, 4)))
+RECIPE = Recipe(children=5, trees=tuple(Eagle2Policy(top_k=width, depth=4) for width in (1, 3, 4)))
 TREES = [name for name in POLICIES if name != "lookup"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spectune.planner.kernels.beam import last_steep
+from spectune.planner.strategies.cast_growth import last_steep
 
 from .cost_curves import KINDS, CurveKind, Number, random_costs, random_utilities
 

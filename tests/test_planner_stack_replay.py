@@ -39,7 +39,7 @@ def recorded(temperature: float) -> tuple[list[Request], dict[str, Recording]]:
     texts = list(zip(requests, continuations(TARGET, requests), strict=True))
     found = {}
     for name, model in MODELS.items():
-        recorder = Recorder(model, Recipe(children=4, rules=()), longest=60)
+        recorder = Recorder(model, Recipe(children=4), longest=60)
         trace = AcceptanceTrace(
             target="large", drafter=name, drafter_name=name, workload="random", temperature=temperature, seed=0,
             children=4, prefix_exact=True, prompts=tuple(recorder.record(*text, positions=()) for text in texts),

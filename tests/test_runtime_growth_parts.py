@@ -1,4 +1,4 @@
-"""The parts that trees on a device are grown of: order, scan, survival, layout."""
+"""The parts that trees on a device are grown of: order, layout."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spectune.errors import RequestError
 from spectune.planner.records.ops import NumpyOps
-from spectune.planner.strategies.cast_growth import lines_of, survivals
-from spectune.profiler.records.calibration import SurvivalCurve
 from spectune.runtime.cache import KeyValueCache
 from spectune.runtime.growth.grow import TorchOps
 from spectune.runtime.growth.layout import LayerLayout
 from spectune.runtime.models.forward import ForwardInput
 from spectune.runtime.models.layout import lay_out
 
-from .cost_curves import select_max_valid_index
-from .drawn_policies import curves
-
 CPU = torch.device("cpu")
-EIGHTHS = st.integers(-40, 40).map(lambda number: number / 8)  # exact, so that secants tie
-SEEDS = st.integers(0, 10**6)
 
 
 @pytest.mark.parametrize("candidates", [1, 7, 511, 2000])
@@ -36,53 +27,6 @@ def test_candidates_of_one_score_stand_in_recorded_order(candidates: int, levels
     for count in (1, 5, 60):
         expected = NumpyOps(3).best(scores, count)
         assert np.array_equal(TorchOps(3, CPU).best(torch.from_numpy(scores), count).numpy(), expected)
-
-
-@given(SEEDS, st.integers(1, 20))
-def test_what_is_not_real_ranks_behind_all_that_is(seed: int, count: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores = np.where(rng.random((3, 20)) < 0.4, -np.inf, -rng.integers(0, 4, (3, 20))).astype(np.float32)
-    is_real = rng.random((1, 20)) < 0.6
-    ranks = np.where(is_real, np.minimum(-scores.astype(np.float64), 1e9), np.inf).tolist()
-    expected = [sorted(range(20), key=lambda at: (row[at], at))[:count] for row in ranks]
-    assert NumpyOps(3).best(scores, count, is_real).tolist() == expected
-    found = TorchOps(3, CPU).best(torch.from_numpy(scores), count, torch.from_numpy(is_real))
-    assert found.tolist() == expected
-
-
-@given(st.lists(st.tuples(EIGHTHS, EIGHTHS), min_size=1, max_size=40), st.sampled_from([0.0, 0.5, 1.0, 2.25]))
-def test_the_scan_at_once_ends_where_the_scan_entry_by_entry_ends(
-    entries: list[tuple[float, float]], threshold: float
-) -> None:
-    utilities, costs = map(list, zip(*entries, strict=True))
-    gains, paid = np.array([utilities]), np.array([costs])
-    tensors = torch.from_numpy(gains), torch.from_numpy(paid)
-    for last in range(1, len(entries) + 1):
-        expected = select_max_valid_index(utilities[: last + 1], costs[: last + 1], threshold)
-        is_real = np.arange(last)[None] >= 0  # as many candidates, beside the origin
-        assert NumpyOps(1).last_steep(gains, paid, threshold, is_real) == expected
-        found = TorchOps(1, CPU).last_steep(*tensors, threshold, torch.from_numpy(is_real))
-        assert found.tolist() == [[expected]]
-    whole = select_max_valid_index(utilities, costs, threshold)
-    assert NumpyOps(1).last_steep(gains, paid, threshold) == whole
-    assert TorchOps(1, CPU).last_steep(*tensors, threshold).tolist() == [[whole]]
-
-
-@given(curves(), SEEDS)
-def test_survival_is_the_curves_to_the_last_bit(curve: SurvivalCurve, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    scores = np.concatenate((rng.uniform(-12, 1, 50), curve.log_probs, [0.0, -1e30])).astype(np.float32)[None]
-    expected = curve.at(scores.astype(np.float64))
-    assert np.array_equal(survivals(lines_of((curve,)), scores, 1, NumpyOps(1)), expected)
-    found = survivals(lines_of((curve,)), torch.from_numpy(scores), 1, TorchOps(1, CPU))
-    assert np.array_equal(found.numpy(), expected)
-
-
-@given(curves())
-def test_what_is_no_candidate_never_survives(curve: SurvivalCurve) -> None:
-    nothing = np.full((1, 1), -np.inf, dtype=np.float32)
-    assert survivals(lines_of((curve,)), nothing, 2, NumpyOps(1)).tolist() == [[0.0]]
-    assert survivals(lines_of((curve,)), torch.from_numpy(nothing), 2, TorchOps(1, CPU)).tolist() == [[0.0]]
 
 
 def layout(

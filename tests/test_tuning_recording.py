@@ -15,23 +15,23 @@ from spectune.planner.strategies import TreePolicy
 from spectune.planner.strategies.base import grow
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.planner.strategies.talon import TalonPolicy
 from spectune.profiler.records.acceptance import MISS, AcceptanceTrace, PromptTrace
 from spectune.runtime.drafters.model import ModelDrafter
 from spectune.runtime.models.lean import LeanModel
 from spectune.runtime.requests import Request, Sequence
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam, Talon
 from spectune.tuning.recording.portion import Portion
-from spectune.tuning.recording.recipe import Recipe
+from spectune.tuning.recording.recipe import Recipe, recipe_of
 from spectune.tuning.recording.record import Recorder, record_prompts
 
 from .limited_memory import Limit
 from .shelf import Shelf, StoppedError
 from .tiny_models import perturbed, tiny_llama
 
-BEAMS = tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 6), (2, 5), (4, 4), (5, 3)))
-RECIPE = Recipe(children=5, rules=(*BEAMS, Talon(nodes=12, gate=0.1, top_k=3, children=5)))
-ROOTS_ONLY = Recipe(rules=())
+BEAMS = tuple(Eagle2Policy(top_k=width, depth=depth) for width, depth in ((1, 5), (2, 4), (4, 3), (5, 2)))
+RECIPE = Recipe(children=5, trees=(*BEAMS, TalonPolicy(nodes=12, gate=0.1, top_k=3, children=5)))
+ROOTS_ONLY = Recipe()
 WEIGHTS = tiny_llama(layers=2, seed=0)
 TARGET, DRAFTER = LeanModel(WEIGHTS), LeanModel(perturbed(WEIGHTS, 0.1))
 
@@ -111,7 +111,7 @@ def test_pieces_of_any_size_record_the_same(rows: int, slots: int) -> None:
 
 
 def test_a_cache_too_small_for_the_trees_grows() -> None:
-    deep = Recipe(children=10, rules=(Beam(width=10, forwards=8),))
+    deep = Recipe(children=10, trees=(Eagle2Policy(top_k=10, depth=7),))
     prompt = recorded(recipe=deep, slots=1)
     assert len(prompt.parent) > 400  # all in one slot
     assert np.array_equal(prompt.hit_rank, recorded(recipe=deep, slots=30).hit_rank)
@@ -158,10 +158,11 @@ def nodes_of(prompt: PromptTrace) -> list[set[tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_models_recording_holds_exactly_what_its_rules_alone_would_expand(place: int) -> None:
-    rules = (Beam(width=1, forwards=6), Beam(width=4, forwards=3), Talon(nodes=12, gate=0.1, top_k=3, children=5))
-    alone = [nodes_of(recorded(place, Recipe(children=5, rules=(rule,)))) for rule in rules]
-    together = nodes_of(recorded(place, Recipe(children=5, rules=rules)))
+def test_a_models_recording_holds_exactly_what_its_trees_alone_would_expand(place: int) -> None:
+    beams = Eagle2Policy(top_k=1, depth=5), Eagle2Policy(top_k=4, depth=2)
+    trees = (*beams, TalonPolicy(nodes=12, gate=0.1, top_k=3, children=5))
+    alone = [nodes_of(recorded(place, Recipe(children=5, trees=(tree,)))) for tree in trees]
+    together = nodes_of(recorded(place, Recipe(children=5, trees=trees)))
     assert together == [set().union(*sets) for sets in zip(*alone, strict=True)]
 
 
@@ -188,7 +189,7 @@ def test_elsewhere_than_at_the_wanted_positions_only_the_roots_are_recorded() ->
 
 
 def test_a_recorded_tree_node_takes_at_most_eight_bytes() -> None:
-    standard = trace_of(record_prompts(DRAFTER, texts(), Recipe()))
+    standard = trace_of(record_prompts(DRAFTER, texts(), recipe_of("standard")))
     assert standard.bytes_per_node <= 8.0
     nodes = sum(prompt.log_probs.size for prompt in standard.prompts)
     assert standard.bytes_per_position == pytest.approx(standard.bytes_per_node * nodes / standard.positions)

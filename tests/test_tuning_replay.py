@@ -39,21 +39,20 @@ from spectune.runtime.requests import Request
 from spectune.runtime.setup import RoundSetup, always
 from spectune.tuning.measuring.decoding import LOOKUP, Family, decode_timed, room_for
 from spectune.tuning.recording.continuations import continuations
-from spectune.tuning.recording.growth_rules import Beam, OptTree, Talon
 from spectune.tuning.recording.recipe import Recipe
 from spectune.tuning.recording.record import Recorder
 
 from .tiny_models import tiny_lean, tiny_llama
 
-BEAMS = tuple(Beam(width=width, forwards=forwards) for width, forwards in ((1, 9), (3, 3), (10, 5)))
+BEAMS = tuple(Eagle2Policy(top_k=width, depth=depth) for width, depth in ((1, 8), (3, 2), (10, 4)))
 RECIPE = Recipe(
     children=12,
-    rules=(
+    trees=(
         *BEAMS,
-        Talon(nodes=16, gate=0.25, top_k=4, children=12),
-        Talon(nodes=24, gate=0.6, top_k=3, children=5),
-        OptTree(nodes=14, least_gain=0.3, max_depth=6, children=12),
-        OptTree(nodes=9, least_gain=0.15, max_depth=5, children=6),
+        TalonPolicy(nodes=16, gate=0.25, top_k=4, children=12),
+        TalonPolicy(nodes=24, gate=0.6, top_k=3, children=5),
+        OptTreePolicy(nodes=14, least_gain=0.3, max_depth=6, children=12),
+        OptTreePolicy(nodes=9, least_gain=0.15, max_depth=5, children=6),
     ),
 )
 CAST = CastPolicy(

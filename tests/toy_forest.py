@@ -1,4 +1,4 @@
-"""Toy drafters along one text, and the trees that growth rules draw there, as sets of token paths."""
+"""Toy drafters along one text, and the trees that strategies draw there, as sets of token paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spectune.planner.records.draft import Children, Ints
-from spectune.tuning.recording.growth_rule import GrowthRule
+from spectune.planner.strategies.base import Strategy
 from spectune.tuning.recording.node_cache import NodeCache
 from spectune.tuning.recording.union import Layer, grow_union
 
@@ -17,11 +17,16 @@ Path = tuple[int, ...]  # tokens from a root down; () is the root
 
 
 class ToyTreeDrafter:
-    """A forest's drafter that asks a ToyDrafter behind the whole text of every node, and counts what it is asked."""
+    """A forest's drafter that asks a ToyDrafter behind the whole text of every node, and counts what it is asked.
 
-    def __init__(self, drafter: ToyDrafter, text: Sequence[int], positions: Sequence[int], children: int):
+    All but the best `possible` children of a node are never drawn.
+    """
+
+    def __init__(
+        self, drafter: ToyDrafter, text: Sequence[int], positions: Sequence[int], children: int, possible: int
+    ):
         """Stand behind text[: t + 1] for every position t."""
-        self.drafter, self.children = drafter, children
+        self.drafter, self.children, self.possible = drafter, children, possible
         self.prefixes: list[Path] = [tuple(text[: t + 1]) for t in positions]
 
     def roots(self) -> Children:
@@ -36,29 +41,30 @@ class ToyTreeDrafter:
 
     def _answer(self, prefixes: Sequence[Path]) -> Children:
         best = [self.drafter.best(prefix, self.children) for prefix in prefixes]
-        return Children(
-            tokens=np.array([[[token for token, _ in row] for row in best]], dtype=np.int64),
-            log_probs=np.array([[[score for _, score in row] for row in best]], dtype=np.float32),
-        )
+        log_probs = np.array([[[score for _, score in row] for row in best]], dtype=np.float32)
+        log_probs[:, :, self.possible :] = -np.inf
+        tokens = np.array([[[token for token, _ in row] for row in best]], dtype=np.int64)
+        return Children(tokens=tokens, log_probs=log_probs)
 
 
 def grown(
-    rules: Sequence[GrowthRule],
+    strategies: Sequence[Strategy],
     text: Sequence[int],
     *,
     seed: int = 0,
     children: int = 6,
     vocabulary: int = 9,
     levels: int | None = None,
+    possible: int = 99,
 ) -> tuple[ToyTreeDrafter, list[Layer]]:
-    """Grow the rules' union behind every token of a text but the last; neighbouring positions are joined."""
+    """Grow the strategies' union behind every token of a text but the last; neighbouring positions are joined."""
     positions = np.arange(len(text) - 1)
-    drafter = ToyTreeDrafter(ToyDrafter(seed, vocabulary, levels), text, positions.tolist(), children)
+    drafter = ToyTreeDrafter(ToyDrafter(seed, vocabulary, levels), text, positions.tolist(), children, possible)
     roots = drafter.roots()
     is_next = roots.tokens[0] == np.array(text[1:])[:, None]
     joined = np.flatnonzero(is_next[:-1].any(axis=1))
     forest = NodeCache(drafter, roots, joined, is_next[joined].argmax(axis=1))
-    return drafter, grow_union(forest, rules, np.array(text), positions)
+    return drafter, grow_union(forest, strategies, np.array(text), positions)
 
 
 def expanded(layers: Sequence[Layer], drafter: ToyDrafter, text: Sequence[int]) -> list[set[Path]]:

@@ -24,7 +24,7 @@ from ..profiler.records.device import AUTO_DTYPE
 from ..runtime.faults import memory_for
 from ..runtime.loader import require_recorded
 from ..runtime.models.forward import CausalModel
-from ..runtime.models.layout import chain_sight, lay_out
+from ..runtime.models.layout import lay_out_text
 from ..runtime.models.loading import load_tokenizer
 from ..runtime.models.pivots import require_pivots_of
 from ..runtime.requests import Request
@@ -190,17 +190,8 @@ class Judge:
 
 def mean_log_prob(target: CausalModel, prompt: Sequence[int], text: Sequence[int]) -> float:
     """Return the mean log-probability, in nats, that a target gives to each token of a text behind a prompt."""
-    tokens = np.array([[*prompt, *text[:-1]]], dtype=np.int64)
-    count = tokens.shape[1]
-    step = lay_out(
-        tokens,
-        np.arange(count),
-        [0],
-        chain_sight(count),
-        dtype=target.dtype,
-        device=target.device,
-    )
-    logits = target.forward(step, target.new_cache(1, count))[0, len(prompt) - 1 :]
+    tokens = [*prompt, *text[:-1]]
+    logits = target.forward(lay_out_text(target, tokens), target.new_cache(1, len(tokens)))[0, len(prompt) - 1 :]
     logs = logits.double().log_softmax(-1)
     said = logs.gather(-1, torch.tensor(list(text), device=logs.device).unsqueeze(-1))
     return float(said.mean())

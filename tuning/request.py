@@ -14,11 +14,10 @@ from ..planner.lossy.run import LossyRun
 from ..planner.plans.objective import LatencyBound
 from ..planner.records.frozen_table import FrozenTable
 from ..planner.search.options import SearchOptions
+from ..planner.strategies.offers import Level as Level
 from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
-
-Level = Literal["chains", "quick", "standard", "full"]  # which trees are recorded
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import ROOT_TOKEN, Bools, Floats, Floats32, Ints
+from .arrays import ROOT_TOKEN, Bools, Floats32, Ints
 from .compiled import compiled
 
 
@@ -60,16 +60,6 @@ def best_first(scores: Floats32, chosen: Ints) -> None:
                 best[at], chosen[row, at] = best[at - 1], chosen[row, at - 1]
                 at -= 1
             best[at], chosen[row, at] = score, candidate
-
-
-@compiled
-def last_steep(gains: Floats, costs: Floats, last: int, threshold: float) -> int:
-    """Return what `Ops.last_steep` returns, of arrays (any,)."""
-    found = 0
-    for place in range(1, last + 1):
-        if gains[place] - gains[found] >= threshold * (costs[place] - costs[found]):
-            found = place
-    return found
 
 
 @compiled

@@ -9,28 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.arrays import Floats
-from ..kernels.beam import add_up, hang, hang_best, last_steep, locate
+from ..kernels.beam import add_up, hang, hang_best, locate
 from .draft import ROOT_TOKEN, Array, Bools, DraftBatch, Ints, Scores, draft_of_one_shape, shared_rows
 
 NOTHING = np.float32(-np.inf)  # score of what is no candidate
-IMPOSSIBLE = 1e300  # sorts behind the negative log-probability of anything possible, and before what is not real
 MANY = 512  # candidates from which on sorting a shortlist is faster than sorting all
 Numbers: TypeAlias = tuple[int, ...] | tuple[float, ...] | tuple[bool, ...] | range
 Trees_co = TypeVar("Trees_co", covariant=True)
-
-
-@dataclass(frozen=True, eq=False)
-class Line:
-    """Straight lines between points, level beyond them; equal to itself alone, so that a device knows it at once."""
-
-    steps: Floats  # (points,) float64, ascending
-    heights: Floats  # (points,) float64
 
 
 class Ops(Protocol[Trees_co]):
@@ -40,21 +31,14 @@ class Ops(Protocol[Trees_co]):
     def batch(self) -> int:
         """Sequences whose trees grow."""
 
-    @property
-    def is_host(self) -> bool:
-        """Whether all scores are known, so that nothing that all sequences prune is padded."""
-
     def row(self, values: Numbers) -> Array:
         """Return (1, values) of int64, float64 or bool, never to be written to."""
 
     def rows(self, values: tuple[int, ...]) -> Array:
         """Return (batch, values): the same in every row, never to be written to."""
 
-    def best(self, scores: Array, count: int, is_real: Array = None) -> Array:
-        """Return (batch, at most count): places of the highest scores, best first, ties in order.
-
-        With `is_real` (1, any) others come behind in order, even behind those of -inf.
-        """
+    def best(self, scores: Array, count: int) -> Array:
+        """Return (batch, at most count): places of the highest scores, best first, ties in order."""
 
     def take(self, values: Array, places: Array) -> Array:
         """Return (rows, places): the values at places of their own row."""
@@ -70,26 +54,6 @@ class Ops(Protocol[Trees_co]):
 
     def exp(self, values: Array) -> Array:
         """Return e to the power of the values, in float64."""
-
-    def first(self, places: Array, count: Array, is_open: Array) -> Array:
-        """Return (batch, any): the first `count` places of each row; a device pads with -1, also where not open."""
-
-    def on(self, line: Line, values: Array) -> Array:
-        """Return float64: the line's height at each value."""
-
-    def at(self, values: Array, place: Array) -> Array:
-        """Return the number at a place of the only row: the host's own where it knows all, else (1, 1)."""
-
-    def last_steep(self, gains: Array, costs: Array, threshold: float, is_real: Array = None) -> Array:
-        """Return a number as `at` does: the last place whose secant from the place accepted before is steep enough.
-
-        found = 0;  k becomes `found` iff  gains[k] - gains[found] >= threshold * (costs[k] - costs[found]),
-        k = 1, 2, ... up to as many as are real. `gains` and `costs` are (1, any) float64.
-
-        The product form accepts k exactly if gains[k] - threshold * costs[k] is at least its running maximum; so the
-        result is the largest arg-max of that, for every cost curve. It does not rise with the threshold if costs do not
-        fall. Source: Hong et al. 2025, arXiv:2510.26577, Algorithm 1 "Select Maximum Valid Index" (reconstructed).
-        """
 
     def marked(self, places: Array, is_real: Array, columns: int) -> Array:
         """Return (batch, columns): True at those places of each row that are real."""
@@ -141,7 +105,6 @@ class NumpyOps:
     """The operations on the host."""
 
     batch: int
-    is_host: ClassVar = True
 
     def row(self, values: Numbers) -> NDArray[Any]:  # Any: of the values' own type
         return _row(values, type(values[0]).__name__)
@@ -149,11 +112,8 @@ class NumpyOps:
     def rows(self, values: tuple[int, ...]) -> Ints:
         return _rows(values, self.batch)
 
-    def best(self, scores: Scores, count: int, is_real: Bools | None = None) -> Ints:
-        if is_real is None or is_real.all():
-            return best_candidates(scores, count)
-        order = np.where(is_real, np.minimum(-scores.astype(np.float64), IMPOSSIBLE), np.inf)
-        return np.argsort(order, axis=1, kind="stable")[:, :count]
+    def best(self, scores: Scores, count: int) -> Ints:
+        return best_candidates(scores, count)
 
     def take(self, values: Array, places: Ints) -> Array:
         return values[_places(len(places)), places]
@@ -170,19 +130,6 @@ class NumpyOps:
     def exp(self, values: Scores) -> Floats:
         found: Floats = np.exp(values, dtype=np.float64)
         return found
-
-    def first(self, places: Ints, count: int, is_open: bool) -> Ints:
-        return places[:, :count]
-
-    def on(self, line: Line, values: Scores) -> Floats:
-        return np.interp(values, line.steps, line.heights)
-
-    def at(self, values: Floats, place: int) -> float:
-        return float(values[0, place])
-
-    def last_steep(self, gains: Floats, costs: Floats, threshold: float, is_real: Bools | None = None) -> int:
-        last = gains.shape[1] - 1 if is_real is None else min(gains.shape[1] - 1, int(is_real.sum()))
-        return last_steep(gains[0], costs[0], last, float(threshold))
 
     def marked(self, places: Ints, is_real: Bools, columns: int) -> Bools:
         room = np.zeros((self.batch, columns + 1), dtype=np.bool_)  # one column more, for what is not real

@@ -17,7 +17,7 @@ from ..records.recording import Recorded, Recording
 from ..records.results import PositionResults
 from ..records.tree import TokenTree
 from .naming import NAMERS, Namer, name_of
-from .offers import Graded, HalfStudy, Limits, Published, Space
+from .offers import Graded, HalfStudy, Level, Limits, Published, Space
 
 if TYPE_CHECKING:
     from . import TreePolicy
@@ -230,6 +230,11 @@ class Strategy:
     @classmethod
     def unrecorded(cls, children: int) -> Iterable[TreePolicy]:
         """Return one strategy of the grid for each width that needs more children than were recorded."""
+        return ()
+
+    @classmethod
+    def recorded_at(cls, level: Level) -> Sequence[TreePolicy]:
+        """Return those that ask a drafter, between them, all that recordings of a level hold for the kind."""
         return ()
 
     @classmethod

@@ -30,14 +30,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...profiler.records.calibration import SurvivalCurve
+from ..kernels.arrays import Floats
+from ..kernels.compiled import compiled
 from ..records.candidates import NOTHING, Candidates
 from ..records.draft import Array, Growth
-from ..records.ops import Line, Ops
+from ..records.ops import Ops
 
 if TYPE_CHECKING:
     from .cast import CastPolicy
 
 Trees = TypeVar("Trees")
+IMPOSSIBLE = -1e300  # ranks before what is not real, and behind the log-probability of anything possible
 
 
 def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
@@ -49,49 +52,48 @@ def grow_cast(policy: CastPolicy, ops: Ops[Trees]) -> Growth[Trees]:
     """
     costs = costs_of(policy)
     tree = yield from Candidates.below_root(ops, policy.max_width)
-    is_real: list[Array] = [] if ops.is_host else [ops.row((True,) * tree.count)]
+    is_real: list[Array] = [] if _is_known(tree.scores) else [ops.row((True,) * tree.count)]
     is_open, ratios, last, survived = True, [1.0], None, list[Array]()
     while True:
-        survived.append(survivals(costs.lines, tree.scores, tree.depth, ops))
+        survived.append(survivals(policy.survival, tree.scores, tree.depth, ops))
         if tree.depth == policy.max_depth:
             break
         real = is_real[-1] if is_real else None
-        ranked = ops.best(tree.scores, policy.max_width, real)
+        ranked = best_real(tree.scores, policy.max_width, real, ops)
         utilities = _utilities(survived[-1], ranked, ops)
         width = 1
         if ranked.shape[1] > 1:
-            width = ops.last_steep(utilities, ops.row(costs.breadth)[:, : utilities.shape[1]], policy.breadth, real)
+            width = steepest(utilities, ops.row(costs.breadth)[:, : utilities.shape[1]], policy.breadth, real, ops)
             width = width + (width < 1)
-        utility = ops.at(utilities, width)
+        utility = _at(utilities, width, ops)
         if last is not None:
             ratios.append(utility / (last + (last <= 0)) * (last > 0))  # 0 behind what has no utility
         last = utility
-        pays = _mean(ratios[-policy.ratio_window :]) * utility >= policy.depth * ops.at(ops.row(costs.draft), width)
+        pays = _mean(ratios[-policy.ratio_window :]) * utility >= policy.depth * _at(ops.row(costs.draft), width, ops)
         is_open = pays & is_open
         if ops.stopped(is_open):
             break
-        kept = ops.first(ranked, width, is_open)
+        kept = _first(ranked, width, is_open, ops)
         yield from tree.expand(kept)
-        if not ops.is_host:
+        if is_real:
             children = tree.scores.shape[1] // tree.widths[-1]
             is_real.append(((kept[:1] >= 0)[:, :, None] & ops.row((True,) * children)).reshape(1, -1))
     real = ops.concat(is_real) if is_real else None
-    ranked = ops.best(tree.all_scores, policy.max_verify_tokens - 1, real)
+    ranked = best_real(tree.all_scores, policy.max_verify_tokens - 1, real, ops)
     utilities = 1.0 + _utilities(ops.concat(survived), ranked, ops)
     verify = ops.row(costs.verify)[:, : utilities.shape[1]]
-    drafts = ops.last_steep(utilities, verify, policy.rerank, real)  # of every sequence, may be 0
-    kept = ops.first(ranked, drafts, True)
+    drafts = steepest(utilities, verify, policy.rerank, real, ops)  # of every sequence, may be 0
+    kept = _first(ranked, drafts, True, ops)
     return tree.tree(ops.marked(kept, kept >= 0, tree.count), ranked.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """A policy's costs in units of one plain decoding step, and the lines of its survival curves."""
+    """A policy's costs in units of one plain decoding step."""
 
     draft: tuple[float, ...]  # by width
     breadth: tuple[float, ...]  # the same, entry 0 the fixed cost of a forward
     verify: tuple[float, ...]  # by drafted nodes
-    lines: tuple[Line, ...]
 
 
 @lru_cache(maxsize=256)
@@ -104,13 +106,7 @@ def costs_of(policy: CastPolicy) -> Costs:
         draft=draft,
         breadth=(origin, *draft[1:]),
         verify=tuple(cost / unit for cost in policy.verify_cost_ms[1 : policy.max_verify_tokens + 1]),
-        lines=lines_of(policy.survival),
     )
-
-
-def lines_of(curves: tuple[SurvivalCurve, ...]) -> tuple[Line, ...]:
-    """Return survival curves as lines over path log-probabilities."""
-    return tuple(Line(np.array(curve.log_probs), np.array(curve.survivals)) for curve in curves)
 
 
 def breadth_origin(draft_cost: Sequence[float]) -> float:
@@ -118,15 +114,17 @@ def breadth_origin(draft_cost: Sequence[float]) -> float:
     return min(max(2 * draft_cost[1] - draft_cost[2], 0.0), draft_cost[1])
 
 
-def survivals(lines: tuple[Line, ...], scores: Array, depth: int, ops: Ops[Any]) -> Array:
+def survivals(curves: tuple[SurvivalCurve, ...], scores: Array, depth: int, ops: Ops[Any]) -> Array:
     """Return (batch, candidates) float64: the chance that each candidate of a layer is on the target's own path.
 
     Without survival curves it is the drafter's own path probability; else to the bit what the depth's curve tells.
     `scores` holds path log-probabilities, -inf where there is no candidate; `depth` is 1 for the root's children.
     """
-    if not lines:
+    if not curves:
         return ops.exp(scores)
-    return ops.where(scores > NOTHING, ops.on(lines[min(depth, len(lines)) - 1], scores), 0.0)
+    curve = curves[min(depth, len(curves)) - 1]
+    survived = curve.at(scores) if _is_known(scores) else _on(curve, ops.double(scores), ops)
+    return ops.where(scores > NOTHING, survived, 0.0)
 
 
 def _utilities(survived: Array, ranked: Array, ops: Ops[Any]) -> Array:
@@ -144,3 +142,79 @@ def _mean(ratios: Sequence[Array]) -> Array:
     for ratio in ratios[1:]:
         total = total + ratio
     return total / len(ratios)
+
+
+def _is_known(values: Array) -> bool:
+    """Return whether the host knows them, so that nothing that the batch prunes is a mask."""
+    return isinstance(values, np.ndarray)
+
+
+def _on(curve: SurvivalCurve, values: Array, ops: Ops[Any]) -> Array:
+    """Return what `curve.at` returns, to the bit, of tensors (batch, any) of float64."""
+    steps, heights = np.array(curve.log_probs), np.array(curve.survivals)
+    gaps = np.diff(steps)  # of two points in one place the slope is never asked
+    slopes = np.append(np.divide(np.diff(heights), gaps, out=np.zeros_like(gaps), where=gaps > 0), 0.0)
+    is_below = ~(values >= curve.log_probs[0])  # what is no number, too
+    values = ops.where(is_below, curve.log_probs[0], values)
+    left = (values[:, :, None] >= ops.row(curve.log_probs)).sum(axis=2) - 1
+    step, height, slope = (ops.take(ops.rows(tuple(of.tolist())), left) for of in (steps, heights, slopes))
+    return ops.where(is_below, curve.survivals[0], slope * (values - step) + height)
+
+
+def best_real(scores: Array, count: int, is_real: Array, ops: Ops[Any]) -> Array:
+    """Return what `ops.best` returns; what is not real comes behind in order, even behind what is never drawn."""
+    if is_real is not None:
+        scores = ops.where(is_real, ops.where(scores > NOTHING, ops.double(scores), IMPOSSIBLE), -np.inf)
+    return ops.best(scores, count)
+
+
+def _first(places: Array, count: Array, is_open: Array, ops: Ops[Any]) -> Array:
+    """Return (batch, any): the first `count` places of each row; a device pads with -1, also where not open."""
+    if _is_known(places):
+        return places[:, :count]
+    return ops.where((ops.row(range(places.shape[1])) < count) & is_open, places, -1)
+
+
+def _at(values: Array, place: Array, ops: Ops[Any]) -> Array:
+    """Return the number at a place of the only row: the host's own where it knows all, else (1, 1)."""
+    if _is_known(values):
+        return float(values[0, place])
+    return values[:, place : place + 1] if isinstance(place, int) else ops.take(values, place)
+
+
+def steepest(gains: Array, costs: Array, threshold: float, is_real: Array, ops: Ops[Any]) -> Array:
+    """Return `last_steep` of (1, any) float64 up to as many places as are real, as a number as `_at` does.
+
+    On a device all comparisons are made at once, to the bit those of a loop: from each place to the first behind it
+    that is steep enough, or to itself. Following this path is squared in log2 steps.
+    """
+    count = gains.shape[1]
+    if _is_known(gains):
+        return last_steep(gains[0], costs[0], count - 1, float(threshold))
+    places = ops.row(range(count))
+    is_next = gains - gains.reshape(-1, 1) >= threshold * (costs - costs.reshape(-1, 1))
+    is_next = is_next & (places > places.reshape(-1, 1))
+    if is_real is not None:
+        is_next = is_next & (places <= is_real.sum())
+    first = (is_next.cumsum(axis=1) == 0).sum(axis=1).reshape(1, -1)  # `count` where there is none
+    following = ops.where(first < count, first, places)
+    for _ in range(count.bit_length()):
+        following = ops.take(following, following)
+    return following[:, :1]
+
+
+@compiled
+def last_steep(gains: Floats, costs: Floats, last: int, threshold: float) -> int:
+    """Return the last place whose secant from the place accepted before is steep enough.
+
+    found = 0;  k becomes `found` iff  gains[k] - gains[found] >= threshold * (costs[k] - costs[found]),  k = 1 .. last
+
+    The product form accepts k exactly if gains[k] - threshold * costs[k] is at least its running maximum; so the result
+    is the largest arg-max of that, for every cost curve. It does not rise with the threshold if costs do not fall.
+    Source: Hong et al. 2025, arXiv:2510.26577, Algorithm 1 "Select Maximum Valid Index" (reconstructed).
+    """
+    found = 0
+    for place in range(1, last + 1):
+        if gains[place] - gains[found] >= threshold * (costs[place] - costs[found]):
+            found = place
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..kernels.arrays import Floats, Ints
-from ..kernels.beam import last_steep
 from ..kernels.compiled import ZERO, compiled
 from ..kernels.expansions import bring_near
 from ..kernels.slots import NOBODY, Numbering, Rounds, counted_text, leave, refill, slots_of
+from .cast_growth import last_steep
 from .cast_trees import Rule, Setting, Trees, Work, add_list, expand, rank_all, rank_layer, room_for_trees
 
 

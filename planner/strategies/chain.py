@@ -17,7 +17,7 @@ from ..records.tree import TokenTree
 from .base import Strategy, Trees, require_at_least
 from .grown import grown_results
 from .naming import name_by
-from .offers import Graded, Limits, Published
+from .offers import Graded, Level, Limits, Published
 
 LENGTHS = (*range(1, 9), 10, 12, 16, 20)
 
@@ -74,6 +74,10 @@ class ChainPolicy(Strategy):
     def grid(cls, recorded: Recorded, limits: Limits) -> Iterator[Graded]:
         for chain in chains(limits.most_tokens):
             yield Graded(chain, chain_results(chain, recorded.drafted))
+
+    @classmethod
+    def recorded_at(cls, level: Level) -> list[ChainPolicy]:
+        return [cls(length=20 if level == "full" else 8)]  # 20 is transformers'
 
     @classmethod
     def published(cls, costs: PlannedCosts, drafter: str | None, children: int) -> Iterable[Published]:

@@ -20,7 +20,7 @@ from .base import Strategy, Trees, require_at_least
 from .eagle2_sweep import eagle2_sweep
 from .grown import grown_results
 from .naming import name_by
-from .offers import Graded, Limits, Published
+from .offers import Graded, Level, Limits, Published
 
 
 def _named(found: re.Match[str], drafter: str | None) -> str:
@@ -130,6 +130,16 @@ class Eagle2Policy(Strategy):
                 for policy, results in eagle2_results(recorded.drafted, top_k, DEPTHS, sizes):
                     if policy.max_verify_tokens == policy.verify_tokens:
                         yield Graded(policy, results)
+
+    @classmethod
+    def recorded_at(cls, level: Level) -> list[Eagle2Policy]:
+        """Return narrow beams or every width up to EAGLE's own; these as deep as its default, or its deepest."""
+        if level in ("chains", "quick"):
+            depths = {2: 5, 3: 4, 4: 3} if level == "quick" else {}
+        else:
+            deepest = EAGLE_OF_TALON if level == "full" else EAGLE
+            depths = dict.fromkeys(range(2, EAGLE.top_k), EAGLE.depth) | {deepest.top_k: deepest.depth}
+        return [cls(top_k=width, depth=depth) for width, depth in depths.items()]
 
     @classmethod
     def unrecorded(cls, children: int) -> list[Eagle2Policy]:

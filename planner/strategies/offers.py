@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ..records.costs import PlannedCosts
 from ..records.crossfit import EVERYWHERE
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ...profiler.records.calibration import SurvivalCurve
     from ..records.frozen_table import FrozenTable
     from . import TreePolicy
+
+Level: TypeAlias = Literal["chains", "quick", "standard", "full"]  # which trees are recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from ..records.results import PositionResults
 from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, Trees, layer_widths, require_at_least
 from .grown import grown_results
 from .naming import name_by
-from .offers import Graded, Limits, Published, Space
+from .offers import Graded, Level, Limits, Published, Space
 from .opt_tree_sweep import BestTrees, opt_tree_sweep
 
 PAPER = "Wang et al. 2024, arXiv:2406.17276, published code"
@@ -125,6 +125,10 @@ class OptTreePolicy(Strategy):
         ]
         for policy, results in opt_tree_results(recorded.drafted, trees):
             yield Graded(policy, results)
+
+    @classmethod
+    def recorded_at(cls, level: Level) -> list[OptTreePolicy]:
+        return [cls(children=children) for children in (MOST_CHILDREN, ALL_CHILDREN)] if level == "full" else []
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:

@@ -20,7 +20,7 @@ from ..records.results import PositionResults, empty_results
 from .base import DEEPEST, MOST_CHILDREN, Bounds, Strategy, Trees, layer_widths, require_at_least
 from .grown import grown_results
 from .naming import named_tree
-from .offers import Graded, Limits, Published, Space
+from .offers import Graded, Level, Limits, Published, Space
 from .talon_sweep import NOT_THERE, Gate, Layers, talon_budget, talon_sweep
 
 PAPER = "Liu et al. 2026, arXiv:2601.07353, defaults of Sec. 4"
@@ -161,6 +161,11 @@ class TalonPolicy(Strategy):
             for gate in GATES if top_k <= children else ():
                 for policy, results in talon_results(recorded.drafted, gate, top_k, children, nodes, DEPTHS):
                     yield Graded(policy, results)
+
+    @classmethod
+    def recorded_at(cls, level: Level) -> list[TalonPolicy]:
+        widths = {"standard": [ROOT_CHILDREN], "full": [ROOT_CHILDREN, ALL_CHILDREN]}.get(level, [])
+        return [talon(children) for children in widths]
 
     @classmethod
     def space(cls, children: int, most_tokens: int) -> Space | None:

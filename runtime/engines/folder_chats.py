@@ -40,7 +40,8 @@ def chats_of_folder(folder: Path) -> FolderChats | None:
     if tokenizer is None:
         return None
     more = {one.stem: one.read_text(encoding="utf-8") for one in (folder / MORE_FOLDER).glob("*.jinja")}
-    named = {one["name"]: one["template"] for one in template} if isinstance(template, list) else {"default": str(template)}
+    several = template if isinstance(template, list) else [{"name": "default", "template": str(template)}]
+    named = {one["name"]: one["template"] for one in several}
     special = {name: _text(value) for name, value in settings.items() if name.endswith("_token") and _text(value)}
     return FolderChats(tokenizer, named | more, special, _ends(folder, tokenizer, special.get("eos_token", "")))
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...planner.records.draft import ROOT_TOKEN, answered
-from ...planner.records.ops import IMPOSSIBLE, Line, Numbers
+from ...planner.records.ops import Numbers
 from ...planner.strategies.base import Strategy
 from ..transfer import sent
 from .draft import DeviceDraft, DeviceScorer, rooted
@@ -51,7 +50,6 @@ class TorchOps:
     device: torch.device
     none_open: Callable[[Tensor], bool] = lambda _: False  # see `DeviceScorer`
     held: list[Tensor] = field(default_factory=list)
-    is_host: ClassVar = False
 
     def row(self, values: Numbers) -> Tensor:
         kept = _row(values, type(values[0]).__name__, self.device)
@@ -61,11 +59,8 @@ class TorchOps:
     def rows(self, values: tuple[int, ...]) -> Tensor:
         return self.row(values).expand(self.batch, -1)
 
-    def best(self, scores: Tensor, count: int, is_real: Tensor | None = None) -> Tensor:
-        order = -scores
-        if is_real is not None:
-            order = order.double().clamp(max=IMPOSSIBLE).masked_fill(~is_real, torch.inf)
-        return order.sort(dim=1, stable=True).indices[:, :count]
+    def best(self, scores: Tensor, count: int) -> Tensor:
+        return (-scores).sort(dim=1, stable=True).indices[:, :count]
 
     def take(self, values: Tensor, places: Tensor) -> Tensor:
         return values.gather(1, places)
@@ -81,35 +76,6 @@ class TorchOps:
 
     def exp(self, values: Tensor) -> Tensor:
         return values.double().exp()
-
-    def first(self, places: Tensor, count: Tensor | int, is_open: Tensor | bool) -> Tensor:
-        return torch.where((self.row(range(places.shape[1])) < count) & is_open, places, -1)
-
-    def on(self, line: Line, values: Tensor) -> Tensor:
-        steps, heights, slopes = points = _line(line, self.device)
-        self.held.extend(points)
-        is_below = values < steps[0]
-        values = torch.where(is_below, steps[0], values.double())
-        left = torch.searchsorted(steps, values, right=True) - 1
-        return torch.where(is_below, heights[0], slopes[left] * (values - steps[left]) + heights[left])
-
-    def at(self, values: Tensor, place: Tensor | int) -> Tensor:
-        return values[:, place : place + 1] if isinstance(place, int) else values.gather(1, place)
-
-    def last_steep(self, gains: Tensor, costs: Tensor, threshold: float, is_real: Tensor | None = None) -> Tensor:
-        # next[j] = the first k > j with  gains[k] - gains[j] >= threshold * (costs[k] - costs[j]),  j where there is
-        # none: all comparisons at once, to the bit those of a loop. Squaring `next` follows the path in log2 steps.
-        count, gained, paid = gains.shape[1], gains[0], costs[0]
-        places = self.row(range(count))[0]
-        is_steep = gained - gained.unsqueeze(1) >= threshold * (paid - paid.unsqueeze(1))
-        is_next = is_steep & (places > places.unsqueeze(1))
-        if is_real is not None:
-            is_next = is_next & (places <= is_real.sum())
-        first = places.expand(count, count).masked_fill(~is_next, count).amin(dim=1)
-        following = torch.where(first < count, first, places)
-        for _ in range(count.bit_length()):
-            following = following[following]
-        return following[:1].unsqueeze(1)
 
     def marked(self, places: Tensor, is_real: Tensor, columns: int) -> Tensor:
         targets = torch.where(is_real, places, columns)  # one column more, for what is not real
@@ -183,11 +149,3 @@ class TorchOps:
 def _row(values: Numbers, kind: str, device: torch.device) -> Tensor:
     """Return (1, values) on a device, cached: a tree is grown every round. `kind` tells 1 from 1.0 and from True."""
     return sent(np.array(values)[None], device)
-
-
-@lru_cache(maxsize=256)
-def _line(line: Line, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a line's points on a device, and the slopes behind each; 0 behind the last."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # of two points in one place the slope is never asked
-        slopes = np.diff(line.heights) / np.diff(line.steps)
-    return sent(line.steps, device), sent(line.heights, device), sent(np.append(slopes, 0.0), device)

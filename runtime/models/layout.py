@@ -215,6 +215,23 @@ def _packed(parts: Sequence[Ints], take: Ints | None, *, seen: int, first_slot: 
     return packed_input(packed, batch, count, words, seen=seen, first_slot=first_slot, takes=take is not None)
 
 
+def lay_out_text(
+    model: CausalModel, tokens: Sequence[int], start: int = 0, *, takes_last: bool = False, slot: int = 0
+) -> ForwardInput:
+    """Return the input of tokens that go on with one text behind `start` cached ones; the last output, or all."""
+    count = len(tokens)
+    return lay_out(
+        np.array([tokens], dtype=np.int64),
+        np.arange(count),
+        [start],
+        chain_sight(count),
+        take=np.array([count - 1]) if takes_last else None,
+        first_slot=slot,
+        dtype=model.dtype,
+        device=model.device,
+    )
+
+
 def _bits_of(visible: Bools, batch: int) -> Ints:
     """Return (batch, n, words) int64: bit c % 64 of word c // 64 is set where a node sees the c-th one."""
     rows, count, columns = visible.shape

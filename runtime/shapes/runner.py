@@ -14,7 +14,7 @@ from ..drafters.model import ModelDrafter
 from ..faults import is_out_of_memory
 from ..models.exit import ExitModel
 from ..models.forward import CausalModel, ForwardInput
-from ..models.layout import PREFILL_TOKENS, chain_sight, lay_out
+from ..models.layout import PREFILL_TOKENS, lay_out_text
 from ..models.lean import LeanModel
 from ..models.regime import in_regime
 from ..requests import Request, Sequence
@@ -157,12 +157,5 @@ class PrefillShapes:
         return run
 
     def _step(self, start: int, count: int) -> ForwardInput:
-        return lay_out(
-            np.random.default_rng(start).integers(0, self._model.vocabulary, (1, count)),
-            np.arange(count),
-            [start],
-            chain_sight(count),
-            take=np.array([count - 1]),
-            dtype=self._model.dtype,
-            device=self._model.device,
-        )
+        tokens = np.random.default_rng(start).integers(0, self._model.vocabulary, count).tolist()
+        return lay_out_text(self._model, tokens, start, takes_last=True)

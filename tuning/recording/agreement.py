@@ -16,7 +16,7 @@ from ...runtime.cache import KeyValueCache
 from ...runtime.models.block import RoundHead
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel
-from ...runtime.models.layout import chain_sight, lay_out
+from ...runtime.models.layout import lay_out_text
 from ...runtime.requests import Request
 from ...runtime.sampling import processed, with_noise
 from ..parts import kept_or_made
@@ -115,15 +115,7 @@ class _Reader:
 
     def _feed(self, tokens: Sequence[int], *, is_asked: bool) -> torch.Tensor:
         count = len(tokens)
-        step = lay_out(
-            np.array([tokens], dtype=np.int64),
-            np.arange(count),
-            [self._read],
-            chain_sight(count),
-            take=None if is_asked else np.array([count - 1]),
-            dtype=self._model.dtype,
-            device=self._model.device,
-        )
+        step = lay_out_text(self._model, tokens, self._read, takes_last=not is_asked)
         self._read += count
         if self._features is None:
             return self._model.forward(step, self._cache)

@@ -10,7 +10,7 @@ import torch
 from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.block import recorded_block_children
 from ...runtime.models.block import Block, BlockHead
-from ...runtime.models.layout import chain_sight, lay_out
+from ...runtime.models.layout import lay_out_text
 from ...runtime.requests import Request
 
 PIECE_TOKENS = 64  # of a text, read and answered at once
@@ -39,15 +39,7 @@ class BlockTextPass:
         features = self._model.along(text)
         said = []
         for start, end in _pieces(first, len(text)):
-            count = end - start
-            step = lay_out(
-                np.array([text[start:end]], dtype=np.int64),
-                np.arange(count),
-                [start],
-                chain_sight(count),
-                dtype=self._model.dtype,
-                device=self._model.device,
-            )
+            step = lay_out_text(self._model, text[start:end], start)
             self._model.keep(features[None, start:end], step, self._cache)
             if start >= first:
                 said.append(self._model.say(features[None, start:end], step, self._cache))

@@ -69,7 +69,7 @@ class Effort:
         return found
 
     def _richest(self, drafter: CausalModel, text: Text, left_s: float, positions: int) -> Chosen:
-        read_s = self._seconds(partial(record_prompts, drafter, [text], Recipe(rules=()), [()]))
+        read_s = self._seconds(partial(record_prompts, drafter, [text], Recipe(), [()]))
         row_s = read_s / (len(text[0].prompt) + len(text[1]))
         for level in LEVELS[:-1]:
             if FED[level] * row_s * positions > HOPELESS * left_s:

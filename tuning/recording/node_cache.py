@@ -43,6 +43,12 @@ class NodeCache:
         """Best next tokens per node."""
         return int(self.tokens.shape[1])
 
+    def answers(self, nodes: Ints, count: int) -> Children:
+        """Return the best `count` children of nodes (rows, width); -1 has none that is possible."""
+        is_none = (nodes < 0)[:, :, None]
+        log_probs = np.where(is_none, np.float32(-np.inf), self.log_probs[nodes, :count])
+        return Children(tokens=self.tokens[nodes, :count], log_probs=log_probs)
+
     def nodes(self, parents: Ints, ranks: Ints) -> Ints:
         """Return the children (any,) of nodes, expanding those that are new."""
         is_new = self._child[parents, ranks] == UNKNOWN

@@ -1,4 +1,4 @@
-"""Record what a drafter would draw at every position of the target's own text: every node that a recipe's rule expands.
+"""Record what a drafter would draw at every position of the target's own text: every node that a recipe's trees expand.
 
 A policy whose tree only expands recorded nodes then replays exactly.
 """
@@ -99,7 +99,7 @@ class Recorder:
         for start in range(0, len(wanted), self._portion.rows):
             rows = wanted[start : start + self._portion.rows]
             self._pass.stand((first + rows + 1).tolist())
-            layers += grow_union(_forest(self._pass, roots, own, rows), self._recipe.rules, own, rows)
+            layers += grow_union(_forest(self._pass, roots, own, rows), self._recipe.trees, own, rows)
         return _assembled(request.prompt, tuple(continuation), layers)
 
 

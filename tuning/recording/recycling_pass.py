@@ -9,7 +9,7 @@ import torch
 
 from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.recycling import recalled, recycled_children
-from ...runtime.models.layout import PREFILL_TOKENS, chain_sight, lay_out
+from ...runtime.models.layout import PREFILL_TOKENS, lay_out_text
 from ...runtime.models.recycled import greedy_children
 from ...runtime.models.recycling import RecyclingHead
 from ...runtime.requests import Request, are_greedy
@@ -36,17 +36,8 @@ class RecyclingTextPass:
         self._request, first = request, len(request.prompt)
         features = self._model.along(text)[None]
         for start in range(0, len(text), PREFILL_TOKENS):
-            piece = np.array([text[start : start + PREFILL_TOKENS]], dtype=np.int64)
-            count = piece.shape[1]
-            step = lay_out(
-                piece,
-                np.arange(count),
-                [start],
-                chain_sight(count),
-                dtype=self._model.dtype,
-                device=self._model.device,
-            )
-            self._model.keep(features[:, start : start + count], step, self._cache)
+            stop = min(start + PREFILL_TOKENS, len(text))
+            self._model.keep(features[:, start:stop], lay_out_text(self._model, text[start:stop], start), self._cache)
         lengths = np.arange(first + 1, len(text) + 1)
         return self._children_of(np.array(text[first:], dtype=np.int64), lengths, lengths)
 

@@ -15,7 +15,7 @@ from ...planner.records.draft import Children, Ints
 from ...runtime.drafters.host_pass import recorded_children
 from ...runtime.models.eagle import EagleHead
 from ...runtime.models.forward import CausalModel, ForwardInput
-from ...runtime.models.layout import chain_sight, lay_out
+from ...runtime.models.layout import lay_out_text
 from ...runtime.requests import Request
 from .fed_nodes import FedNodes, NewNodes
 from .portion import WHOLE, Portion
@@ -72,18 +72,9 @@ class TextPass:
 
     def _read_piece(self, piece: Sequence[int], start: int, *, take: bool = False) -> torch.Tensor:
         """Feed tokens of the text to slot 0; return (1, tokens, vocabulary), or only the last one's."""
-        count = len(piece)
-        step = lay_out(
-            np.array([piece], dtype=np.int64),
-            np.arange(count),
-            [start],
-            chain_sight(count),
-            take=np.array([count - 1]) if take else None,
-            dtype=self._model.dtype,
-            device=self._model.device,
-        )
+        step = lay_out_text(self._model, piece, start, takes_last=take)
         if isinstance(self._model, EagleHead):
-            return self._model.read(self._features[None, start : start + count], step, self._cache)
+            return self._model.read(self._features[None, start : start + len(piece)], step, self._cache)
         return self._model.forward(step, self._cache)
 
     def _make_room(self, tokens: int) -> None:

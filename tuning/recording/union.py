@@ -1,18 +1,21 @@
-"""The union of what several rules expand, at many positions of one text in lock-step."""
+"""The union of what several strategies ask a drafter, at many positions of one text in lock-step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ...planner.records.draft import Ints, Scores
+from ...planner.records.draft import Bools, Ints, Scores
+from ...planner.records.ops import NumpyOps
+from ...planner.strategies.base import Strategy
 from ...profiler.records.acceptance import MISS
-from .growth_rule import NOTHING, Bools, Growth, GrowthRule
 from .node_cache import NodeCache
 
 ROW = 1 << 40  # a node in a row's tree has the key row * ROW + node; forests are smaller
+NO_NODES: Ints = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,66 +37,63 @@ class Layer:
     hit_ranks: Ints
 
 
-def grow_union(forest: NodeCache, rules: Sequence[GrowthRule], continuation: Ints, positions: Ints) -> list[Layer]:
-    """Expand what any of the rules expands, without a view of the others; return the layers, the roots first.
+def grow_union(forest: NodeCache, strategies: Sequence[Strategy], continuation: Ints, positions: Ints) -> list[Layer]:
+    """Expand what any of the strategies asks about, without a view of the others; return the layers, the roots first.
 
-    The forest holds one root per position, (rows,). After position t comes continuation[t + 1:].
+    The forest holds one root per position, (rows,). After position t comes continuation[t + 1:]. Sequences that share
+    their widths grow one by one, as at batch 1.
     """
-    trees = _Trees(forest, continuation, positions)
+    trees, rows = _Trees(forest, continuation, positions), np.arange(len(positions))
     layers = [trees.roots()]
-    running = [_Running(rule.start(len(positions)), np.arange(len(positions))[:, None]) for rule in rules]
+    running = [
+        _Growing(strategy, own)
+        for strategy in strategies
+        for own in (rows[:, None] if strategy.is_coupled(len(rows)) else rows[None])
+    ]
     while running:
-        asked = [one.ask(forest) for one in running]
-        running = [one for one, wanted in zip(running, asked, strict=True) if len(wanted.rows)]
-        asked = [wanted for wanted in asked if len(wanted.rows)]
+        asked = [(one, wanted) for one in running if len((wanted := one.ask(forest)).rows)]
+        running = [one for one, _ in asked]
         if asked:
-            together = _together(asked)
+            together = _Wanted(*(np.concatenate(part) for part in zip(*(wanted for _, wanted in asked), strict=True)))
             nodes = forest.nodes(together.parents, together.ranks)
             layers.append(trees.enter(together, nodes))
-            ends = np.cumsum([len(wanted.rows) for wanted in asked])
-            for one, wanted, found in zip(running, asked, np.split(nodes, ends[:-1]), strict=True):
-                one.enter(wanted, found)
+            ends = np.cumsum([len(wanted.rows) for _, wanted in asked])
+            for one, found in zip(running, np.split(nodes, ends[:-1]), strict=True):
+                one.enter(found)
     return layers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """Nodes one rule wants expanded, (wanted,) each: row, place in the rule's layer, parent in the forest, rank."""
+class _Wanted(NamedTuple):
+    """Nodes that a strategy wants expanded, (wanted,) each: row, parent in the forest, and rank below it."""
 
     rows: Ints
-    places: Ints
     parents: Ints
     ranks: Ints
 
 
-def _together(asked: Sequence[_Wanted]) -> _Wanted:
-    return _Wanted(
-        rows=np.concatenate([wanted.rows for wanted in asked]),
-        places=np.concatenate([wanted.places for wanted in asked]),
-        parents=np.concatenate([wanted.parents for wanted in asked]),
-        ranks=np.concatenate([wanted.ranks for wanted in asked]),
-    )
+class _Growing:
+    """One strategy on its way down, and where its newest nodes are in the forest: (rows, width), -1 = none."""
 
-
-class _Running:
-    """One rule on its way down, and where its newest nodes are in the forest: (rows, width), -1 = none."""
-
-    def __init__(self, growth: Growth, nodes: Ints) -> None:
-        self._growth, self._nodes = growth, nodes
-        self._shape = nodes.shape  # of the layer asked for
+    def __init__(self, strategy: Strategy, rows: Ints) -> None:
+        self._growth, self._rows, self._nodes = strategy.grow(NumpyOps(len(rows))), rows, rows[:, None]
+        self._children = next(self._growth).children  # of the roots
 
     def ask(self, forest: NodeCache) -> _Wanted:
-        scores = np.where(self._nodes[:, :, None] < 0, NOTHING, forest.log_probs[self._nodes])
-        chosen = self._growth.choose(scores).expanded
-        self._shape = chosen.shape
-        rows, places = np.nonzero(chosen >= 0)
-        picked = chosen[rows, places]
-        parents = self._nodes[rows, picked // forest.children]
-        return _Wanted(rows=rows, places=places, parents=parents, ranks=picked % forest.children)
+        """Return what the strategy asks about next: of what is possible, nothing where its trees are complete."""
+        try:
+            asked = self._growth.send(forest.answers(self._nodes, self._children))
+        except StopIteration:
+            return _Wanted(NO_NODES, NO_NODES, NO_NODES)
+        self._children = asked.children
+        above = np.where(asked.parents < 0, -1, self._nodes[np.arange(len(self._rows))[:, None], asked.parents])
+        is_wanted = (above >= 0) & (forest.log_probs[above, asked.ranks] > -np.inf)
+        self._nodes = np.where(is_wanted, 0, -1)
+        rows, _ = np.nonzero(is_wanted)
+        return _Wanted(self._rows[rows], above[is_wanted], asked.ranks[is_wanted])
 
-    def enter(self, wanted: _Wanted, nodes: Ints) -> None:
-        self._nodes = np.full(self._shape, -1)
-        self._nodes[wanted.rows, wanted.places] = nodes
+    def enter(self, nodes: Ints) -> None:
+        """Take the expanded nodes, in the order in which they were asked about."""
+        self._nodes[self._nodes == 0] = nodes
 
 
 class _Trees:
@@ -101,8 +101,7 @@ class _Trees:
         self._forest, self._continuation, self._positions = forest, continuation, positions
         self._depth = 0
         self._counts = np.ones(len(positions), dtype=np.int64)
-        nothing = np.zeros(0, dtype=np.int64)
-        self._keys, self._places, self._hits = nothing, nothing, nothing  # of the newest layer, by ascending key
+        self._keys, self._places, self._hits = NO_NODES, NO_NODES, NO_NODES  # of the newest layer, by ascending key
 
     def roots(self) -> Layer:
         rows = np.arange(len(self._positions))
