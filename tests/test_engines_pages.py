@@ -1,6 +1,6 @@
 """Acceptance read from an engine's counters is that of the run that they counted.
 
-llama.cpp's pages and vLLM's counts are of runs of the demo's models here. What is said to be after a public report was
+The pages of llama.cpp and vLLM, and vLLM's counts, are of runs here. What is said to be after a public report was
 not run here: its numbers are those that others published.
 """
 
@@ -37,6 +37,17 @@ def test_llama_cpp_s_pages_count_what_its_answers_say() -> None:
     assert found.tokens_per_round == pytest.approx(1.0 + told["draft_n_accepted"] / counts.drafts)
     logged = (0.695, 0.401, 0.107, 0.059)  # by the server's own log, of all answers since its start
     assert accepted_of(counts_of(after, LLAMA), LLAMA).by_position == pytest.approx(logged, abs=5e-4)
+
+
+def test_vllm_s_pages_count_what_the_load_client_counted() -> None:
+    """24 answers of 64 tokens each; three of four rounds find no n-gram, and so are no drafts."""
+    before, after = (page_of((PAGES / f"vllm-{when}.txt").read_text()) for when in ("before", "after"))
+    counts = counts_between(after, before, NAMES["vllm"], "smollm2")
+    assert (counts.generated, counts.answers) == (24 * 64, 24)
+    assert counts.accepted == sum(counts.by_position) == 574
+    found = accepted_of(counts, NAMES["vllm"])
+    assert (found.rounds, found.drafts) == (24 * 63 - 574, 277)
+    assert found.tokens_per_round == pytest.approx(24 * 63 / found.rounds)
 
 
 def test_vllm_s_counters_count_the_rounds_of_our_own_decoder_on_the_same_texts() -> None:

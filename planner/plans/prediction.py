@@ -71,6 +71,7 @@ class Prediction:
         moved |= {name: getattr(self, name) * factor for name in times}
         return replace(self, **moved)
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptReading:
     """Milliseconds of the whole device for one prompt, during which no sequence of the batch decodes.
