@@ -86,7 +86,7 @@ def validation_table(done: Validation) -> Table:
     rows = [
         (
             row.batch,
-            row.context,
+            row.context if row.at_context in (None, row.context) else f"{row.context} (texts: {row.at_context})",
             name_of(row.policy, row.drafter),
             row.predicted_tokens_per_s,
             _interval(*row.interval),

@@ -114,6 +114,7 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.code, cell.drafter)
     assert row.predicted_tokens_per_s == promised.tokens_per_s != cell.prediction.tokens_per_s
     assert row.interval == (promised.low, promised.high)
+    assert row.at_context == context
     assert row.measured_tokens_per_s > 0 and row.plain_tokens_per_s > 0
     assert row.machine_speed is not None and row.machine_speed > 0
     assert row.predicted_tokens_per_round == cell.prediction.tokens_per_round

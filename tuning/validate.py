@@ -144,7 +144,8 @@ def validate_stored(
                 cell = plan.cell(batch, context)
                 promised = plan.prediction(cell, context)
                 with memory_for(f"a race of batch {batch}", REMEDY):
-                    rows.append(_measured(cell, promised, family, requests, request, report, gauges_pace=is_as_priced))
+                    row = _measured(cell, promised, family, requests, request, report, gauges_pace=is_as_priced)
+                    rows.append(replace(row, at_context=context))
     finally:
         if rows and kept_beside is not None:
             document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))

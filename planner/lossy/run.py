@@ -2,7 +2,7 @@
 
 Lossy texts are not the target's, so a recording along its text says nothing behind the first such token. Therefore the
 decoder runs each way once at each batch size, and its rounds are stored. Pricing them on any device's latencies is
-exact; what did not run has a forecast (see `search/lossy_forecast.py`) and no price.
+exact; what did not run has a forecast (see `search/lossy_search.py`) and no price.
 """
 
 from __future__ import annotations

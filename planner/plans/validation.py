@@ -19,6 +19,7 @@ class ValidationRow:
     """One cell: what was promised and what was measured; tokens/s of all sequences together, above 0.
 
     Attributes:
+        at_context: the context of the texts, at which the prediction is: see `Plan.prediction`; None: the cell's.
         machine_speed: the machine's pace while this was measured over its pace when it was profiled, by forwards
             of the plan's own sizes; None where it was not gauged.
         tokens_per_round: per sequence, measured; None, like the predicted ones, where they were not counted.
@@ -35,6 +36,7 @@ class ValidationRow:
     machine_speed: float | None = None
     predicted_tokens_per_round: float | None = None  # per sequence, optimism taken off as it is of the speed
     tokens_per_round: float | None = None
+    at_context: int | None = None
 
     def __post_init__(self) -> None:
         speeds = (self.predicted_tokens_per_s, self.measured_tokens_per_s, self.plain_tokens_per_s)

@@ -3,10 +3,9 @@
 Nothing enters without `allow_lossy`. A run's rounds are the decoder's own, so prices are exact. The rule's time, the
 entropy of a few rows of logits or a classifier's look at them, is not priced apart.
 
-What lossy ways that did not run might do: the recurrences of FLy and PAD, with the counts of a run.
-
-The recurrences assume independent places, which is false, so a forecast is printed and never chosen. It shows which
-setting is worth a run, and beside a run its error.
+What did not run has a forecast: the recurrences of FLy and PAD, with the counts of a run. They assume independent
+places, which is false, so a forecast is printed and never chosen. It shows which setting is worth a run, and beside a
+run its error.
 """
 
 from __future__ import annotations

@@ -9,12 +9,8 @@ The bound gives a lookup all it might copy for free, so it does not say which of
 expected rate (`expected_rates`): the best of every set of drafters, and of all. Forwards of lower models after an
 upper one leaves the text are modelled (see `stack_replay`); all tokens of a round are exact.
 
-Source: Globerson et al. 2025, arXiv:2510.19705.
-
-How fast stacks of drafters are expected to be in a cell, so that the promising ones are replayed.
-
-By HSD's formula, on the cell's costs and acceptance along the texts; of a lookup's copies token by token. It takes
-these as independent and knows one sequence, so it orders stacks and prices none.
+Expected rates follow HSD's formula, on the cell's costs and acceptance along the texts; of a lookup's copies token by
+token. It takes these as independent and knows one sequence, so it orders stacks and prices none.
 
 Source: Globerson et al. 2025, arXiv:2510.19705.
 """
