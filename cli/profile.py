@@ -193,7 +193,7 @@ def profile(
         asked = {**of_loads, **measured, "drafters": drafters}
         _profile_server(settings, servers.job_of(engine, command, url, used, asked), asked, store, fresh, as_json)
         return
-    options.require_untyped(servers.OF_LOADS, "is of a server; give one with --engine, and --server URL or -- COMMAND.")
+    options.require_untyped(servers.OF_LOADS, servers.NO_SERVER)
     if engine is not None:
         if target is None:
             raise click.UsageError("Give --target MODEL, a file of the engine, a model folder or an id.")

@@ -12,6 +12,7 @@ from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table
 from .servers import ended_by_signals
 
 if TYPE_CHECKING:
+    from ..engines.server import Limits
     from ..profiler.prompt import Prompt
     from ..tuning.engines.served_race import Raced
     from ..tuning.engines.tune import Tuned
@@ -23,6 +24,7 @@ def validate_server(
     command: Sequence[str],
     prompts: Sequence[Prompt],
     rounds: int,
+    limits: Limits,
     *,
     as_json: bool,
 ) -> None:
@@ -32,7 +34,7 @@ def validate_server(
     from ..tuning.engines.served_race import BEFORE, race
     from ..tuning.engines.tuned_server import TunedServer, job_of
 
-    job = job_of(found.bundle, command, prompts, options.api_key())
+    job = job_of(found.bundle, command, prompts, options.api_key(), limits)
     server = TunedServer(job, found.bundle.version)
     before, after = server.counted(command), server.command(found.start)
     if before == after:
@@ -61,7 +63,7 @@ def validate_server(
         click.echo(f"warning: {line}")
 
 
-def validate_url(settings: Settings, found: Tuned, prompts: Sequence[Prompt], *, as_json: bool) -> None:
+def validate_url(settings: Settings, found: Tuned, prompts: Sequence[Prompt], limits: Limits, *, as_json: bool) -> None:
     """Measure a server that runs against what its plan expects of the drafts that it makes."""
     from dataclasses import replace
 
@@ -69,7 +71,7 @@ def validate_url(settings: Settings, found: Tuned, prompts: Sequence[Prompt], *,
     from ..tuning.engines.look import look
     from ..tuning.engines.tuned_server import job_of
 
-    job = replace(job_of(found.bundle, (), prompts, options.api_key()), concurrencies=tuple(found.ways))
+    job = replace(job_of(found.bundle, (), prompts, options.api_key(), limits), concurrencies=tuple(found.ways))
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
         ran = look(job, server, report)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from ..engines.limits import STALL_S, START_S
 from . import options
 from .report import Settings, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .tune_output import print_looked, print_tuned, ran_table, tuned_facts
@@ -30,6 +31,22 @@ url = click.option(
     "--server", "url", metavar="URL", help="With --engine: a server that runs there; it is never stopped."
 )
 command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+start_timeout = click.option(
+    "--start-timeout",
+    "start_s",
+    default=START_S,
+    show_default=True,
+    type=click.FloatRange(1.0),
+    help="Seconds that a server may take to start.",
+)
+stall_timeout = click.option(
+    "--stall-timeout",
+    "stall_s",
+    default=STALL_S,
+    show_default=True,
+    type=click.FloatRange(1.0),
+    help="Seconds without a byte of a server's answer.",
+)
 LOADS = (
     click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of a server at most."),
     click.option(
@@ -45,24 +62,12 @@ LOADS = (
     click.option(
         "--model-name", default="", metavar="NAME", help="What requests call a server's model; else the first served."
     ),
-    click.option(
-        "--start-timeout",
-        "start_s",
-        default=1800.0,
-        show_default=True,
-        type=click.FloatRange(1.0),
-        help="Seconds that a server may take to start.",
-    ),
-    click.option(
-        "--stall-timeout",
-        "stall_s",
-        default=600.0,
-        show_default=True,
-        type=click.FloatRange(1.0),
-        help="Seconds without a byte of a server's answer.",
-    ),
+    start_timeout,
+    stall_timeout,
 )
-OF_LOADS = ("starts", "requests", "longest", "ignore_eos", "model_name", "start_s", "stall_s")
+OF_TIMEOUTS = ("start_s", "stall_s")
+OF_LOADS = ("starts", "requests", "longest", "ignore_eos", "model_name", *OF_TIMEOUTS)
+NO_SERVER = "is of a server; give one with --engine, and --server URL or -- COMMAND."
 
 
 def loads(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as click types a decorator

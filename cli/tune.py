@@ -137,4 +137,4 @@ def tune(
         servers.print_choice(found, serving, as_json=as_json)
         tell(settings, f"kept in {opened.url}" + ("" if bundle is None else f", written to {bundle}"))
     if rounds:
-        raced.validate_server(settings, found, command, used, rounds, as_json=as_json)
+        raced.validate_server(settings, found, command, used, rounds, job.limits, as_json=as_json)

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 @options.max_new_tokens
 @options.max_prompt_tokens
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
+@servers.start_timeout
+@servers.stall_timeout
 @options.seed
 @options.allow_lossy
 @options.store
@@ -108,14 +110,18 @@ def validate(
         spectune validate --engine vllm --prompts new.jsonl -- vllm serve MODEL
         spectune validate --bundle out.json --prompts new.jsonl -- llama-server -m target.gguf -md draft.gguf
     """
+    limits = {name: measured.pop(name) for name in servers.OF_TIMEOUTS}
     if bundle is not None or servers.is_server(engine, command, url, STRAY):
+        from ..engines.server import Limits
+
         used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
         found = _server_plan(engine, command, url, bundle, store)
         if url is not None:
-            raced.validate_url(settings, found, used, as_json=as_json)
+            raced.validate_url(settings, found, used, Limits(**limits), as_json=as_json)
         else:
-            raced.validate_server(settings, found, command, used, measured["rounds"], as_json=as_json)
+            raced.validate_server(settings, found, command, used, measured["rounds"], Limits(**limits), as_json=as_json)
         return
+    options.require_untyped(servers.OF_TIMEOUTS, servers.NO_SERVER)
     if target is None:
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
@@ -169,7 +175,7 @@ def _server_plan(
     from ..planner.engines.served_choice import LatencyBounds
 
     known = {"command", "engine", "url", "bundle", "prompts", "sample", "rounds", "seed", "store", "as_json"}
-    engines.require_only(known, "not of a server; its plan says what is measured")
+    engines.require_only(known | set(servers.OF_TIMEOUTS), "not of a server; its plan says what is measured")
     if bundle is None:
         assert engine is not None
         with opened_there(store, NOTHING) as opened:

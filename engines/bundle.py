@@ -24,7 +24,8 @@ class Setup:
 
     `command` has its keys hidden; for a URL it is that and the model. `drafters` are names and paths from the user.
     `prompts` are their number and a digest; `sampling` is JSON. Each closed loop sends `requests`; `longest` counts
-    drafted tokens. `files` name what the command reads, by digests of its texts.
+    drafted tokens. `files` name what the command reads, by digests of its texts. `model` is what requests call a
+    command's model, "" the first served.
     """
 
     engine: str
@@ -36,11 +37,13 @@ class Setup:
     requests: int
     longest: int
     files: tuple[str, ...] = ()
+    model: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the setup."""
-        return hashlib.sha256(to_json(self).encode()).hexdigest()[:16]
+        """A hash of the setup; without a model that of versions which knew none."""
+        told = to_json(self).replace(',"model":""', "")  # no text holds it: its quotes would be escaped
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     @property
     def server(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from ..errors import RequestError
 
-SECRET = ("--api-key", "--hf-token", "-hft", "--token")
+SECRET = re.compile(r"--[\w-]*(api-?key|token|password)|-hft")  # an option, its "_" read as "-"
 VARIABLE = re.compile(r"[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD)[A-Z0-9_]*")  # of `env` or `docker run -e`
 SHORTEST = 8  # characters of a key; "false" of TOKENIZERS_PARALLELISM is none
 HIDDEN = "..."
@@ -45,24 +45,28 @@ def without(command: Sequence[str], names: Collection[str], flags: Collection[st
 
 
 def hidden(command: Sequence[str]) -> list[str]:
-    """Return a command whose keys are hidden: what may be printed, saved and compared."""
-    found, is_value = [], False
+    """Return a command whose keys are hidden: what may be printed, saved and compared.
+
+    An API key may be several words, as vLLM takes them.
+    """
+    found, is_value, may_follow = [], False, False
     for word in command:
-        name, separator, _ = word.partition("=")
-        if is_value:
+        if is_value or (may_follow and not word.startswith("-")):
             found.append(HIDDEN)
-        elif (name in SECRET and separator) or (separator and VARIABLE.fullmatch(name)):
-            found.append(f"{name}={HIDDEN}")
-        else:
-            found.append(word)
-        is_value = not is_value and word in SECRET
+            is_value = False
+            continue
+        name, separator, _ = word.partition("=")
+        option = SECRET.fullmatch(name.replace("_", "-"))
+        found.append(f"{name}={HIDDEN}" if separator and (option or VARIABLE.fullmatch(name)) else word)
+        is_value = option is not None and not separator
+        may_follow = is_value and name.endswith("key")
     return found
 
 
 def secrets(command: Sequence[str]) -> list[str]:
     """Return the words of a command that `hidden` hides, longest first."""
     pairs = zip(command, hidden(command), strict=True)
-    found = {word.partition("=")[2] or word for word, shown in pairs if word != shown}
+    found = {word if shown == HIDDEN else word.partition("=")[2] for word, shown in pairs if word != shown}
     return sorted(found - {""}, key=len, reverse=True)
 
 

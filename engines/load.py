@@ -27,8 +27,8 @@ from ..errors import MeasurementError, RequestError
 from ..profiler.prompt import Prompt
 from .answers import Answer, LoadResult
 from .command import HIDDEN
+from .limits import STALL_S
 
-STALL_S = 600.0  # without a byte of an answer
 CONNECT_S = 10.0
 MOST_SAID = 320  # characters of an error that a server gave
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -19,10 +19,10 @@ from functools import partial
 import httpx
 
 from ..errors import MeasurementError, NoRoomError, RequestError
+from .limits import START_S
 
-START_S = 600.0  # until a server has loaded its models from a slow disk
 STOP_S = 10.0  # between SIGTERM and SIGKILL
-ANSWER_S = 1.0  # of the path that says whether it is up
+ANSWER_S = 10.0  # of the path that says whether it is up: SGLang decodes a token first, and waits for a second
 POLL_S = 0.05
 TAIL_LINES, TAIL_BYTES = 12, 2**16  # of its log, in an error; the first error stands far before the last lines
 ERROR = re.compile(r"\b[\w.]*(?:Error|Exception): .*")
@@ -109,9 +109,9 @@ class ServerProcess:
 
     def _wait(self, is_up: str, start_s: float) -> None:
         end = time.monotonic() + start_s
-        while time.monotonic() < end:
+        while (left_s := end - time.monotonic()) > 0.0:
             with contextlib.suppress(httpx.TransportError):  # past any proxy, and without certificates
-                answer = httpx.get(self.url + is_up, timeout=ANSWER_S, trust_env=False, verify=False)
+                answer = httpx.get(self.url + is_up, timeout=min(ANSWER_S, left_s), trust_env=False, verify=False)
                 if answer.status_code == httpx.codes.OK and self._process.poll() is None:
                     return
             if self._process.poll() is not None:

@@ -14,8 +14,9 @@ from .answers import LoadResult
 from .base import ServerEngine, placed
 from .command import environment_secrets, port_of, secrets, value_of
 from .counters import Counts
-from .load import STALL_S, Address, Json, Prompts, Sampling, closed_loop, open_loop
-from .process import START_S, ServerProcess
+from .limits import STALL_S, START_S
+from .load import Address, Json, Prompts, Sampling, closed_loop, open_loop
+from .process import ServerProcess
 
 TLS = ("--ssl-keyfile", "--ssl-key-file")  # of vLLM and of llama.cpp
 

@@ -1,7 +1,8 @@
 """SGLang's and TensorRT-LLM's rules for the scripted server: their options, counters and per-request JSON.
 
 Written after their public documentation and source; the servers themselves did not run here. `FAKE_TELLS` makes an
-older SGLang: "counters" tells no drafts of an answer, "gauge" counts no verifications either.
+older SGLang: "counters" tells no drafts of an answer, "gauge" counts no verifications either. `FAKE_HEALTH_S` are the
+seconds of the token that SGLang decodes before it says that it is up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MANY = 1 << 20
 
 class SGLangFake(Fake):
     """`sglang.launch_server`: chains of `--speculative-num-steps`, or steps by first batch of a file."""
+
+    health_s = float(os.environ.get("FAKE_HEALTH_S", "0"))
 
     def __init__(self, words: list[str]) -> None:
         super().__init__(words)

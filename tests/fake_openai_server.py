@@ -51,6 +51,8 @@ def said_behind(prompt: list[int], most: int) -> list[int]:
 class Fake:
     """A server's options and what it counted."""
 
+    health_s = 0.0  # that its health takes to answer
+
     def __init__(self, words: list[str]) -> None:
         self.words = dict(zip(words, [*words[1:], ""], strict=True))
         self.is_vllm = "--llama" not in words
@@ -144,6 +146,7 @@ def handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
             if self.path == "/perf_metrics":
                 self._whole(200, fake.drained())
                 return
+            time.sleep(fake.health_s if self.path == "/health" else 0.0)
             page = fake.pages().get(self.path, "{}" if self.path in ("/health", "/") else "")
             self._whole(503 if FAULT == "loads forever" else 200 if page else 404, page)
 

@@ -168,6 +168,7 @@ def test_what_is_not_of_a_server_is_refused(store: str) -> None:
         (("plan", "3"), "see a plan with: spectune show plan 3"),
         (("profile", "stray"), "name the model with --target MODEL"),
         (("profile", "--target", "m", "--starts", "4"), "--starts is of a server"),
+        (("validate", "--target", "m", "--start-timeout", "4"), "--start-timeout is of a server"),
         (("profile", "--engine", "vllm", "--budget", "9", "--", "x"), "--budget is not of a server"),
         (("profile", "--engine", "vllm", "--server", "http://127.0.0.1:1", "--", "x"), "behind --, or --server URL"),
         (("plan", "--engine", "sglang", "--target", "m"), "sglang does not run here; give --server URL"),

@@ -190,7 +190,19 @@ def test_a_full_disk_is_an_error_of_one_line_and_leaves_what_was_saved(
     assert read_bundle(bundle).chosen is not None
 
 
-def test_what_was_measured_is_raced_against_the_server_as_it_was(prompts: str, tmp_path: Path) -> None:
+def test_drafts_of_a_file_are_no_plain_decoding_and_are_not_kept(prompts: str, tmp_path: Path) -> None:
+    """An option that llama.cpp's rules do not know stands for a file that makes the server draft."""
+    bundle = tmp_path / "out.json"
+    command = (*LLAMA, "--speculative-config", '{"num_speculative_tokens": 3}')
+    result = typed(prompts, "--bundle", str(bundle), command=command)
+    assert result.exit_code == 1
+    assert "move these options into the command" in result.stderr.splitlines()[-1]
+    assert read_bundle(bundle).trials == ()
+
+
+def test_what_was_measured_is_raced_against_the_server_as_it_was(
+    prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle, command = tmp_path / "out.json", (*LLAMA, "-md", "small.gguf")
     assert typed(prompts, "--starts", "3", "--bundle", str(bundle), command=command).exit_code == 0
     words = ["validate", "--bundle", str(bundle), "--prompts", prompts, "--rounds", "1", "--json", "--", *command]
@@ -202,6 +214,10 @@ def test_what_was_measured_is_raced_against_the_server_as_it_was(prompts: str, t
     assert not any("differ" in line for line in told["warnings"])
     assert [row["concurrency"] for row in rows] == [1, 2]
     assert all(row["gain"] > 1.1 for row in rows)
+    with monkeypatch.context() as patched:
+        patched.setenv("FAKE_FAULT", "loads forever")
+        late = runner(prompts).invoke(main, [*words[:1], "--start-timeout", "1", *words[1:]])
+    assert late.exit_code == 1 and "it was not up after 1 s" in late.stderr
     other = CliRunner().invoke(main, [*words, "--another"])
     assert other.exit_code == 1 and "the bundle is of another command" in other.stderr
 

@@ -29,6 +29,34 @@ def test_keys_are_hidden_wherever_they_stand() -> None:
     assert hidden(SERVER) == SERVER
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("--api-key abc --admin-api-key def", "--api-key ... --admin-api-key ..."),
+        ("--api_key abc --admin_api_key=def", "--api_key ... --admin_api_key=..."),
+        ("--api-key abc def ghi= --port 1 2", "--api-key ... ... ... --port 1 2"),
+        ("--hf-token abc M --token=def", "--hf-token ... M --token=..."),
+        ("-hft -abc --ssl-keyfile-password def", "-hft ... --ssl-keyfile-password ..."),
+        ("--api-key -a=b", "--api-key ..."),
+    ],
+)
+def test_a_key_is_hidden_by_the_end_of_its_option_s_name(given: str, shown: str) -> None:
+    command = given.split()
+    assert " ".join(hidden(command)) == shown
+    for word in secrets(command):
+        given = given.replace(word, "...")
+    assert given == shown
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--tokenizer", "--max-tokens", "--max-num-batched-tokens", "--max-model-len", "--api-key-file", "--ssl-keyfile"],
+)
+def test_options_that_only_resemble_those_of_keys_are_shown(option: str) -> None:
+    for command in (["v", option, "x"], ["v", option.replace("-", "_").replace("__", "--"), "x"], ["v", f"{option}=x"]):
+        assert hidden(command) == command and secrets(command) == []
+
+
 def test_the_port_of_a_command_is_read() -> None:
     assert port_of(["v", "--port", "81"]) == port_of(["v", "--port=81"]) == 81
     assert port_of(["v"]) is None

@@ -116,6 +116,19 @@ def test_sglang_s_plain_decoding_counts_no_drafts() -> None:
     assert (found.counts.drafts, found.counts.accepted, found.counts.by_position) == (0.0, 0.0, ())
 
 
+def test_an_sglang_that_decodes_a_token_before_it_says_so_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HEALTH_S", "1.2")
+    with started(SGLANG_SERVER, SGLANG, Limits(start_s=30.0)) as server:
+        assert server.version == "2026-08"
+
+
+def test_an_answer_that_comes_after_the_limit_of_a_start_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HEALTH_S", "5.0")
+    late = started(SGLANG_SERVER, SGLANG, Limits(start_s=2.0))
+    with pytest.raises(MeasurementError, match="was not up after 2 s"), late:
+        pass
+
+
 @pytest.fixture
 def trtllm(tmp_path: Path) -> list[str]:
     file = tmp_path / "own.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,12 @@ from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Start
 from spectune.engines.bundle import Bundle, Setup, Trial
 from spectune.engines.counters import Counts
+from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
 from spectune.tuning.engines.ran import pace_error, paired_gain, ran_of
 
 TEXTS = {"n-grams"}
+DRAFTED = Counts(drafts=4.0, drafted=12.0, accepted=8.0)
 SETUP = Setup(
     engine="llama.cpp",
     command=(),
@@ -39,7 +42,7 @@ def trial(source: str, ttft_ms: Sequence[float], *, concurrency: int = 1, length
         start=Start.of(source, {concurrency: 0 if source == PLAIN else length}),
         concurrency=concurrency,
         load=LoadResult(concurrency=concurrency, answers=answers(ttft_ms), wall_s=1.0, client_share=0.1),
-        counts=Counts(generated=10.0 * len(ttft_ms), drafts=4.0, drafted=12.0, accepted=8.0),
+        counts=replace(Counts() if source == PLAIN else DRAFTED, generated=10.0 * len(ttft_ms)),
     )
 
 
@@ -78,3 +81,11 @@ def test_the_error_of_a_pace_is_part_of_a_loads_and_shrinks_with_its_starts() ->
 def test_a_gain_is_as_uncertain_as_the_pace_of_both_starts(pace: float, factor: float) -> None:
     slow, fast = answers([10.0] * 4, 20.0), answers([10.0] * 4, 10.0)
     assert paired_gain(fast, slow, pace) == pytest.approx((1.9 / factor, 1.9 * factor))
+
+
+def test_plain_decoding_that_drafts_is_refused_and_a_table_s_row_without_drafts_is_not() -> None:
+    drafting = trial("small", [10.0, 10.0])
+    with pytest.raises(MeasurementError, match="4 rounds: the command drafts by its own configuration file"):
+        ran_of(replace(drafting, start=Start.of(PLAIN, {1: 0})))
+    row = replace(drafting, start=Start.of("small", {1: 0, 4: 3}))  # at the end of a load fewer are in flight
+    assert ran_of(row).length == 0

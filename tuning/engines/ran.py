@@ -62,11 +62,16 @@ def ran_of(trial: Trial, *repeats: Trial, pace: float = 0.0) -> Ran:
     """Return a load, or several of one length, as the planner reads them; `pace` is the error of a start's pace.
 
     Raises:
-        MeasurementError: its answers have one token each, so there are no rounds.
+        MeasurementError: its answers have one token each, so there are no rounds, or it drafts though it is plain.
     """
     answers = [one for own in (trial, *repeats) for one in own.load.ended]
     counts = reduce(Counts.plus, (own.counts for own in repeats), trial.counts)
     length = trial.start.at(trial.concurrency)
+    if trial.start.source == PLAIN and counts.drafts > 0:
+        raise MeasurementError(
+            f"plain decoding drafted in {counts.drafts:g} rounds: the command drafts by its own configuration file; "
+            "move these options into the command"
+        )
     tokens = sum(one.tokens for one in answers)
     rounds = counts.rounds(tokens, len(answers)) if length else float(tokens - len(answers))
     if rounds <= 0:

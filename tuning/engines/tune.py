@@ -319,8 +319,9 @@ class _Run(_Loads):
                     return
                 share = (self._started - 1 + place / len(concurrencies)) / self.request.most_starts
                 self._progress(f"  {start.label}: {concurrency} at once", share)
-                measured = loaded.measure(concurrency)
-                self._keep(self.bundle.with_trial(trial_of(start, concurrency, measured)))
+                trial = trial_of(start, concurrency, loaded.measure(concurrency))
+                ran_of(trial)  # what cannot be read is not kept
+                self._keep(self.bundle.with_trial(trial))
 
     def _copied(self, plain: Start) -> float:
         return max(math.inf if trial.copied is None else trial.copied for trial in self.bundle.of(plain))

@@ -67,6 +67,7 @@ class ServerJob:
             requests=self.requests,
             longest=self.longest,
             files=tuple(written_files(self.engine.counted(self.command))),
+            model="" if self.url else self.model,
         )
 
     def numbers(self, concurrency: int) -> list[int]:
@@ -173,7 +174,9 @@ def _renumbered(load: LoadResult, numbers: Sequence[int]) -> LoadResult:
     return replace(load, answers=answers)
 
 
-def job_of(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], key: str) -> ServerJob:
+def job_of(
+    bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], key: str, limits: Limits | None = None
+) -> ServerJob:
     """Return the loads of a bundle for a command; RequestError where the bundle is of another one."""
     setup = bundle.setup
     is_url = "://" in "".join(setup.command[:1])
@@ -188,7 +191,8 @@ def job_of(bundle: Bundle, command: Sequence[str], prompts: Sequence[Prompt], ke
         requests=setup.requests,
         longest=setup.longest,
         drafters=dict(setup.drafters),
-        model=setup.command[1] if is_url else "",
+        limits=limits or Limits(),
+        model=setup.command[1] if is_url else setup.model,
         key=key,
         url=setup.command[0] if is_url else "",
     )
