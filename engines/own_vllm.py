@@ -7,18 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 
-from ..errors import MeasurementError, ModelError, RequestError
+from ..errors import MeasurementError, RequestError
 from ..planner.records.recording import Text
 from ..planner.strategies.lookup import LookupPolicy
 from ..profiler.configuration import read_architecture
 from ..profiler.cpu import allowed_cores, available_bytes
 from ..runtime.engines.drafter import tables_of
-from ..runtime.engines.folder_chats import TOKENIZER_FILE, chats_of_folder, tokenizer_of
-from ..runtime.engines.measured import EngineFacts, Load, notes_on_version
+from ..runtime.engines.folder_chats import chats_of_folder, tokenizer_of
+from ..runtime.engines.measured import Chats, EngineFacts, Load, notes_on_version
 from ..runtime.engines.schema import nearest_recorded
 from ..runtime.engines.setting import SERVED, EngineDrafter, Setting
 from ..runtime.engines.vllm import CORES, RUNNER, speculation
@@ -89,15 +89,12 @@ class OwnVLLM(OwnServer):
         for path in (target, *drafters.values()):
             if not path.is_dir():  # else it would be looked for on the model hub
                 raise RequestError(f"no model folder at {path}; give one that vLLM reads")
-        tokenizer = tokenizer_of(target)
-        if tokenizer is None:
-            raise ModelError(f"no {TOKENIZER_FILE} in {target}; save it there with tokenizer.save_pretrained")
         found = [
             EngineDrafter(name=name, path=str(path), form="model", tables=tables_of(path, target))
             for name, path in drafters.items()
         ]
         super().__init__(target, found, dtype=dtype, threads=threads)
-        self._tokenizer, self.chats = tokenizer, chats_of_folder(target)
+        self._ids, self.chats = _reading(target)
 
     @cached_property
     def facts(self) -> EngineFacts:
@@ -121,14 +118,13 @@ class OwnVLLM(OwnServer):
 
     def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Return texts' token ids by the target's tokenizer."""
-        return [tuple(self._tokenizer.encode(text).ids) for text in texts]
+        return [tuple(self._ids(text)) for text in texts]
 
     def next_tokens(self, drafter: EngineDrafter, texts: Sequence[Text]) -> list[tuple[int, ...]]:
         """Return a draft model's own next tokens, by reading texts as prompts."""
         own = tokenizer_of(Path(drafter.path))
         if own is not None:
-            target = self._tokenizer.encode(PROBE).ids
-            require_same_tokens(drafter.name, own.encode(PROBE).ids, target, otherwise=OTHERWISE)
+            require_same_tokens(drafter.name, own.encode(PROBE).ids, self._ids(PROBE), otherwise=OTHERWISE)
         room = max(len(text.prompt) + len(text.continuation) for text in texts) + 1
         found = []
         with self.serving(Path(drafter.path), None, Load(concurrency=1, capacity=room)) as server:
@@ -172,6 +168,18 @@ class OwnVLLM(OwnServer):
         a_token = sum(read_architecture(folder).kv_bytes_per_token(self._dtype) for folder in (model, *drafter))
         blocks = sequences * (-(-room // BLOCK) + 1) + 1
         return ROOMY * a_token * blocks * BLOCK
+
+
+def _reading(target: Path) -> tuple[Callable[[str], Sequence[int]], Chats | None]:
+    """Return how a target reads texts and conversations; by transformers without a tokenizer.json, else without it."""
+    tokenizer = tokenizer_of(target)
+    if tokenizer is not None:
+        return (lambda text: tokenizer.encode(text).ids), chats_of_folder(target)
+    from ..runtime.engines.loaded_chats import chats_of_tokenizer
+    from ..runtime.models.loading import load_tokenizer
+
+    loaded = load_tokenizer(str(target))
+    return loaded.encode, chats_of_tokenizer(target, loaded)
 
 
 def _likeliest(place: Mapping[str, Mapping[str, float]]) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 from ..errors import RequestError
 from ..profiler.prompt import Message
 
+THOUGHT = ("reasoning_content", "thinking", "reasoning")  # names of what a model thought; templates read the first two
+
 
 def turns_of(messages: Sequence[Message], template: str) -> list[dict[str, Any]]:
     """Return turns in OpenAI's form: a developer's are the system's where the template does not know developers."""
@@ -24,8 +26,14 @@ def turns_of(messages: Sequence[Message], template: str) -> list[dict[str, Any]]
 
 
 def template_turns(messages: Sequence[Message], template: str) -> list[dict[str, Any]]:
-    """Return turns as templates take them: nothing that is null, and arguments of calls as objects, not as text."""
-    turns = [{key: value for key, value in turn.items() if value is not None} for turn in turns_of(messages, template)]
+    """Return turns as templates take them: nothing that is null, thoughts by both names, arguments of calls as objects.
+
+    Source: transformers' `render_jinja_template`.
+    """
+    turns = [
+        _with_thought({key: value for key, value in turn.items() if value is not None})
+        for turn in turns_of(messages, template)
+    ]
     return [
         {**turn, "tool_calls": [_call(call) for call in turn["tool_calls"]]} if turn.get("tool_calls") else turn
         for turn in turns
@@ -39,6 +47,11 @@ def refusal(messages: Sequence[Message], error: Exception) -> RequestError:
         f"the tokenizer's chat template refuses a conversation of the roles {roles} ({error}); "
         "change the roles or give the prompt as text"
     )
+
+
+def _with_thought(turn: dict[str, Any]) -> dict[str, Any]:
+    thought = next((turn[name] for name in THOUGHT if name in turn), None)
+    return turn if thought is None else {"thinking": thought} | turn | {"reasoning_content": thought}
 
 
 def _call(call: Any) -> Any:

@@ -22,13 +22,16 @@ from spectune.planner.records.recording import Text, recording_of
 from spectune.planner.strategies.base import results_of
 from spectune.planner.strategies.chain import ChainPolicy
 from spectune.profiler.cpu import allowed_cores
+from spectune.profiler.prompt import Message, conversation
 from spectune.runtime.engines.measured import EngineText, Load
 from spectune.runtime.engines.setting import Setting
+from spectune.runtime.models.loading import load_tokenizer
+from spectune.runtime.prompt_ids import chat_ids
 
 from .engine_traces import followed
 from .fake_openai_server import said_behind
 from .openai_program import FAKE
-from .tiny_family import save_model
+from .tiny_family import save_model, save_vocabulary
 
 TOKENS = 40
 PROMPTS = ((5, 17, 40), (9, 3, 8, 61, 20))
@@ -66,6 +69,15 @@ def decoded(found: OwnVLLM, setting: Setting | None) -> tuple[EngineText, ...]:
     assert counted.accepted == sum(text.accepted for text in texts)
     assert counted.drafted == sum(text.drafted for text in texts)
     return texts
+
+
+def test_a_target_without_a_tokenizer_file_is_read_by_transformers(tmp_path: Path) -> None:
+    save_model(tmp_path / "small", layers=1, seed=1)
+    target = save_vocabulary(save_model(tmp_path / "target", layers=1, seed=1), "{{ messages[0].content }}")
+    tokenizer, found = load_tokenizer(str(target)), engine(tmp_path)
+    assert found.encode(["def main"]) == [tuple(tokenizer.encode("def main"))]
+    asked = conversation([Message(role="user", content="main")])
+    assert found.chats is not None and found.chats.encode([asked]) == [chat_ids(tokenizer, asked.messages)]
 
 
 def test_texts_are_the_target_s_and_chains_follow_from_the_drafter_s_own_tokens(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -43,6 +44,16 @@ def save_model(folder: Path, *, layers: int, seed: int, text: str = "def main():
     model = tiny_llama(layers=layers, seed=seed, vocabulary=len(tokenizer), hidden=hidden).float()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_vocabulary(folder: Path, template: str) -> Path:
+    """Write a saved model's tokenizer as GPT-2's vocabulary and merges instead, with a chat template."""
+    file = folder / "tokenizer.json"
+    Tokenizer.from_file(str(file)).model.save(str(folder))
+    file.unlink()
+    settings = {"tokenizer_class": "GPT2Tokenizer", "eos_token": END, "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 
 

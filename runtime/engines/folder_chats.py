@@ -1,16 +1,12 @@
-"""Conversations by the tokenizer and chat template in a model folder: as transformers reads them, without loading it.
-
-Source: transformers' `render_jinja_template`, whose environment, filters and functions templates are written for.
-"""
+"""Conversations by the tokenizer and chat template in a model folder: as transformers reads them, without it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import ModelError
 from ...profiler.prompt import Prompt
 from ..chat_turns import refusal, template_turns
 from ..models.config_file import written_config, written_in
@@ -19,16 +15,25 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+SPECIAL_FILE = "special_tokens_map.json"
 MORE_FOLDER = "additional_chat_templates"  # each called by its name
 GENERATION_FILE = "generation_config.json"
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
-    """Return the tokenizer in a model folder; None where there is no tokenizer.json."""
+    """Return the tokenizer in a model folder, of whole texts; None without a file, ModelError for a bad one."""
     from tokenizers import Tokenizer
 
     file = folder / TOKENIZER_FILE
-    return Tokenizer.from_file(str(file)) if file.is_file() else None
+    if not file.is_file():
+        return None
+    try:
+        found = Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises no narrower class
+        raise ModelError(f"tokenizers cannot read {file}: {error}; save it again, or update tokenizers") from error
+    found.no_truncation()
+    found.no_padding()
+    return found
 
 
 def chats_of_folder(folder: Path) -> FolderChats | None:
@@ -36,14 +41,25 @@ def chats_of_folder(folder: Path) -> FolderChats | None:
     settings = written_in(folder / SETTINGS_FILE)
     file = folder / TEMPLATE_FILE
     template = file.read_text(encoding="utf-8") if file.is_file() else settings.get("chat_template")
-    tokenizer = tokenizer_of(folder) if template else None
+    more = {one.stem: one.read_text(encoding="utf-8") for one in (folder / MORE_FOLDER).glob("*.jinja")}
+    tokenizer = tokenizer_of(folder) if template or more else None
     if tokenizer is None:
         return None
-    more = {one.stem: one.read_text(encoding="utf-8") for one in (folder / MORE_FOLDER).glob("*.jinja")}
-    several = template if isinstance(template, list) else [{"name": "default", "template": str(template)}]
-    named = {one["name"]: one["template"] for one in several}
-    special = {name: _text(value) for name, value in settings.items() if name.endswith("_token") and _text(value)}
+    named = _named(template or [], folder)
+    said = settings if "added_tokens_decoder" in settings else settings | written_in(folder / SPECIAL_FILE)
+    special = {name: _text(value) for name, value in said.items() if name.endswith("_token") and _text(value)}
     return FolderChats(tokenizer, named | more, special, _ends(folder, tokenizer, special.get("eos_token", "")))
+
+
+def _named(template: Any, folder: Path) -> dict[str, str]:  # Any: JSON, a text or a list of named ones
+    several = [{"name": "default", "template": template}] if isinstance(template, str) else template
+    try:
+        return {str(one["name"]): str(one["template"]) for one in several}
+    except (KeyError, TypeError) as error:
+        raise ModelError(
+            f"{folder / SETTINGS_FILE} has the chat template {template!r:.60}; write a text, or a list of templates "
+            'as {"name": ..., "template": ...}'
+        ) from error
 
 
 class FolderChats:
@@ -66,12 +82,16 @@ class FolderChats:
     def _written(self, prompt: Prompt) -> str:
         from jinja2 import TemplateError
 
+        from .chat_sandbox import ChatSandbox
+
         known = self._templates
-        template = known.get("tool_use" if prompt.tools else "default") or known.get("default", "")
+        template = known.get("tool_use" if prompt.tools else "default", known.get("default"))
+        if template is None:
+            raise refusal(prompt.messages, LookupError(f"of its templates {', '.join(sorted(known))} none is default"))
         turns = template_turns(prompt.messages, template)
         given = {"messages": turns, "tools": list(prompt.tools) or None, "documents": None, **self._special}
         try:
-            return str(_environment().from_string(template).render(add_generation_prompt=True, **given))
+            return ChatSandbox().from_string(template).render(add_generation_prompt=True, **given)
         except (TemplateError, TypeError, ValueError) as error:
             raise refusal(prompt.messages, error) from error
 
@@ -79,33 +99,6 @@ class FolderChats:
 def until(text: Sequence[int], ends: frozenset[int]) -> list[int]:
     """Return a text's tokens before the first that ends it: an engine that is measured goes on behind that."""
     return list(text[: next((place for place, token in enumerate(text) if token in ends), len(text))])
-
-
-def _environment() -> Any:  # Any: jinja2's, which is loaded where a template is written
-    from jinja2 import TemplateError, nodes
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """A block around what a model said, of which only trainers take note."""
-
-        tags: set[str] = {"generation"}  # noqa: RUF012 - as jinja2 declares it
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refused(message: str) -> None:
-        raise TemplateError(message)
-
-    def written(value: Any, ensure_ascii: bool = False, **form: Any) -> str:  # the usual one escapes HTML
-        return json.dumps(value, ensure_ascii=ensure_ascii, **form)
-
-    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    found.filters["tojson"] = written
-    found.globals |= {"raise_exception": refused, "strftime_now": lambda form: datetime.now().strftime(form)}
-    return found
 
 
 def _text(token: Any) -> str:  # Any: JSON, a text or a record that holds it

@@ -18,7 +18,7 @@ from ...errors import RequestError
 from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
 from .converted import OPENVINO_DTYPES, OPENVINO_FILE, converted, is_openvino
-from .folder_chats import chats_of_folder
+from .loaded_chats import chats_of_target
 from .measured import EngineFacts, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .openvino import OpenVINO, properties_of
@@ -63,7 +63,7 @@ class RunningOpenVINO:
             ModelError: a folder cannot be converted.
         """
         require_able(dtype)
-        self.chats = chats_of_folder(target)
+        self.chats = chats_of_target(target)
         self._target, self._dtype, self._threads = as_openvino(target, folder, dtype), dtype, threads
         self._drafters = tuple(
             EngineDrafter(name=name, path=str(as_openvino(path, folder, dtype)), form="model")

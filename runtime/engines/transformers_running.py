@@ -21,7 +21,7 @@ from ...planner.records.recording import Text
 from ...planner.strategies.chain import ChainPolicy
 from ..models.loading import first_line, load_tokenizer
 from ..models.rehearsal import require_loadable
-from .folder_chats import chats_of_folder
+from .loaded_chats import chats_of_tokenizer
 from .measured import EngineCounters, EngineFacts, EngineText, Load, notes_on_version
 from .one_sequence import WARM_UP_TOKENS, lookups, measurable, require_one_sequence
 from .positions import positions_of_folder
@@ -50,7 +50,8 @@ class RunningTransformers:
             if not path.is_dir():  # else it would be looked for on the model hub
                 raise RequestError(f"no model folder at {path}; give one that transformers reads")
         torch.set_num_threads(threads)
-        self._tokenizer, self.chats = load_tokenizer(str(target)), chats_of_folder(target)
+        self._tokenizer = load_tokenizer(str(target))
+        self.chats = chats_of_tokenizer(target, self._tokenizer)
         self._target = _loaded(target, dtype)
         self._assistants = {name: _loaded(path, dtype) for name, path in drafters.items()}
         self.drafters = tuple(EngineDrafter(name=name, path=str(path), form="model") for name, path in drafters.items())
