@@ -11,6 +11,7 @@ from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Source, Start
 from spectune.engines.counters import NAMES, counts_of, page_of
 from spectune.engines.server import Measured
+from spectune.errors import PlanError
 from spectune.runtime.engines.setting import Setting
 
 from .served_worlds import NOISE, TOKENS, World
@@ -28,6 +29,7 @@ class Scripted:
         self.takes_table = takes_table
         self.version = "scripted"
         self.starts: list[Start] = []
+        self.longest_first = False
         self.fails: dict[str, Exception] = {}  # by source
 
     def sources(self) -> Sequence[Source]:
@@ -35,7 +37,14 @@ class Scripted:
             Source(
                 name=name,
                 is_model=name == "small",
-                setting=Setting(method=name, drafter=None, knobs=(), length=8, by_batch=self.takes_table),
+                setting=Setting(
+                    method=name,
+                    drafter=None,
+                    knobs=(),
+                    length=8,
+                    by_batch=self.takes_table,
+                    longest_first=self.longest_first,
+                ),
             )
             for name in self.world.drafters
         ]
@@ -46,6 +55,8 @@ class Scripted:
         self._start = start
         if start.source in self.fails:
             raise self.fails[start.source]
+        if self.longest_first and start.lengths[0][1] < start.longest:
+            raise PlanError("a schedule begins with its longest length")
         yield self
 
     def prompts_at(self, concurrency: int) -> range:

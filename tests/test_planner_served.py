@@ -140,6 +140,20 @@ def test_one_table_has_the_best_length_of_every_concurrency() -> None:
     assert name == "small" and lengths[8] <= length <= lengths[1]
 
 
+def test_a_table_may_have_its_longest_length_first() -> None:
+    dear = [ran(0, 10.0), *(ran(length, 10.0 + 2.0 * length) for length in range(1, 9))]
+    cheap = [ran(0, 10.0), *(ran(length, 10.0 + 0.2 * length) for length in range(1, 9))]
+    ways = {1: served(1, dear), 4: served(4, cheap), 8: served(8, dear)}
+    rising = best_table(ways, LatencyBounds(), "small")[1]
+    falling = best_table(ways, LatencyBounds(), "small", longest_first=True)[1]
+    assert rising[1] < rising[4]
+    assert set(falling.values()) == {rising[1]}
+    few = {at: served(at, [own[0], own[-1]]) for at, own in ((1, dear), (4, cheap), (8, dear))}
+    wanted, allowed = next_way(few, {"small"}), next_way(few, {"small"}, {"small"})
+    assert wanted is not None and wanted[1][1] < max(wanted[1].values())
+    assert allowed is not None and allowed[1][1] == max(allowed[1].values())
+
+
 def test_a_table_of_nearly_equal_speeds_is_one_length() -> None:
     flat = [ran(0, 10.0), ran(1, 10.0 * (1 + RIGHT) / 2.0), ran(2, 10.0 * (1 + RIGHT + RIGHT**2) / 2.001)]
     other = [ran(0, 10.0), ran(1, 10.0 * (1 + RIGHT) / 2.001), ran(2, 10.0 * (1 + RIGHT + RIGHT**2) / 2.0)]

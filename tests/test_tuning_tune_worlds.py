@@ -12,7 +12,7 @@ from spectune.engines.bundle import Bundle, Setup, read_bundle
 from spectune.errors import MeasurementError, RequestError
 from spectune.planner.engines.served import PLAIN
 from spectune.profiler.records.wire import to_json
-from spectune.tuning.engines.tune import Tuned, TuneRequest, tune
+from spectune.tuning.engines.tune import Tuned, TuneRequest, plan, tune
 
 from .scripted_serving import DIALECTS, Scripted
 from .served_worlds import World, world_of
@@ -31,6 +31,7 @@ SETUP = Setup(
     longest=LONGEST,
 )
 EMPTY = Bundle(spectune="0", setup=SETUP)
+REQUEST = TuneRequest(concurrencies=CONCURRENCIES, longest=LONGEST, most_starts=12)
 
 
 def serving(seed: int, *, takes_table: bool) -> Scripted:
@@ -39,7 +40,7 @@ def serving(seed: int, *, takes_table: bool) -> Scripted:
 
 
 def tuned(scripted: Scripted, bundle: Bundle = EMPTY, *, most_starts: int = 12) -> Tuned:
-    request = TuneRequest(concurrencies=CONCURRENCIES, longest=LONGEST, most_starts=most_starts)
+    request = replace(REQUEST, most_starts=most_starts)
     return tune(request, scripted, bundle, save=lambda _: None, progress=lambda what, share: None)
 
 
@@ -133,6 +134,31 @@ def test_a_source_that_does_not_start_is_left_and_named() -> None:
     scripted.fails = {PLAIN: MeasurementError("out of memory")}
     with pytest.raises(MeasurementError, match="plain decoding cannot be measured: out of memory"):
         tuned(scripted)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_table_that_did_not_run_at_every_concurrency_is_not_planned_from_a_store(seed: int) -> None:
+    """Failures are not kept there: a table that crashed behind its first loads is told by the missing ones alone."""
+    scripted = serving(seed, takes_table=True)
+    found = tuned(scripted)
+    assert found.start.is_table
+    trials = [trial for trial in found.bundle.trials if trial.start != found.start]
+    without = replace(found.bundle, chosen=None, trials=tuple(trials))
+    crashed = replace(without, trials=(*trials, *list(found.bundle.of(found.start))[:-1]))
+    planned = plan(REQUEST, scripted, crashed)
+    assert planned.start != found.start
+    assert planned.ways == plan(REQUEST, scripted, without).ways
+    resumed = tuned(serving(seed, takes_table=True), crashed)
+    assert not resumed.start.is_table or len(list(resumed.bundle.of(resumed.start))) == len(CONCURRENCIES)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_a_schedule_that_must_begin_with_its_longest_length_is_never_asked_for_another(seed: int) -> None:
+    scripted = serving(seed, takes_table=True)
+    scripted.longest_first = True
+    found = tuned(scripted)
+    assert not found.bundle.failures
+    assert found.start.is_table
 
 
 def test_a_bundle_is_read_as_it_was_written(tmp_path: Path) -> None:

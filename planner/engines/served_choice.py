@@ -78,9 +78,14 @@ def best_for_all(ways: Ways, bounds: LatencyBounds) -> tuple[str, int]:
     return max(sorted(singles), key=score)
 
 
-def best_table(ways: Ways, bounds: LatencyBounds, source: str) -> Way:
-    """Return a source's best length at every concurrency, or one for all where that loses little."""
+def best_table(ways: Ways, bounds: LatencyBounds, source: str, *, longest_first: bool = False) -> Way:
+    """Return a source's best length at every concurrency, or one for all where that loses little.
+
+    With `longest_first` no length is longer than that of the lowest concurrency.
+    """
     own = {at: [all_ways[0], *(way for way in all_ways if way.source == source)] for at, all_ways in ways.items()}
+    if longest_first:
+        own = _up_to(own, best_of(own[min(own)], bounds).length)
     lengths = {at: best_of(found, bounds).length for at, found in own.items()}
     for single in sorted(set(lengths.values())):
         if all(
@@ -99,14 +104,15 @@ def sources_of(ways: Ways) -> list[str]:
     return [source for source in own[0] if all(source in other for other in own)]
 
 
-def next_way(ways: Ways, tables: Collection[str] = ()) -> Way | None:
+def next_way(ways: Ways, tables: Collection[str] = (), longest_first: Collection[str] = ()) -> Way | None:
     """Return what to measure next; None where nothing promises enough.
 
-    `tables` are the sources of which one start may draft other lengths at other concurrencies.
+    `tables` are the sources of which one start may draft other lengths at other concurrencies, `longest_first` those
+    that draft nowhere more than at the lowest.
     """
     for reach in REACHES:
         singles = (one for one in _singles(ways) if one[0] not in tables)
-        candidates = [*singles, *(one for one in _tables(ways, reach) if one[0] in tables)]
+        candidates = [*singles, *(one for one in _tables(ways, reach, longest_first) if one[0] in tables)]
         promises = [(_promise(ways, one, reach), one) for one in candidates]
         promise, best = max(promises, key=lambda pair: pair[0], default=(0.0, None))
         if best is not None and promise >= PROMISING:
@@ -119,16 +125,31 @@ def _singles(ways: Ways) -> Sequence[Way]:
     return [(source, dict.fromkeys(ways, length)) for source, length in pairs]
 
 
-def _tables(ways: Ways, reach: float) -> list[Way]:
+def _tables(ways: Ways, reach: float, longest_first: Collection[str]) -> list[Way]:
     found: list[Way] = []
     for source in sources_of(ways):
-        lengths = {}
-        for concurrency, own in ways.items():
-            best = _best_that_ran(own)
-            mine = [way for way in own if way.source == source]
-            lengths[concurrency] = max(mine, key=lambda way: (_expected(way, best, reach), way.tokens_per_s)).length
-        found.append((source, lengths))
+        own = {at: [way for way in all_ways if way.source == source] for at, all_ways in ways.items()}
+        if source not in longest_first:
+            found.append((source, _most_promising(own, ways, reach)))
+            continue
+        first = min(own)
+        for longest in own[first]:
+            able = {**_up_to(own, longest.length), first: [longest]}
+            if all(able.values()):
+                found.append((source, _most_promising(able, ways, reach)))
     return found
+
+
+def _most_promising(own: Ways, ways: Ways, reach: float) -> dict[int, int]:
+    lengths = {}
+    for concurrency, able in own.items():
+        best = _best_that_ran(ways[concurrency])
+        lengths[concurrency] = max(able, key=lambda way: (_expected(way, best, reach), way.tokens_per_s)).length
+    return lengths
+
+
+def _up_to(ways: Mapping[int, list[Served]], length: int) -> dict[int, list[Served]]:
+    return {at: [way for way in own if way.length <= length] for at, own in ways.items()}
 
 
 def _promise(ways: Ways, one: Way, reach: float) -> float:

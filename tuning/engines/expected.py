@@ -97,7 +97,8 @@ def expected_of_bundle(bundle: Bundle) -> tuple[Expected, ...]:
         raise RequestError("the bundle is of a run that did not end; let spectune tune --bundle end it")
     found = []
     for concurrency, length in chosen.lengths:
-        own = by_way(bundle, concurrency, with_tables=chosen.is_table)
+        tables = [start for start in bundle.starts() if start.is_table and chosen.is_table]
+        own = by_way(bundle, concurrency, tables=tables)
         ran = tuple(ran_of(*trials) for trials in own.values())
         way = (chosen.source, length) if length else (PLAIN, 0)
         if way not in own:  # chosen by its neighbours

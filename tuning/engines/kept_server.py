@@ -32,33 +32,43 @@ class KeptServer:
     """The profile of a job in a store; `bundle` is what it holds, saved or read."""
 
     def __init__(self, job: ServerJob, store: Store, *, fresh: bool = False) -> None:
-        """Go on with an interrupted profile of the same settings; begin anew where it ended, or with `fresh`."""
+        """Go on with an interrupted profile of the same settings; begin anew where it ended, or with `fresh`.
+
+        The former profile stays until the first load of the new one is saved.
+        """
         self._store, self._device = store, _device(job.url, store)
-        key = _key(job.setup.fingerprint, self._device)
-        self._profile = store.open_profile(key, fresh=fresh)
-        if self._profile.part(ENDED) is not None:
-            self._profile = store.open_profile(key, fresh=True)
-        self.bundle = _read(self._profile) or Bundle(spectune=version("spectune"), setup=job.setup)
+        self._key = _key(job.setup.fingerprint, self._device)
+        self._profile = store.open_profile(self._key)
+        self._begins_anew = fresh or self._profile.part(ENDED) is not None
+        kept = None if self._begins_anew else _read(self._profile)
+        self.bundle = kept or Bundle(spectune=version("spectune"), setup=job.setup)
 
     def save(self, bundle: Bundle) -> None:
-        """Keep the loads that are new, each as it is and as a cell of a surface."""
+        """Keep the loads that are new, each as it is and as a cell of a surface.
+
+        MeasurementError, and nothing kept of a load, where its answers have one token each.
+        """
         for number in range(len(self.bundle.trials), len(bundle.trials)):
+            trial = bundle.trials[number]
+            cell = self._cell(bundle, trial)
+            if self._begins_anew:
+                self._profile, self._begins_anew = self._store.open_profile(self._key, fresh=True), False
             if not number:
                 self._profile.add_part(HEAD, to_json(replace(bundle, trials=(), failures=(), chosen=None)))
-            trial = bundle.trials[number]
             self._profile.add_part(f"load {number}", to_json(trial))
-            self._keep_cell(bundle, trial)
+            if cell is not None:
+                self._store.add_measurements(*cell)
         self.bundle = bundle
 
     def end(self) -> None:
         """Say that nothing is missing, so that the next profile of these settings begins anew."""
         self._profile.add_part(ENDED, "")
 
-    def _keep_cell(self, bundle: Bundle, trial: Trial) -> None:
+    def _cell(self, bundle: Bundle, trial: Trial) -> tuple[SurfaceKey, list[Measurement]] | None:
         ran, length = ran_of(trial), trial.start.at(trial.concurrency)
         rounds_ms = tuple(one.tpot_ms * ran.tokens_per_round for one in trial.load.ended if one.tpot_ms > 0.0)
         if not rounds_ms or (trial.start.is_table and not length):  # a drafter that waits is no plain decoding
-            return
+            return None
         engine = bundle.setup.engine
         key = SurfaceKey(
             device=self._device,
@@ -69,7 +79,7 @@ class KeptServer:
         )
         prompted = int((trial.counts.prompted or 0.0) / len(trial.load.ended))
         cell = Measurement(batch=trial.concurrency, context_tokens=prompted, tokens=length + 1, repeats_ms=rounds_ms)
-        self._store.add_measurements(key, [cell])
+        return key, [cell]
 
 
 def newest_bundle(engine: str, place: Sequence[str], store: Store) -> Bundle:

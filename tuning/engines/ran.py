@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from functools import reduce
 from statistics import fmean
 
 import numpy as np
 
 from ...engines.answers import Answer
+from ...engines.base import Start
 from ...engines.bundle import Bundle, Trial
 from ...engines.counters import Counts
 from ...errors import MeasurementError
@@ -19,15 +20,14 @@ RESAMPLES, SEED = 1000, 0  # of the bootstrap over prompts
 LEVEL = 0.9
 
 
-def by_way(bundle: Bundle, concurrency: int, *, with_tables: bool) -> dict[tuple[str, int], list[Trial]]:
-    """Return the loads of a concurrency by source and length, starts of one length before tables.
+def by_way(bundle: Bundle, concurrency: int, *, tables: Collection[Start]) -> dict[tuple[str, int], list[Trial]]:
+    """Return the loads of a concurrency by source and length, starts of one length before some tables.
 
     A table's row without drafts is no plain decoding: the drafter is loaded beside.
     """
     own = [trial for trial in bundle.trials if trial.concurrency == concurrency]
     counted = [trial for trial in own if not trial.start.is_table]
-    if with_tables:
-        counted += [trial for trial in own if trial.start.is_table and trial.start.at(concurrency)]
+    counted += [trial for trial in own if trial.start in tables and trial.start.at(concurrency)]
     found: dict[tuple[str, int], list[Trial]] = {}
     for trial in counted:
         length = trial.start.at(concurrency)

@@ -142,7 +142,7 @@ def profile(
 def plan(request: TuneRequest, serving: Serving, bundle: Bundle) -> Tuned:
     """Return what a server should draft by what ran; nothing is started. A table counts where it ran as a whole."""
     loads = _Loads(request, serving, bundle)
-    start = loads.chosen([start for start in bundle.starts() if start.is_table and start.source in loads.tables])
+    start = loads.chosen([start for start in loads.whole_tables if start.source in loads.tables])
     return Tuned(
         start=start,
         choices=tuple(loads.choices(start)),
@@ -220,14 +220,26 @@ class _Loads:
         return {source.name for source in self.serving.sources() if source.setting.by_batch}
 
     @property
+    def longest_first(self) -> set[str]:
+        """Whose longest length must be that of the smallest batch."""
+        return {source.name for source in self.serving.sources() if source.setting.longest_first}
+
+    @property
+    def whole_tables(self) -> list[Start]:
+        """The tables that ran at every concurrency; others crashed there, or were interrupted."""
+        asked, tables = set(self.request.concurrencies), (one for one in self.bundle.starts() if one.is_table)
+        return [start for start in tables if asked <= {trial.concurrency for trial in self.bundle.of(start)}]
+
+    @property
     def _takes_table(self) -> bool:
         """Whether tables may be chosen: none of them thrashed or failed."""
         failed = any(failure.start.is_table for failure in self.bundle.failures)
         return self.serving.takes_table and not failed and not self.thrash
 
     def _cells(self, concurrency: int) -> dict[tuple[str, int], list[Trial]]:
-        """Return the loads of each source and length; tables count only while they do not thrash."""
-        return by_way(self.bundle, concurrency, with_tables=self._takes_table)
+        """Return the loads of each source and length; tables count only as a whole, and while they do not thrash."""
+        tables = self.whole_tables if self._takes_table else ()
+        return by_way(self.bundle, concurrency, tables=tables)
 
     def _thrashes(self, start: Start) -> bool:
         if not start.is_table:
@@ -274,14 +286,17 @@ class _Run(_Loads):
                 self._measure(self.single(source.name, self.request.longest))
             else:
                 self.notes.append(f"{source.name} was not tried: no starts are left; give more with --starts")
-        while self._has_starts and (way := next_way(self.ways(), self.tables)) is not None:
-            source_name, lengths = way
-            if not self._measure(Start.of(source_name, lengths)):
+        while self._has_starts and (way := next_way(self.ways(), self.tables, self.longest_first)):
+            if not self._measure(Start.of(*way)):
                 break  # it failed; what ran before is chosen from
         ways, bounds = self.ways(), self.request.bounds
-        tables = [Start.of(*best_table(ways, bounds, one)) for one in sources_of(ways) if one in self.tables]
+        tables = [
+            Start.of(*best_table(ways, bounds, one, longest_first=one in self.longest_first))
+            for one in sources_of(ways)
+            if one in self.tables
+        ]
         start = self.chosen(tables)
-        if start.is_table and start not in self.bundle.starts():  # it runs as a whole before it is chosen
+        if start.is_table:  # it runs as a whole before it is chosen
             self._measure(start)
 
     @property
