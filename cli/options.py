@@ -16,7 +16,6 @@ from . import draft_models
 
 if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
-    from ..planner.plans.objective import LatencyBound
 
 OTHER_NAMES = {
     **dict.fromkeys(("bf16",), "bfloat16"),
@@ -43,7 +42,7 @@ GPU = re.compile(r"gpu(:\d+)?")  # is cuda
 MODEL_FORMS = "a folder, a GGUF file or a Hugging Face id"
 SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-Bounds = TypeVar("Bounds")  # as --slo is read
+Bounds = TypeVar("Bounds")
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgt]?)(i?)b|([kmgt])i?)", re.IGNORECASE)
 
 
@@ -125,27 +124,21 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
     return max(1, round(float(read[1]) * unit))
 
 
-def latency_bound(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBound | None:
-    """Return the one bound of a plan, of a text like `tpot<=30ms`."""
-    from ..planner.plans.objective import parse_bound
-
-    return None if text is None else _bounded(parse_bound, text)
-
-
 def latency_bounds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> LatencyBounds | None:
     """Return a server's bounds, of a text like `tpot<=20ms,ttft<=500ms`."""
     from ..planner.engines import served_choice
 
-    return None if text is None else _bounded(served_choice.latency_bounds, text)
+    return None if text is None else bounded(served_choice.latency_bounds, text)
 
 
-def _bounded(read: Callable[[str], Bounds], text: str) -> Bounds:
+def bounded(read: Callable[[str], Bounds], text: str) -> Bounds:
+    """Return what --slo says; BadParameter where it cannot be read so."""
     from ..errors import PlanError
 
     try:
         return read(text)
     except PlanError as error:
-        raise click.BadParameter(str(error)) from error
+        raise click.BadParameter(str(error), param_hint="'--slo'") from error
 
 
 def require_untyped(names: Collection[str], why: str) -> None:
@@ -157,6 +150,13 @@ def require_untyped(names: Collection[str], why: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 
+slo = click.option(
+    "--slo",
+    "bounds",
+    metavar="METRIC<=Nms,...",
+    callback=latency_bounds,
+    help="Mean latencies that a server keeps: tpot<=20ms,ttft<=500ms.",
+)
 target = click.option(
     "--target", "--model", "target", required=True, metavar="MODEL", help=f"The target: {MODEL_FORMS}."
 )

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..db.store import Store
-    from ..planner.plans.objective import LatencyBound
     from ..planner.plans.plan import Plan
     from ..profiler.records.device import Device
     from ..profiler.records.model import ModelIdentity
@@ -97,10 +96,9 @@ class Place:
 )
 @click.option(
     "--slo",
-    "bound",
     metavar="METRIC<=Nms",
-    callback=options.latency_bound,
-    help="Latency to keep: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms'; where nothing keeps it, exits with 1.",
+    help="Latency to keep: 'tpot<=30ms' (itl means the same), 'p90_tpot<=50ms', of a server 'tpot<=20ms,ttft<=500ms'; "
+    "where nothing keeps it, exits with 1.",
 )
 @click.option(
     "--new-tokens",
@@ -171,6 +169,7 @@ def plan(
     traces: tuple[Path, ...],
     lossy_files: tuple[Path, ...],
     estimated: str | None,
+    slo: str | None,
     optuna_storage: str | None,
     jobs: int | None,
     store: str | None,
@@ -204,6 +203,7 @@ def plan(
     from ..errors import PlanError
     from ..planner.lossy.run import read_runs
     from ..planner.plans.document import plan_to_json
+    from ..planner.plans.objective import parse_bound
     from ..planner.reasons.explain import out_of_reach
     from ..report.file import require_writable, write_whole
     from ..tuning.documents import PlanFiles, read_table
@@ -212,8 +212,9 @@ def plan(
 
     if servers.is_server(engine, command, url, STRAY):
         assert engine is not None
-        _plan_server(engine, command, url, wanted["bound"], store, as_json)
+        _plan_server(engine, command, url, slo, store, as_json)
         return
+    wanted["bound"] = None if slo is None else options.bounded(parse_bound, slo)
     if engine is not None:
         wanted["workload"] = wanted["workload"] or "default"
         if target is None:
@@ -255,16 +256,23 @@ def plan(
 
 
 def _plan_server(
-    engine: str, command: Sequence[str], url: str | None, bound: LatencyBound | None, store: str | None, as_json: bool
+    engine: str, command: Sequence[str], url: str | None, slo: str | None, store: str | None, as_json: bool
 ) -> None:
-    """Print what a server should draft by what `profile` or `tune` kept of it."""
+    """Print what a server should draft by what was kept of it; PlanError where the choice does not keep `slo`."""
+    from ..errors import PlanError
     from ..planner.engines.served_choice import LatencyBounds, latency_bounds
 
-    bounds = LatencyBounds() if bound is None else latency_bounds(str(bound))
-    engines.require_only({"command", "engine", "url", "bound", "store", "as_json"}, "not of a server's plan")
+    bounds = LatencyBounds() if slo is None else options.bounded(latency_bounds, slo)
+    engines.require_only({"command", "engine", "url", "slo", "store", "as_json"}, "not of a server's plan")
     with opened_there(store, NOTHING) as opened:
         found, serving = servers.stored(engine, command, url, bounds, opened)
         servers.print_choice(found, serving, as_json=as_json)
+    if missed := [one for one in found.choices if not one.fits]:
+        told = "; ".join(
+            f"at {one.concurrency} at once TPOT is {one.way.tpot_ms:.3g} ms and TTFT {one.way.ttft_ms:.3g} ms"
+            for one in missed
+        )
+        raise PlanError(f"the choice does not keep {slo}: {told}; allow more with --slo, or serve fewer at once")
 
 
 def _require_one_way(is_from_files: bool, target: str | None, estimated: str | None) -> None:

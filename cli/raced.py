@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ..profiler.prompt import Prompt
     from ..tuning.engines.served_race import Raced
     from ..tuning.engines.tune import Tuned
+    from ..tuning.engines.tuned_server import TunedServer
+
+Json = dict[str, Any]  # JSON values
 
 
 def validate_server(
@@ -30,17 +33,37 @@ def validate_server(
 ) -> None:
     """Race a plan's choice against the command as it is, and print what it gains."""
     from ..errors import RequestError
-    from ..tuning.engines.honest import unsure, warnings_before, warnings_behind
-    from ..tuning.engines.served_race import BEFORE, race
+    from ..tuning.engines.honest import warnings_before
     from ..tuning.engines.tuned_server import TunedServer, job_of
 
     job = job_of(found.bundle, command, prompts, options.api_key(), limits)
     server = TunedServer(job, found.bundle.version)
-    before, after = server.counted(command), server.command(found.start)
-    if before == after:
-        raise RequestError(f"tune chose {found.start.label}, and so the command decodes; there is nothing to compare")
+    if same := same_as_it_was(found, server):
+        raise RequestError(same)
     for line in warnings_before(job):
         tell(settings, f"warning: {line}")
+    rows, warned = race_choice(settings, found, server, rounds)
+    if as_json:
+        print_json({"engine": job.engine.name, "start": facts_of(found.start), **race_facts(rows, warned)})
+    else:
+        print_race(rows, warned)
+
+
+def same_as_it_was(found: Tuned, server: TunedServer) -> str:
+    """Return that a choice is the command as it is; "" where it is not."""
+    if server.counted(server.job.command) != server.command(found.start):
+        return ""
+    return f"tune chose {found.start.label}, and so the command decodes; there is nothing to compare"
+
+
+def race_choice(
+    settings: Settings, found: Tuned, server: TunedServer, rounds: int
+) -> tuple[tuple[Raced, ...], tuple[str, ...]]:
+    """Race a choice against the command as it is, and return what it gains and warnings."""
+    from ..tuning.engines.honest import unsure, warnings_behind
+    from ..tuning.engines.served_race import BEFORE, race
+
+    job, before, after = server.job, server.counted(server.job.command), server.command(found.start)
     requests = len(job.concurrencies) * job.requests
     tell(settings, f"{2 * rounds} starts of the server, {requests} requests behind each")
     with ended_by_signals(), progress(settings) as report:
@@ -48,10 +71,16 @@ def validate_server(
     warned = [*warnings_behind(ran, job.sampling, BEFORE)]
     for one in rows:
         warned += unsure(one.concurrency, one.gain, one.interval, job.requests)
-    if as_json:
-        told = [facts_of(one) for one in rows]
-        print_json({"engine": job.engine.name, "start": facts_of(found.start), "rows": told, "warnings": warned})
-        return
+    return rows, tuple(warned)
+
+
+def race_facts(rows: Sequence[Raced], warned: Sequence[str]) -> Json:
+    """Return a race's results as JSON values."""
+    return {"rows": [facts_of(one) for one in rows], "warnings": list(warned)}
+
+
+def print_race(rows: Sequence[Raced], warned: Sequence[str]) -> None:
+    """Print a race's results."""
     print_table(_raced_table(rows))
     for one in rows:
         if not one.is_worth:

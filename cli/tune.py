@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,13 @@ import click
 from . import draft_models, options, raced, servers
 from .command import Command
 from .prompts import named_prompts
-from .report import Settings, tell
+from .report import Settings, print_json, tell
+from .tune_output import tuned_facts
 
 if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
+
+OF_STARTS = ("drafters", "draft_models", "bounds", "starts", "longest", "rounds", "bundle")  # and of what they tell
 
 
 def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[float, ...]:
@@ -65,13 +69,7 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     help="With --server: requests per second, sent at random moments.",
 )
 @draft_models.drafters
-@click.option(
-    "--slo",
-    "bounds",
-    metavar="METRIC<=Nms,...",
-    callback=options.latency_bounds,
-    help="Mean latencies to keep: tpot<=20ms,ttft<=500ms.",
-)
+@options.slo
 @servers.loads
 @options.max_new_tokens
 @click.option(
@@ -127,6 +125,8 @@ def tune(
     if rates and url is None:
         raise click.UsageError("--rate is of a server that runs; give it with --server URL.")
     servers.require_one_way(command, url)
+    if url is not None:
+        options.require_untyped(OF_STARTS, "is of a server that tune starts; give its command behind --.")
     used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=seed)
     job = servers.job_of(engine, command, url, used, {**asked, "temperatures": (temperature,)})
     with open_store(store) as opened:
@@ -134,7 +134,18 @@ def tune(
             servers.look_at(settings, job, opened, rates=rates, seed=seed, as_json=as_json)
             return
         found, serving = servers.measured(settings, job, starts, bounds or LatencyBounds(), opened, file=bundle)
-        servers.print_choice(found, serving, as_json=as_json)
+        same = raced.same_as_it_was(found, serving) if rounds else ""
+        found = replace(found, notes=(*found.notes, f"not raced: {same}")) if same else found
+        if not as_json:
+            servers.print_choice(found, serving, as_json=False)
         tell(settings, f"kept in {opened.url}" + ("" if bundle is None else f", written to {bundle}"))
-    if rounds:
-        raced.validate_server(settings, found, command, used, rounds, job.limits, as_json=as_json)
+    facts = {**tuned_facts(found, serving, servers.warned_of(found, serving.job)), **({"race": None} if rounds else {})}
+    try:
+        if rounds and not same:
+            rows, warned = raced.race_choice(settings, found, serving, rounds)
+            facts["race"] = raced.race_facts(rows, warned)
+            if not as_json:
+                raced.print_race(rows, warned)
+    finally:  # a race that fails leaves the choice
+        if as_json:
+            print_json(facts)

@@ -24,6 +24,7 @@ STRAY = "name the model with --target MODEL and a plan with --plan 3"
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..planner.engines.served_choice import LatencyBounds
     from ..planner.plans.plan import Plan
     from ..planner.plans.validation import Validation
     from ..tuning.engines.tune import Tuned
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     metavar="N,N,...",
     help="Batch sizes; else all of the plan's.",
 )
+@options.slo
 @options.max_new_tokens
 @options.max_prompt_tokens
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
@@ -92,6 +94,7 @@ def validate(
     prompts: Path | None,
     drafters: dict[str, str],
     sample: int | None,
+    bounds: LatencyBounds | None,
     store: str | None,
     fail_above: float | None,
     as_json: bool,
@@ -115,13 +118,14 @@ def validate(
         from ..engines.server import Limits
 
         used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
-        found = _server_plan(engine, command, url, bundle, store)
+        found = _server_plan(engine, command, url, bundle, bounds, store)
         if url is not None:
             raced.validate_url(settings, found, used, Limits(**limits), as_json=as_json)
         else:
             raced.validate_server(settings, found, command, used, measured["rounds"], Limits(**limits), as_json=as_json)
         return
     options.require_untyped(servers.OF_TIMEOUTS, servers.NO_SERVER)
+    options.require_untyped(("bounds",), "chooses the plan of a server; give one with --server URL or -- COMMAND.")
     if target is None:
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
     if engine is None and measured["plan"] is not None:
@@ -167,19 +171,25 @@ def validate(
 
 
 def _server_plan(
-    engine: str | None, command: Sequence[str], url: str | None, bundle: Path | None, store: str | None
+    engine: str | None,
+    command: Sequence[str],
+    url: str | None,
+    bundle: Path | None,
+    bounds: LatencyBounds | None,
+    store: str | None,
 ) -> Tuned:
     """Return the plan of a server, by a bundle or by what the store holds."""
     from ..engines.bundle import read_bundle
     from ..errors import RequestError
     from ..planner.engines.served_choice import LatencyBounds
 
-    known = {"command", "engine", "url", "bundle", "prompts", "sample", "rounds", "seed", "store", "as_json"}
+    known = {"command", "engine", "url", "bundle", "prompts", "sample", "bounds", "rounds", "seed", "store", "as_json"}
     engines.require_only(known | set(servers.OF_TIMEOUTS), "not of a server; its plan says what is measured")
     if bundle is None:
         assert engine is not None
         with opened_there(store, NOTHING) as opened:
-            return servers.stored(engine, command, url, LatencyBounds(), opened)[0]
+            return servers.stored(engine, command, url, bounds or LatencyBounds(), opened)[0]
+    options.require_untyped(("bounds",), "is of a plan of the store, and --bundle holds what tune chose.")
     found = read_bundle(bundle)
     if found.chosen is None:
         raise RequestError(f"{bundle} is of a run that did not end; let spectune tune --bundle {bundle} end it")

@@ -24,13 +24,14 @@ class Source:
     """What drafts: a draft model or n-grams.
 
     `setting` is of the longest chain; other lengths differ in `length` alone. `checked` names the engine's versions
-    that ran here with it; "parsed only" where none did.
+    that ran here with it; "parsed only" where none did. `kept` are lines of the command's own drafting that stay.
     """
 
     name: str
     is_model: bool
     setting: Setting
     checked: str = "parsed only"
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,9 +102,9 @@ class SGLangServer(PagedServer):
         grown = {(name, labels): value for (name, labels), value in since(after, before).items()}
         generated, answers = (_sum(grown, name, model) for name in (GENERATED, ANSWERS))
         told = [one.timings for one in load.ended if "spec_verify_ct" in one.timings]
-        if told:
-            return replace(_told(told), generated=generated, answers=answers)
         drafted = int(max((value for _, value in samples_of(after, TOKENS)), default=1.0)) - 1
+        if told:
+            return replace(_told(told, drafted), generated=generated, answers=answers)
         if not drafted:
             return Counts(generated=generated, answers=answers)
         rounds = _sum(grown, VERIFIED, model)
@@ -145,10 +145,13 @@ def _own(command: Sequence[str], longest: int, version: str) -> list[Setting]:
     ]
 
 
-def _told(told: Sequence[Mapping[str, Any]]) -> Counts:
-    """Return counts of answers: `spec_correct_drafts_histogram[k]` rounds accepted k drafted tokens."""
+def _told(told: Sequence[Mapping[str, Any]], drafted: int) -> Counts:
+    """Return counts of answers: `spec_correct_drafts_histogram[k]` rounds accepted k of `drafted` tokens.
+
+    It ends with the most that was ever accepted.
+    """
     rows = [one.get("spec_correct_drafts_histogram") or () for one in told]
-    exactly = [sum(column) for column in zip_longest(*rows, fillvalue=0)]
+    exactly = [sum(column) for column in zip_longest(*rows, [0] * (drafted + 1), fillvalue=0)]
     return Counts(
         drafts=float(sum(one["spec_verify_ct"] for one in told)),
         drafted=float(sum(one.get("spec_num_proposed_drafts", 0) for one in told)),

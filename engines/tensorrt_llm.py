@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -24,6 +25,10 @@ CONFIG = ("--config", "--extra_llm_api_options", "--extra-llm-api-options")
 SPECULATION = "speculative_config"
 METRICS = {"return_perf_metrics": "true", "perf_metrics_max_requests": "10000"}  # of requests that nobody asked for yet
 FORMS: Mapping[str, DrafterForm] = {"Draft_Target": "model", "DraftTarget": "model", "Eagle3": "eagle3"}
+OPTION = re.compile(r"[\"']?(\w+)[\"']?\s*:\s*[\"']?([^\"'\s]*)")  # at the beginning of a line, and its value
+MODEL = ("speculative_model", "speculative_model_dir")
+LENGTHS = ("max_draft_len", "max_total_draft_tokens", "draft_len_schedule", "max_concurrency")  # chosen anew
+TREES, OFF = ("use_dynamic_tree", "eagle_choices"), ("false", "False", "null", "~")
 NGRAM = 3  # tokens of the longest n-gram that is searched
 DRAFTED, ACCEPTED, ROUNDS = "drafted", "accepted", "rounds"
 CHECKED = "run on a scripted server alone"
@@ -56,14 +61,14 @@ class TensorRTLLMServer(PagedServer):
         """Return draft models, the draft model or head of the command's own file, and n-grams."""
         known = nearest_recorded(self.name, version)
         settings = [
-            (drafter.name, TensorRTLLM().setting(ChainPolicy(length=longest), drafter, known))
-            for drafter in (*drafters, *_own(_parts(command)[1]))
+            (drafter.name, TensorRTLLM().setting(ChainPolicy(length=longest), drafter, known), kept)
+            for drafter, kept in (*((one, "") for one in drafters), *_own(_parts(command)[1]))
         ]
         lookup = LookupPolicy(length=longest, max_ngram=NGRAM, min_ngram=1)
-        settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known)))
+        settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known), ""))
         return tuple(
-            Source(name=name, is_model=setting.drafter is not None, setting=setting, checked=CHECKED)
-            for name, setting in settings
+            Source(name=name, is_model=setting.drafter is not None, setting=setting, checked=CHECKED, kept=kept)
+            for name, setting, kept in settings
             if isinstance(setting, Setting)
         )
 
@@ -76,7 +81,7 @@ class TensorRTLLMServer(PagedServer):
             raise PlanError("TensorRT-LLM's schedule begins with its longest length; take one for all batches")
         written = TensorRTLLM().written(Schedule(setting=setting, stages=stages, most_batch=max(lengths)), "", known)
         require_known(self.name, known, written.options)
-        return (CONFIG[0], WrittenFile.of(FILE, dict(written.files)[FILE]))
+        return (CONFIG[0], WrittenFile.of(FILE, dict(written.files)[FILE] + source.kept))
 
     def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
         """Return a plain command with drafts: both files are one."""
@@ -137,17 +142,36 @@ def _parts(command: Sequence[str]) -> tuple[str, str]:
         raise RequestError(f"{place} is one flow mapping; write each option on a line of its own, as option: value")
     parts, name = {"": [""], SPECULATION: [""]}, ""
     for line in text.splitlines():
-        if found := re.match(r"[\"']?(\w+)[\"']?\s*:", line):  # an option of the top level; the rest goes on with it
+        if found := OPTION.match(line):  # an option of the top level; the rest goes on with it
             name = found[1]
         if name not in METRICS:
             parts[name if name == SPECULATION else ""].append(f"{line}\n")
     return "".join(parts[""]), "".join(parts[SPECULATION])
 
 
-def _own(block: str) -> list[EngineDrafter]:
-    """Return the draft model or head of a speculative configuration; none of other decoding types."""
-    method = re.search(r"decoding_type[\"']?\s*:\s*[\"']?(\w+)", block)
-    model = re.search(r"speculative_model(?:_dir)?[\"']?\s*:\s*[\"']?([^\"'\s,}]+)", block)
-    if method is None or model is None or method[1] not in FORMS:
+def _own(block: str) -> list[tuple[EngineDrafter, str]]:
+    """Return the draft model or head of a speculative configuration, and the lines that stay whatever its length.
+
+    None of n-grams, which are tried anyway; RequestError where its length cannot be chosen.
+    """
+    head, _, body = block.partition("\n")
+    lines = [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not lines and head.partition(":")[2].partition("#")[0].strip() in ("", *OFF):
         return []
-    return [EngineDrafter(name=PurePath(model[1]).name, path=model[1], form=FORMS[method[1]])]
+    texts, values, name = dict[str, str](), dict[str, str](), ""
+    for line in textwrap.dedent("\n".join(lines)).splitlines():
+        if found := OPTION.match(line):
+            name, values[found[1]] = found[1], found[2]
+        texts[name] = f"{texts.get(name, '')}  {line}\n"
+    method = values.get("decoding_type", "")
+    model = next((values[one] for one in MODEL if one in values), "")
+    if method == "NGram":
+        return []
+    if method not in FORMS or not model or any(values.get(one, "null") not in OFF for one in TREES):
+        raise RequestError(
+            f"how the drafts of the command's {SPECULATION} take a length is not known here: decoding_type "
+            f"{method or None}, speculative_model {model or None}; leave it out, or give a chain of {', '.join(FORMS)} "
+            "with its model, each option on a line of its own"
+        )
+    kept = "".join(text for one, text in texts.items() if one not in ("decoding_type", *MODEL, *LENGTHS))
+    return [(EngineDrafter(name=PurePath(model).name, path=model, form=FORMS[method]), kept)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from click.testing import CliRunner, Result
 
 from spectune.cli import main
 from spectune.db import open_store
+from spectune.engines.bundle import Trial
 from spectune.engines.server import Limits, started
 from spectune.engines.table import ENGINES
+from spectune.tuning.engines.kept_server import KeptServer, newest_bundle
+from spectune.tuning.engines.tuned_server import job_of
 
 from .openai_program import LLAMA, SGLANG, TENSORRT_LLM, VLLM, texts
 
@@ -72,6 +76,8 @@ def test_a_plan_measures_nothing_and_is_what_tune_chooses(prompts: str, store: s
     assert "start 1" not in planned.stderr
     bounded = typed(store, "plan", "--engine", "llama.cpp", "--slo", "tpot<=0.001ms", "--json", "--", *DRAFTED)
     assert not any(choice["fits"] for choice in json.loads(bounded.stdout)["choices"])
+    assert bounded.exit_code == 1
+    assert "the choice does not keep tpot<=0.001ms: at 1 at once TPOT is " in bounded.stderr
     other = typed(store, "plan", "--engine", "llama.cpp", "--", *DRAFTED, "--another")
     assert other.exit_code == 1 and "no loads of this server" in other.stderr
 
@@ -93,11 +99,37 @@ def test_a_plan_of_the_store_is_raced_against_the_server_as_it_was(prompts: str,
     assert told["start"]["source"] == "small"
 
 
+def test_a_bound_chooses_what_is_planned_and_raced(prompts: str, store: str) -> None:
+    """Drafts are made to take 40 ms to the first token, plain decoding 10 ms."""
+
+    def timed(trial: Trial) -> Trial:
+        ttft_ms = 40.0 if trial.start.longest else 10.0
+        answers = [replace(one, ttft_ms=ttft_ms, e2e_ms=one.e2e_ms - one.ttft_ms + ttft_ms) for one in trial.load.ended]
+        return replace(trial, load=replace(trial.load, answers=tuple(answers)))
+
+    profiled(store, prompts, "--", *DRAFTED)
+    with open_store(store) as opened:
+        bundle = newest_bundle("llama.cpp", DRAFTED, opened)
+        kept = KeptServer(job_of(bundle, DRAFTED, (), ""), opened)
+        kept.save(replace(bundle, setup=kept.bundle.setup, trials=tuple(map(timed, bundle.trials))))
+    for bound, source in (("ttft<=50ms", "small"), ("tpot<=5s,ttft<=12ms", "plain")):
+        words = ("--engine", "llama.cpp", "--slo", bound, "--json")
+        planned = typed(store, "plan", *words, "--", *DRAFTED)
+        assert planned.exit_code == 0, planned.output
+        assert json.loads(planned.stdout)["start"]["source"] == source
+        raced = typed(store, "validate", *words, "--prompts", prompts, "--rounds", "1", "--", *DRAFTED)
+        assert raced.exit_code == 0, raced.output
+        assert json.loads(raced.stdout)["start"]["source"] == source
+
+
 def test_tune_races_its_choice_where_rounds_are_asked_for(prompts: str, store: str) -> None:
     words = ("tune", "--engine", "llama.cpp", "--prompts", prompts, "--concurrency", *LOAD[1:], "--rounds", "1")
     result = typed(store, *words, "--", *DRAFTED)
     assert result.exit_code == 0, result.output
     assert "the choice against the server as it was" in result.stdout
+    told = json.loads(typed(store, *words, "--json", "--", *DRAFTED).stdout)
+    assert told["start"]["source"] == "small"
+    assert [row["concurrency"] for row in told["race"]["rows"]] == [1, 2]
 
 
 def test_a_server_at_a_url_says_which_restarts_would_tell_more(prompts: str, store: str) -> None:
@@ -172,6 +204,13 @@ def test_what_is_not_of_a_server_is_refused(store: str) -> None:
         (("profile", "--engine", "vllm", "--budget", "9", "--", "x"), "--budget is not of a server"),
         (("profile", "--engine", "vllm", "--server", "http://127.0.0.1:1", "--", "x"), "behind --, or --server URL"),
         (("plan", "--engine", "sglang", "--target", "m"), "sglang does not run here; give --server URL"),
+        (
+            ("plan", "--engine", "vllm", "--slo", "p90_tpot<=9ms", "--", "x"),
+            "Invalid value for '--slo': mean latencies",
+        ),
+        (("plan", "--target", "m", "--slo", "ttft<=9ms"), "Invalid value for '--slo': a plan keeps one bound"),
+        (("validate", "--target", "m", "--slo", "tpot<=9ms"), "--slo chooses the plan of a server"),
+        (("validate", "--bundle", "b", "--slo", "tpot<=9ms", "--", "x"), "--slo is of a plan of the store"),
     ):
         result = typed(store, *words)
         assert result.exit_code == 2 and said in result.stderr, (words, result.output)

@@ -100,9 +100,10 @@ def test_a_good_draft_model_is_chosen_and_the_command_stays_as_it_is(prompts: st
 
 def test_drafts_that_gain_nothing_are_not_chosen(prompts: str, tmp_path: Path) -> None:
     bundle = tmp_path / "out.json"
-    result = typed(prompts, "--starts", "3", "--json", "--bundle", str(bundle))
+    result = typed(prompts, "--starts", "3", "--rounds", "1", "--json", "--bundle", str(bundle))
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
+    assert told["race"] is None and "nothing to compare" in told["notes"][-1]
     assert told["start"]["source"] == "plain"
     assert told["command"] == [*LLAMA, "--metrics"]
     assert {one["way"]["source"] for one in told["tried"]} == {start["source"] for start in told["starts"]}
@@ -131,7 +132,7 @@ def test_a_bound_that_nothing_holds_is_said(prompts: str) -> None:
 
 def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
     with started(KNOWN["llama.cpp"], LLAMA, Limits(start_s=30.0)) as running:
-        words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD, "--server", running.address.url]
+        words = ["tune", "--engine", "llama.cpp", "--prompts", prompts, *LOAD[:-2], "--server", running.address.url]
         result = runner(prompts).invoke(main, words)
         assert result.exit_code == 0, result.output
         assert "which starts it plainly" in result.stdout
@@ -140,6 +141,24 @@ def test_a_server_at_a_url_is_measured_and_not_stopped(prompts: str) -> None:
     assert [(load["concurrency"], load["rate"]) for load in told["loads"]] == [(1, 0.0), (2, 0.0), (0, 50.0)]
     assert typed(prompts, "--rate", "50").exit_code == 2
     assert typed(prompts, "--rate", "x").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--bundle", "out.json"),
+        ("--slo", "tpot<=20ms"),
+        ("--rounds", "1"),
+        ("--starts", "3"),
+        ("--longest", "4"),
+        ("--drafter", "small=org/small"),
+        ("--draft-model", "org/small"),
+    ],
+)
+def test_what_a_server_at_a_url_cannot_do_is_refused_by_name(words: tuple[str, ...]) -> None:
+    asked = ["tune", "--engine", "llama.cpp", "--server", "http://127.0.0.1:1", *words]
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 2 and f"{words[0]} is of a server that tune starts" in result.stderr
 
 
 def test_a_command_and_a_url_exclude_each_other(prompts: str) -> None:

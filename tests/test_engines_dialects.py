@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Source, WrittenFile, placed, written_files
 from spectune.engines.load import Sampling
 from spectune.engines.server import Limits, Measured, started
@@ -26,9 +27,15 @@ YAML = """\
 kv_cache_config:
   dtype: fp8
 speculative_config:
-  decoding_type: Eagle3
-  max_draft_len: 3
-  speculative_model: org/head
+    decoding_type: Eagle3
+    max_draft_len: 3
+    speculative_model: "org/head"  # ours
+    draft_len_schedule:
+        4: 3
+# as it was trained
+    eagle3_layers_to_capture:
+    - 1
+    allow_advanced_sampling: true
 return_perf_metrics: false
 cuda_graph_config:
   batch_sizes:
@@ -111,6 +118,23 @@ def test_sglang_s_counts_are_those_of_the_run(tells: str, monkeypatch: pytest.Mo
     assert sum(counts.by_position) == pytest.approx(counts.accepted, rel=1e-6)
 
 
+@pytest.mark.parametrize("accepted", [0, 5])
+def test_sglang_s_positions_are_those_that_were_drafted(accepted: int) -> None:
+    """Its histogram ends with the most that was ever accepted; 9 tokens are verified, 8 of them drafted."""
+    told = {
+        "spec_verify_ct": 10,
+        "spec_num_proposed_drafts": 80,
+        "spec_num_correct_drafts": accepted,
+        "spec_correct_drafts_histogram": [9, *[0] * (accepted - 1), 1] if accepted else [10],
+    }
+    load = LoadResult(
+        concurrency=1, answers=(Answer(prompt=0, tokens=11 + accepted, timings=told),), wall_s=1.0, client_share=0.0
+    )
+    page = {("speculative_num_draft_tokens", ()): 9.0}
+    counts = SGLANG_SERVER.counts(page, page, load, "")
+    assert counts.by_position == (*[1.0] * accepted, *[0.0] * (8 - accepted))
+
+
 def test_sglang_s_plain_decoding_counts_no_drafts() -> None:
     found, _ = ran("sglang", SGLANG, None, {})
     assert (found.counts.drafts, found.counts.accepted, found.counts.by_position) == (0.0, 0.0, ())
@@ -163,9 +187,39 @@ def test_tensorrt_llm_drafts_by_models_heads_and_n_grams(trtllm: list[str]) -> N
     assert whole.endswith(
         'speculative_config:\n  decoding_type: "Eagle3"\n  max_draft_len: 5\n  speculative_model: "org/head"\n'
         "  draft_len_schedule:\n    2: 5\n    8: 2\n"
+        "  eagle3_layers_to_capture:\n  - 1\n  allow_advanced_sampling: true\n"
     )
+    plain = TRT_SERVER.flags(small, {1: 5, 8: 5}, "1.4.0rc1")
+    assert "eagle3_layers_to_capture" not in config_of(plain)
     with pytest.raises(PlanError, match="begins with its longest length"):
         TRT_SERVER.flags(head, {1: 2, 8: 5}, "1.4.0rc1")
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (" {decoding_type: Eagle3, speculative_model: org/head}", "decoding_type None"),
+        ("\n  decoding_type: MTP\n  num_nextn_predict_layers: 1", "decoding_type MTP, speculative_model None"),
+        ("\n  decoding_type: Eagle\n  speculative_model: org/head", "decoding_type Eagle, speculative_model org/head"),
+        ("\n  decoding_type: Eagle3\n  max_draft_len: 3", "decoding_type Eagle3, speculative_model None"),
+        ("\n  decoding_type: Eagle3\n  speculative_model: org/head\n  use_dynamic_tree: true", "a chain of"),
+    ],
+)
+def test_drafts_of_a_tensorrt_llm_file_whose_length_is_not_known_are_refused(
+    block: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(f"speculative_config:{block}\n")
+    with pytest.raises(RequestError, match=f"take a length is not known here: .*{said}"):
+        TRT_SERVER.sources([*TENSORRT_LLM, "--config", str(file)], [SMALL], 5, "1.4.0rc1")
+
+
+@pytest.mark.parametrize("block", [" null", "", "\n  decoding_type: NGram\n  max_draft_len: 4"])
+def test_a_tensorrt_llm_file_with_n_grams_or_no_drafts_has_no_model_of_its_own(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(f"speculative_config:{block}\n")
+    found = TRT_SERVER.sources([*TENSORRT_LLM, "--config", str(file)], [], 5, "1.4.0rc1")
+    assert [one.name for one in found] == ["n-grams"]
 
 
 def test_tensorrt_llm_s_counts_are_those_of_the_run() -> None:
