@@ -157,7 +157,7 @@ def profile(
         request = replace(request, budget_s=budget_s, held_out=held_out)
         limits = Limits.of(budget_s)
         is_limited = request.record == "auto" and recipe is None
-        foresight = Foresight(trial=trial, drafters=len(family.drafters))
+        foresight = Foresight(trial=trial, drafters=tuple(family.drafters.values()))
         effort = foresight.effort(
             limits.recording_s / len(seen), max(request.batches), [each.requests for each in seen]
         )

@@ -12,6 +12,7 @@ import numpy as np
 from ...profiler.protocols import Parts
 from ...profiler.records.acceptance import AcceptanceTrace
 from ...runtime.models.forward import CausalModel
+from ...runtime.models.tapped import reads_of
 from ...runtime.requests import Request
 from ..parts import kept_or_made
 from ..request import Level
@@ -53,9 +54,13 @@ class Effort:
             return True
         return spent_s + group_s <= self.limit_s and max(width_of(trace) for trace in traces) > NARROW
 
-    def more_s(self, spent_s: float, group_s: float, groups: int) -> float:
-        """Return the seconds that so many more groups take, as long each as the last one, within the limit."""
-        within = max(int((self.limit_s - spent_s) / group_s), 1) if group_s else groups
+    def more_s(self, spent_s: float, group_s: float, groups: int, texts: int) -> float:
+        """Return the seconds of so many more groups, each like the last: within the limit, or up to the fewest texts.
+
+        `texts` are recorded so far.
+        """
+        needed = -(-(self.fewest_texts - texts) // self.at_once)
+        within = max(int((self.limit_s - spent_s) / group_s), needed, 1) if group_s else groups
         return group_s * min(groups, within)
 
     def recipes(
@@ -69,8 +74,11 @@ class Effort:
         return found
 
     def _richest(self, drafter: CausalModel, text: Text, left_s: float, positions: int) -> Chosen:
-        read_s = self._seconds(partial(record_prompts, drafter, [text], Recipe(), [()]))
-        row_s = read_s / (len(text[0].prompt) + len(text[1]))
+        read = partial(record_prompts, drafter, [text], Recipe(), [()])
+        read()  # the first one loads and compiles kernels
+        read_s = self._seconds(read)
+        # where the target reads the text too, nothing is known of the drafter's own rows before it is tried
+        row_s = 0.0 if reads_of(drafter) else read_s / (len(text[0].prompt) + len(text[1]))
         for level in LEVELS[:-1]:
             if FED[level] * row_s * positions > HOPELESS * left_s:
                 continue

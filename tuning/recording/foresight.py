@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...runtime.models.block import RoundHead
+from ...runtime.models.forward import CausalModel
+from ...runtime.models.tapped import reads_of
 from ...runtime.requests import Request
 from ..measuring.trial import Trial
 from .continuations import SLOTS
@@ -20,7 +23,7 @@ class Foresight:
     """What a trial of forwards says of recording: of the target (surface 0) and the drafters behind it."""
 
     trial: Trial
-    drafters: int
+    drafters: Sequence[CausalModel]
 
     def effort(self, limit_s: float, fewest_texts: int, workloads: Sequence[Sequence[Request]]) -> Effort:
         """Return the effort for each of some workloads: its groups are smaller where a full one exceeds the limit."""
@@ -34,7 +37,7 @@ class Foresight:
         """Return the seconds of the texts that are recorded in any case, with the poorest trees."""
         upto = next(upto for upto in effort.groups(len(requests)) if upto >= min(effort.fewest_texts, len(requests)))
         groups = self._groups(requests[:upto], effort)
-        trees_s = sum(self._along_s(drafter, requests[:upto], FED[LEVELS[-1]]) for drafter in self._drafters)
+        trees_s = sum(self._drafted_s(drafter, requests[:upto], FED[LEVELS[-1]]) for drafter in self._drafters)
         return sum(map(self._decoded_s, groups)) + trees_s + self._around_s(requests)
 
     def seconds(self, requests: Sequence[Request], effort: Effort) -> float:
@@ -47,10 +50,10 @@ class Foresight:
         groups = self._groups(requests, effort)
         spent_s, texts = self._around_s(requests), 0
         left_s = effort.limit_s - sum(map(self._decoded_s, groups))
-        fed = [self._fed(drafter, requests, left_s / self.drafters) for drafter in self._drafters]
+        fed = [self._fed(drafter, requests, left_s / len(self.drafters)) for drafter in self._drafters]
         for group in groups:
             trees_s = sum(
-                self._along_s(drafter, group, nodes) for drafter, nodes in zip(self._drafters, fed, strict=True)
+                self._drafted_s(drafter, group, nodes) for drafter, nodes in zip(self._drafters, fed, strict=True)
             )
             own_s = self._decoded_s(group) + trees_s
             if texts >= effort.fewest_texts and spent_s + own_s > effort.limit_s:
@@ -60,7 +63,7 @@ class Foresight:
 
     @property
     def _drafters(self) -> range:
-        return range(1, 1 + self.drafters)
+        return range(1, 1 + len(self.drafters))
 
     def _groups(self, requests: Sequence[Request], effort: Effort) -> list[Sequence[Request]]:
         ends = list(effort.groups(len(requests)))
@@ -75,14 +78,24 @@ class Foresight:
         rounds = max(request.max_new_tokens for request in group)
         return read * self._row_s(0) + rounds * self.trial.ms(0, len(group)) / 1000.0
 
-    def _along_s(self, drafter: int, requests: Sequence[Request], nodes: float) -> float:
+    def _along_s(self, model: int, requests: Sequence[Request]) -> float:
+        """Return the seconds of one model along texts, the target's where a drafter reads its states included."""
+        tokens = sum(len(request.prompt) + request.max_new_tokens for request in requests)
+        has_target_read = model > 0 and reads_of(self.drafters[model - 1])
+        return tokens * (self._row_s(model) + (self._row_s(0) if has_target_read else 0.0))
+
+    def _node_s(self, drafter: int) -> float:
+        """Return the seconds of a fed node; blocks and recycled tokens answer it without a forward."""
+        return 0.0 if isinstance(self.drafters[drafter - 1], RoundHead) else self._row_s(drafter)
+
+    def _drafted_s(self, drafter: int, requests: Sequence[Request], nodes: float) -> float:
         """Return the seconds of one drafter along texts, with so many nodes fed at every position."""
-        rows = sum(len(request.prompt) + (1.0 + nodes) * request.max_new_tokens for request in requests)
-        return rows * self._row_s(drafter)
+        fed = nodes * sum(request.max_new_tokens for request in requests)
+        return self._along_s(drafter, requests) + fed * self._node_s(drafter)
 
     def _fed(self, drafter: int, requests: Sequence[Request], left_s: float) -> float:
         """Return the nodes fed at a position by the richest level whose trees fit."""
-        trees = sum(request.max_new_tokens for request in requests) * self._row_s(drafter)
+        trees = sum(request.max_new_tokens for request in requests) * self._node_s(drafter)
         return next((FED[level] for level in LEVELS if FED[level] * trees <= left_s), FED[LEVELS[-1]])
 
     def _around_s(self, requests: Sequence[Request]) -> float:
@@ -92,6 +105,6 @@ class Foresight:
         first, compared = requests[:1], requests[:COMPARED_TEXTS]
         tried = TRIED_POSITIONS * FED[LEVELS[0]]
         choosing = sum(
-            2.0 * self._along_s(drafter, first, 0.0) + tried * self._row_s(drafter) for drafter in self._drafters
+            3.0 * self._along_s(drafter, first) + tried * self._node_s(drafter) for drafter in self._drafters
         )
-        return choosing + sum(self._along_s(model, compared, 0.0) for model in range(1 + self.drafters))
+        return choosing + sum(self._along_s(model, compared) for model in range(1 + len(self.drafters)))

@@ -156,6 +156,8 @@ def _recorded(
     for number, upto in enumerate(groups, start=1):
         group_s = recipe.clock()
         texts = _texts(workload, every[:upto], family, parts, progress, at_once=recipe.at_once)
+        if len(texts) < 2:
+            continue
         if not recipes:
             share = len(every) / upto
             left_s = recipe.limit_s - share * (recipe.clock() - begun_s)
@@ -166,7 +168,7 @@ def _recorded(
         now_s = recipe.clock()
         if upto >= len(every) or not recipe.wants_more(traces, now_s - begun_s, now_s - group_s):
             break
-        more_s = recipe.more_s(now_s - begun_s, now_s - group_s, len(groups) - number)
+        more_s = recipe.more_s(now_s - begun_s, now_s - group_s, len(groups) - number, len(texts))
         progress(f"recorded {upto} of {len(every)} texts, up to {more_s:.0f} s more", number / len(groups))
     return texts, traces
 
@@ -180,10 +182,11 @@ def _texts(
     *,
     at_once: int = SLOTS,
 ) -> list[Text]:
+    """Return what continues some requests, without those that end at once; RequestError where all were asked."""
     progress("decoding the target's own text", 0.0)
     decoded = continuations(family.target, requests, slots=at_once, parts=parts)[: len(requests)]
     texts = [(asked, text) for asked, text in zip(requests, decoded, strict=True) if len(text) >= 2]
-    if len(texts) < 2:
+    if len(texts) < 2 and len(requests) == len(workload.requests):
         raise RequestError(
             f"the target ends nearly every prompt of {workload.label} at once, so nothing can be recorded; add prompts"
         )
