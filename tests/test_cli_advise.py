@@ -19,6 +19,7 @@ from .openai_program import VLLM, texts
 from .test_tuning_engine_counters import metrics
 
 KEPT = [3] * 50 + [1] * 30 + [0] * 20  # of 3 drafted tokens and more: 0.8, 0.5 and 0.5 by position
+MODEL = 'model_name="a \\"b\\", c"'  # as the page of `metrics` has it
 
 
 def advised(folder: Path, text: str, *arguments: str) -> Result:
@@ -53,11 +54,11 @@ def test_rounds_that_drafted_nothing_are_among_those_that_times_are_of(
     file_format: str, prefix: str, generated: str, tmp_path: Path
 ) -> None:
     rounds, answers = 2 * len(KEPT), 7  # half of the rounds drafted nothing
-    text = metrics(KEPT, prefix, "_total") + f'{prefix}{generated}{{model_name="m"}} {rounds + sum(KEPT) + answers}\n'
+    text = metrics(KEPT, prefix, "_total") + f"{prefix}{generated}{{{MODEL}}} {rounds + sum(KEPT) + answers}\n"
     times = {length: 7.0 / (1.0 + sum((0.4, 0.25, 0.25)[:length])) for length in range(4)}  # rounds of 7 ms
     named = [word for length, time in times.items() for word in ("--tpot", f"{length}={time}")]
     if prefix == "vllm:":
-        text += f'vllm:request_success_total{{model_name="m"}} {answers}\n'
+        text += f"vllm:request_success_total{{{MODEL}}} {answers}\n"
     else:
         named += ["--answers", str(answers)]
     result = advised(tmp_path, text, "--format", file_format, *named, "--json")

@@ -88,7 +88,7 @@ print(json.dumps(said))
 ONE = "from spectune.cli import main; main({words})"
 SERVICE = """
 import json
-from spectune.service import server, worker
+from spectune.service import planning, server
 from spectune.service.app import create_app
 from spectune.service.settings import Settings
 
