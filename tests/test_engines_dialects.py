@@ -11,6 +11,7 @@ import pytest
 
 from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Source, WrittenFile, placed, written_files
+from spectune.engines.counters import CounterPage
 from spectune.engines.load import Sampling
 from spectune.engines.server import Limits, Measured, started
 from spectune.engines.table import ENGINES
@@ -130,7 +131,7 @@ def test_sglang_s_positions_are_those_that_were_drafted(accepted: int) -> None:
     load = LoadResult(
         concurrency=1, answers=(Answer(prompt=0, tokens=11 + accepted, timings=told),), wall_s=1.0, client_share=0.0
     )
-    page = {("speculative_num_draft_tokens", ()): 9.0}
+    page: CounterPage = {("speculative_num_draft_tokens", ()): 9.0}
     counts = SGLANG_SERVER.counts(page, page, load, "")
     assert counts.by_position == (*[1.0] * accepted, *[0.0] * (8 - accepted))
 

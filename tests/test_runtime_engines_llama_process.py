@@ -263,8 +263,8 @@ def test_profiling_loads_neither_torch_nor_transformers(
     use_fake(monkeypatch, tmp_path)
     monkeypatch.setenv("SPECTUNE_CACHE", str(tmp_path / "cache"))  # another test may hold the device
     (tmp_path / "prompts.jsonl").write_text("".join(f'{{"turns": ["main {n}", "return"]}}\n' for n in range(3)))
-    words = ("profile", "--engine", "llama.cpp", "--batch", "1", "--max-new-tokens", "8", "--dtype", "float32")
-    words += ("--target", str(files / "chatting.gguf"), "--drafter", f"small={files / 'small.gguf'}", "--store", "x.db")
+    words = ["profile", "--engine", "llama.cpp", "--batch", "1", "--max-new-tokens", "8", "--dtype", "float32"]
+    words += ["--target", str(files / "chatting.gguf"), "--drafter", f"small={files / 'small.gguf'}", "--store", "x.db"]
     code = f"""
 import sys
 from spectune.cli import main
