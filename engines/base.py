@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Protocol
 
@@ -24,14 +24,14 @@ class Source:
     """What drafts: a draft model or n-grams.
 
     `setting` is of the longest chain; other lengths differ in `length` alone. `checked` names the engine's versions
-    that ran here with it; "parsed only" where none did. `kept` are lines of the command's own drafting that stay.
+    that ran here with it; "parsed only" where none did. `kept` are options of the command's own drafting that stay.
     """
 
     name: str
     is_model: bool
     setting: Setting
     checked: str = "parsed only"
-    kept: str = ""
+    kept: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
+
+import yaml
 
 from ..errors import MeasurementError, PlanError, RequestError
 from ..planner.strategies.chain import ChainPolicy
@@ -23,12 +23,11 @@ from .load import Address
 
 CONFIG = ("--config", "--extra_llm_api_options", "--extra-llm-api-options")
 SPECULATION = "speculative_config"
-METRICS = {"return_perf_metrics": "true", "perf_metrics_max_requests": "10000"}  # of requests that nobody asked for yet
+METRICS = {"return_perf_metrics": True, "perf_metrics_max_requests": 10000}  # of requests that nobody asked for yet
 FORMS: Mapping[str, DrafterForm] = {"Draft_Target": "model", "DraftTarget": "model", "Eagle3": "eagle3"}
-OPTION = re.compile(r"[\"']?(\w+)[\"']?\s*:\s*[\"']?([^\"'\s]*)")  # at the beginning of a line, and its value
 MODEL = ("speculative_model", "speculative_model_dir")
 LENGTHS = ("max_draft_len", "max_total_draft_tokens", "draft_len_schedule", "max_concurrency")  # chosen anew
-TREES, OFF = ("use_dynamic_tree", "eagle_choices"), ("false", "False", "null", "~")
+TREES = ("use_dynamic_tree", "eagle_choices")
 NGRAM = 3  # tokens of the longest n-gram that is searched
 DRAFTED, ACCEPTED, ROUNDS = "drafted", "accepted", "rounds"
 CHECKED = "run on a scripted server alone"
@@ -49,11 +48,11 @@ class TensorRTLLMServer(PagedServer):
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command whose file has no drafts, and shows counters."""
-        return self._with(command, _parts(command)[0])
+        return self._with(command, {name: value for name, value in _config(command).items() if name != SPECULATION})
 
     def counted(self, command: Sequence[str]) -> list[str]:
         """Return a command whose file shows counters; all else stays."""
-        return self._with(command, "".join(_parts(command)))
+        return self._with(command, _config(command))
 
     def sources(
         self, command: Sequence[str], drafters: Sequence[EngineDrafter], longest: int, version: str
@@ -62,10 +61,10 @@ class TensorRTLLMServer(PagedServer):
         known = nearest_recorded(self.name, version)
         settings = [
             (drafter.name, TensorRTLLM().setting(ChainPolicy(length=longest), drafter, known), kept)
-            for drafter, kept in (*((one, "") for one in drafters), *_own(_parts(command)[1]))
+            for drafter, kept in (*((one, {}) for one in drafters), *_own(_config(command).get(SPECULATION)))
         ]
         lookup = LookupPolicy(length=longest, max_ngram=NGRAM, min_ngram=1)
-        settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known), ""))
+        settings.append(("n-grams", TensorRTLLM().setting(lookup, None, known), {}))
         return tuple(
             Source(name=name, is_model=setting.drafter is not None, setting=setting, checked=CHECKED, kept=kept)
             for name, setting, kept in settings
@@ -81,12 +80,14 @@ class TensorRTLLMServer(PagedServer):
             raise PlanError("TensorRT-LLM's schedule begins with its longest length; take one for all batches")
         written = TensorRTLLM().written(Schedule(setting=setting, stages=stages, most_batch=max(lengths)), "", known)
         require_known(self.name, known, written.options)
-        return (CONFIG[0], WrittenFile.of(FILE, dict(written.files)[FILE] + source.kept))
+        drafts = {**yaml.safe_load(dict(written.files)[FILE])[SPECULATION], **source.kept}
+        return (CONFIG[0], WrittenFile.of(FILE, _written({SPECULATION: drafts})))
 
     def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
         """Return a plain command with drafts: both files are one."""
-        texts = [word.text for word in (*plain, *flags) if isinstance(word, WrittenFile)]
-        return [*without(plain, CONFIG), CONFIG[0], WrittenFile.of(FILE, "".join(texts))]
+        configs = [yaml.safe_load(word.text) for word in (*plain, *flags) if isinstance(word, WrittenFile)]
+        whole = {name: value for config in configs for name, value in config.items()}
+        return [*without(plain, CONFIG), CONFIG[0], WrittenFile.of(FILE, _written(whole))]
 
     def version(self, address: Address) -> str:
         """Return the version that the server names."""
@@ -123,55 +124,43 @@ class TensorRTLLMServer(PagedServer):
             drafts=rounds, drafted=drafted, accepted=accepted, by_position=tuple(rounds * share for share in shares)
         )
 
-    def _with(self, command: Sequence[str], config: str) -> list[str]:
-        known = "".join(f"{name}: {value}\n" for name, value in METRICS.items())
-        return [*without(command, CONFIG), CONFIG[0], WrittenFile.of(FILE, config + known)]
+    def _with(self, command: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+        return [*without(command, CONFIG), CONFIG[0], WrittenFile.of(FILE, _written({**config, **METRICS}))]
 
 
-def _parts(command: Sequence[str]) -> tuple[str, str]:
-    """Return the text of a command's file without its drafts and metrics, and that of its drafts.
+def _written(config: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(config), sort_keys=False))
 
-    RequestError where it cannot be read, or is no mapping in block style.
-    """
+
+def _config(command: Sequence[str]) -> Mapping[str, Any]:
+    """Return what a command's file says; RequestError where it cannot be read, or is no mapping."""
     place = value_of(command, CONFIG)
+    if place is None:
+        return {}
     try:
-        text = "" if place is None else Path(place).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        found = yaml.safe_load(Path(place).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise RequestError(f"cannot read {place} of the command ({error}); give a YAML file of TensorRT-LLM") from error
-    if text.lstrip().startswith("{"):
-        raise RequestError(f"{place} is one flow mapping; write each option on a line of its own, as option: value")
-    parts, name = {"": [""], SPECULATION: [""]}, ""
-    for line in text.splitlines():
-        if found := OPTION.match(line):  # an option of the top level; the rest goes on with it
-            name = found[1]
-        if name not in METRICS:
-            parts[name if name == SPECULATION else ""].append(f"{line}\n")
-    return "".join(parts[""]), "".join(parts[SPECULATION])
+    if not isinstance(found or {}, dict):
+        raise RequestError(f"{place} holds {type(found).__name__}; write options, as option: value")
+    return found or {}
 
 
-def _own(block: str) -> list[tuple[EngineDrafter, str]]:
-    """Return the draft model or head of a speculative configuration, and the lines that stay whatever its length.
+def _own(block: Any) -> list[tuple[EngineDrafter, Mapping[str, Any]]]:
+    """Return the draft model or head of a speculative configuration, and what stays whatever its length.
 
     None of n-grams, which are tried anyway; RequestError where its length cannot be chosen.
     """
-    head, _, body = block.partition("\n")
-    lines = [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    if not lines and head.partition(":")[2].partition("#")[0].strip() in ("", *OFF):
+    if not block:
         return []
-    texts, values, name = dict[str, str](), dict[str, str](), ""
-    for line in textwrap.dedent("\n".join(lines)).splitlines():
-        if found := OPTION.match(line):
-            name, values[found[1]] = found[1], found[2]
-        texts[name] = f"{texts.get(name, '')}  {line}\n"
-    method = values.get("decoding_type", "")
-    model = next((values[one] for one in MODEL if one in values), "")
+    told = block if isinstance(block, dict) else {}
+    method, model = told.get("decoding_type"), next((told[one] for one in MODEL if one in told), None)
     if method == "NGram":
         return []
-    if method not in FORMS or not model or any(values.get(one, "null") not in OFF for one in TREES):
+    if method not in FORMS or not model or any(told.get(one) for one in TREES):
         raise RequestError(
             f"how the drafts of the command's {SPECULATION} take a length is not known here: decoding_type "
-            f"{method or None}, speculative_model {model or None}; leave it out, or give a chain of {', '.join(FORMS)} "
-            "with its model, each option on a line of its own"
+            f"{method}, speculative_model {model}; leave it out, or give a chain of {', '.join(FORMS)} with its model"
         )
-    kept = "".join(text for one, text in texts.items() if one not in ("decoding_type", *MODEL, *LENGTHS))
-    return [(EngineDrafter(name=PurePath(model).name, path=model, form=FORMS[method]), kept)]
+    kept = {name: value for name, value in told.items() if name not in ("decoding_type", *MODEL, *LENGTHS)}
+    return [(EngineDrafter(name=PurePath(model).name, path=str(model), form=FORMS[method]), kept)]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spectune.engines.answers import Answer, LoadResult
 from spectune.engines.base import Source, WrittenFile, placed, written_files
@@ -40,7 +41,7 @@ speculative_config:
 return_perf_metrics: false
 cuda_graph_config:
   batch_sizes:
-- 1
+  - 1
 """
 
 
@@ -161,18 +162,18 @@ def trtllm(tmp_path: Path) -> list[str]:
     return [*TENSORRT_LLM, "--config", str(file), "--tp_size", "2"]
 
 
-def config_of(command: Sequence[str]) -> str:
+def config_of(command: Sequence[str]) -> dict[str, Any]:
     ((_, text),) = written_files(command).items()
-    return text
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
 
 
 def test_tensorrt_llm_s_file_loses_its_drafts_and_tells_of_requests(trtllm: list[str]) -> None:
     plain = TRT_SERVER.plain(trtllm)
     assert plain[:-1] == [*TENSORRT_LLM, "--tp_size", "2", "--config"]
-    rest = "kv_cache_config:\n  dtype: fp8\ncuda_graph_config:\n  batch_sizes:\n- 1\n"
-    told = "return_perf_metrics: true\nperf_metrics_max_requests: 10000\n"
-    assert config_of(plain) == rest + told
-    assert "max_draft_len: 3" in config_of(TRT_SERVER.counted(trtllm))
+    told = {"return_perf_metrics": True, "perf_metrics_max_requests": 10000}
+    assert config_of(plain) == {"kv_cache_config": {"dtype": "fp8"}, "cuda_graph_config": {"batch_sizes": [1]}, **told}
+    assert config_of(TRT_SERVER.counted(trtllm))["speculative_config"]["max_draft_len"] == 3
     assert config_of(TRT_SERVER.plain(TENSORRT_LLM)) == told
 
 
@@ -184,14 +185,17 @@ def test_tensorrt_llm_drafts_by_models_heads_and_n_grams(trtllm: list[str]) -> N
         ("n-grams", False, False),
     ]
     whole = config_of(TRT_SERVER.joined(TRT_SERVER.plain(trtllm), TRT_SERVER.flags(head, {1: 5, 8: 2}, "1.4.0rc1")))
-    assert "dtype: fp8" in whole and "return_perf_metrics: true" in whole
-    assert whole.endswith(
-        'speculative_config:\n  decoding_type: "Eagle3"\n  max_draft_len: 5\n  speculative_model: "org/head"\n'
-        "  draft_len_schedule:\n    2: 5\n    8: 2\n"
-        "  eagle3_layers_to_capture:\n  - 1\n  allow_advanced_sampling: true\n"
-    )
+    assert whole["kv_cache_config"]["dtype"] == "fp8" and whole["return_perf_metrics"] is True
+    assert whole["speculative_config"] == {
+        "decoding_type": "Eagle3",
+        "max_draft_len": 5,
+        "speculative_model": "org/head",
+        "draft_len_schedule": {2: 5, 8: 2},
+        "eagle3_layers_to_capture": [1],
+        "allow_advanced_sampling": True,
+    }
     plain = TRT_SERVER.flags(small, {1: 5, 8: 5}, "1.4.0rc1")
-    assert "eagle3_layers_to_capture" not in config_of(plain)
+    assert "eagle3_layers_to_capture" not in config_of(plain)["speculative_config"]
     with pytest.raises(PlanError, match="begins with its longest length"):
         TRT_SERVER.flags(head, {1: 2, 8: 5}, "1.4.0rc1")
 
@@ -199,7 +203,8 @@ def test_tensorrt_llm_drafts_by_models_heads_and_n_grams(trtllm: list[str]) -> N
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        (" {decoding_type: Eagle3, speculative_model: org/head}", "decoding_type None"),
+        (" Eagle3", "decoding_type None"),
+        (" {decoding_type: MTP, speculative_model: org/head}", "decoding_type MTP"),
         ("\n  decoding_type: MTP\n  num_nextn_predict_layers: 1", "decoding_type MTP, speculative_model None"),
         ("\n  decoding_type: Eagle\n  speculative_model: org/head", "decoding_type Eagle, speculative_model org/head"),
         ("\n  decoding_type: Eagle3\n  max_draft_len: 3", "decoding_type Eagle3, speculative_model None"),
@@ -247,10 +252,15 @@ def test_a_tensorrt_llm_that_tells_nothing_of_requests_is_an_error(tmp_path: Pat
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"cannot read .*none\.yaml"):
         TRT_SERVER.plain(["trtllm-serve", "M", "--config", str(tmp_path / "none.yaml")])
+    for text, said in (("- 1", "holds list; write options"), ("a: [", "cannot read .*bad.yaml of the command")):
+        bad = tmp_path / "bad.yaml"
+        bad.write_text(text)
+        with pytest.raises(RequestError, match=said):
+            TRT_SERVER.plain(["trtllm-serve", "M", "--extra_llm_api_options", str(bad)])
     flow = tmp_path / "flow.yaml"
-    flow.write_text("{}")
-    with pytest.raises(RequestError, match="one flow mapping"):
-        TRT_SERVER.plain(["trtllm-serve", "M", "--extra_llm_api_options", str(flow)])
+    flow.write_text("{kv_cache_config: {dtype: fp8}}")
+    found = config_of(TRT_SERVER.plain(["trtllm-serve", "M", "--extra_llm_api_options", str(flow)]))
+    assert found["kv_cache_config"] == {"dtype": "fp8"}
 
 
 def test_files_of_a_command_are_written_where_it_starts_and_named_by_their_text(tmp_path: Path) -> None:

@@ -151,14 +151,20 @@ def _is_known(values: Array) -> bool:
 
 def _on(curve: SurvivalCurve, values: Array, ops: Ops[Any]) -> Array:
     """Return what `curve.at` returns, to the bit, of tensors (batch, any) of float64."""
-    steps, heights = np.array(curve.log_probs), np.array(curve.survivals)
-    gaps = np.diff(steps)  # of two points in one place the slope is never asked
-    slopes = np.append(np.divide(np.diff(heights), gaps, out=np.zeros_like(gaps), where=gaps > 0), 0.0)
+    slopes = _slopes(curve)
     is_below = ~(values >= curve.log_probs[0])  # what is no number, too
     values = ops.where(is_below, curve.log_probs[0], values)
     left = (values[:, :, None] >= ops.row(curve.log_probs)).sum(axis=2) - 1
-    step, height, slope = (ops.take(ops.rows(tuple(of.tolist())), left) for of in (steps, heights, slopes))
+    step, height, slope = (ops.take(ops.rows(of), left) for of in (curve.log_probs, curve.survivals, slopes))
     return ops.where(is_below, curve.survivals[0], slope * (values - step) + height)
+
+
+@lru_cache(maxsize=256)
+def _slopes(curve: SurvivalCurve) -> tuple[float, ...]:
+    """Return the slope behind each point of a curve, 0 behind the last; cached, a tree is grown every round."""
+    gaps = np.diff(curve.log_probs)  # of two points in one place the slope is never asked
+    rises = np.divide(np.diff(curve.survivals), gaps, out=np.zeros_like(gaps), where=gaps > 0)
+    return (*rises.tolist(), 0.0)
 
 
 def best_real(scores: Array, count: int, is_real: Array, ops: Ops[Any]) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ..chat_turns import refusal, template_turns
 from ..models.config_file import written_config, written_in
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -82,8 +84,6 @@ class FolderChats:
     def _written(self, prompt: Prompt) -> str:
         from jinja2 import TemplateError
 
-        from .chat_sandbox import ChatSandbox
-
         known = self._templates
         template = known.get("tool_use" if prompt.tools else "default", known.get("default"))
         if template is None:
@@ -91,9 +91,16 @@ class FolderChats:
         turns = template_turns(prompt.messages, template)
         given = {"messages": turns, "tools": list(prompt.tools) or None, "documents": None, **self._special}
         try:
-            return ChatSandbox().from_string(template).render(add_generation_prompt=True, **given)
+            return _compiled(template).render(add_generation_prompt=True, **given)
         except (TemplateError, TypeError, ValueError) as error:
             raise refusal(prompt.messages, error) from error
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> Template:
+    from .chat_sandbox import ChatSandbox
+
+    return ChatSandbox().from_string(template)
 
 
 def until(text: Sequence[int], ends: frozenset[int]) -> list[int]:
