@@ -44,7 +44,10 @@ def reliability(confidences: Floats, is_hit: Bools, bins: int = 10) -> Reliabili
 
 
 def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0) -> Reliability:
-    """Return conditional probabilities against how often nodes below the target's path continue it."""
+    """Return conditional probabilities against how often nodes below the target's path continue it.
+
+    Nodes less probable than `least` are left out; MeasurementError where none is left.
+    """
     nodes = scored_nodes(trace)
     chosen = nodes.is_below_hit & (np.exp(nodes.log_probs) >= least)
     rounded = np.minimum(np.exp(nodes.log_probs[chosen]), 1.0)  # a rounded log-softmax may exceed 0 a little
@@ -52,7 +55,10 @@ def step_reliability(trace: AcceptanceTrace, bins: int = 10, least: float = 0.0)
 
 
 def fit_calibration(trace: AcceptanceTrace, prompts: Sequence[int] | None = None) -> Calibration:
-    """Return a drafter's survival curves, one per depth while nodes suffice."""
+    """Return a drafter's survival curves, one per depth while nodes suffice.
+
+    It learns from the prompts at these places, or all; MeasurementError without any.
+    """
     if prompts is not None and not len(prompts):
         raise MeasurementError("a calibration needs prompts to learn from; give some")
     nodes = scored_nodes(trace, prompts)

@@ -79,7 +79,10 @@ MIG_IN_NAME = re.compile(r"\bMIG (\S+)$")  # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
 
 
 def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
-    """Return the GPUs that CUDA may use, in the order of `visible_handles`; none without a driver."""
+    """Return the GPUs that CUDA may use, in the order of `visible_handles`; none without a driver.
+
+    DeviceError where the driver does not answer, or CUDA_VISIBLE_DEVICES names a missing GPU.
+    """
     with nvml_session() as is_there:
         if not is_there:
             return ()
@@ -87,7 +90,10 @@ def read_gpus(libraries: tuple[tuple[str, str], ...]) -> tuple[Device, ...]:
 
 
 def find_gpu(index: int, libraries: tuple[tuple[str, str], ...]) -> Device | None:
-    """Return the GPU that CUDA and PyTorch count as `index`, None where there are fewer."""
+    """Return the GPU that CUDA and PyTorch count as `index`, None where there are fewer.
+
+    DeviceError: as `read_gpus`, or CUDA may count the GPUs here in another order.
+    """
     gpus = read_gpus(libraries)
     if index >= len(gpus):
         return None

@@ -24,7 +24,10 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def config_of(file: GgufFile, frequencies: tuple[float, ...] = ()) -> dict[str, Any]:
-    """Return what config.json would hold; `frequencies` are what the file's `FREQUENCIES` hold."""
+    """Return what config.json would hold; `frequencies` are what the file's `FREQUENCIES` hold.
+
+    ModelError where the family is not known, a value is missing, or positions are scaled in another way.
+    """
     if file.family not in FAMILIES:
         raise ModelError(
             f"{file.path} is a {file.family or 'model of no named family'}; of GGUF files our decoder reads "

@@ -30,7 +30,12 @@ class HubId:
 
 
 def resolve_model(text: str) -> Path:
-    """Return the path of a model: `org/name`, `name` or `org/name/file.gguf`, each with an optional `@revision`."""
+    """Return the path of a model: `org/name`, `name` or `org/name/file.gguf`, each with an optional `@revision`.
+
+    What exists here comes first. An id is looked up in the cache, and fetched where a part is missing, with progress on
+    a terminal. What can be no id is returned as a path. ModelError where there is no such path, and the id cannot be
+    fetched or holds nothing that can be loaded.
+    """
     asked = hub_id(text)
     if asked is None:
         return Path(text)

@@ -75,7 +75,10 @@ def identify_config(config: Path, parameters: int, name: str | None = None) -> M
 
 
 def require_folder(path: Path) -> list[Path]:
-    """Return the files that hold the weights of a model folder."""
+    """Return the files that hold the weights of a model folder.
+
+    ModelError where it is none: there is no folder, an adapter, or neither config.json nor weights.
+    """
     folder = path.resolve()
     if not folder.is_dir():
         raise ModelError(f"no model folder at {path}; {_instead(path)}")
@@ -103,7 +106,11 @@ def require_no_adapter(folder: Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return a model's weight files as transformers chooses them."""
+    """Return a model's weight files as transformers chooses them.
+
+    That is model.safetensors, else the shards of its index by name, else every *.safetensors file. ModelError where
+    there are none, or the index cannot be read or names missing files.
+    """
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if single.is_file():
         return [single]

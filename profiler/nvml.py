@@ -22,7 +22,10 @@ Answer = TypeVar("Answer")
 
 @contextmanager
 def nvml_session() -> Iterator[bool]:
-    """Hold NVML open for a block; False where there is no driver, so no GPU."""
+    """Hold NVML open for a block; False where there is no driver, so no GPU.
+
+    DeviceError where the driver does not answer, or a required reading in the block fails.
+    """
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):

@@ -22,7 +22,11 @@ def _silent(words: str) -> None:
 def read_prompts(
     path: Path, *, sample: int | None = None, seed: int = 0, most: int | None = None, tell: Tell = _silent
 ) -> tuple[Prompt, ...]:
-    """Return the prompts of a file or a folder, in its order."""
+    """Return the prompts of a file or a folder, in its order.
+
+    `sample` draws so many, as many of each workload, and holds no more in memory; without it `most` limits them.
+    RequestError names a file, or the prompt in it, that is malformed. `tell` gets what is left out.
+    """
     found = _prompts(path, tell)
     prompts = _all(path, found, most) if sample is None else _drawn(found, sample, seed)
     if not prompts:

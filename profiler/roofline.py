@@ -51,7 +51,10 @@ def _least_compute_ms(work: Work, limits: Limits, dtype: str) -> float:
 def bound_surface(
     architecture: Architecture, limits: Limits, key: SurfaceKey, shapes: Sequence[Shape]
 ) -> LatencySurface:
-    """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure."""
+    """Return the bound of every shape as a surface of the regime bound:REGIME; too large a shape is a failure.
+
+    Tokens spread evenly over experts. MeasurementError for a role that is no whole forward, or a wrong regime or shape.
+    """
     cells = [
         cell_of(shape, bound_ms(work_of(architecture, key, shape), limits, key.dtype), architecture, limits, key.dtype)
         for shape in shapes

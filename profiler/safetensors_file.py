@@ -30,7 +30,10 @@ class StoredTensor:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a safetensors file by name."""
+    """Return the tensors of a safetensors file by name.
+
+    ModelError where it is no such file, not a whole one, or may not be read; OSError where it cannot be opened.
+    """
     try:
         with path.open("rb") as file:
             behind = os.fstat(file.fileno()).st_size - LENGTH.size

@@ -231,7 +231,10 @@ class Generator:
             raise _no_memory(error) from error
 
     def chat_request(self, messages: Conversation, settings: GenerationSettings) -> Request:
-        """Return a conversation in tokens, by the tokenizer's chat template, as `request` does a prompt."""
+        """Return a conversation in tokens, by the tokenizer's chat template, as `request` does a prompt.
+
+        RequestError where there is no such template, it refuses the conversation, or a turn is malformed.
+        """
         if isinstance(messages, str | Mapping):
             raise RequestError('chat takes turns, got one; write [{"role": "user", "content": "..."}]')
         turns = [message if isinstance(message, Message) else message_of(message) for message in messages]
@@ -239,7 +242,10 @@ class Generator:
         return request_of_ids(self.tokenizer, chat_ids(self.tokenizer, turns), settings, self._ends)
 
     def request(self, prompt: PromptLike, settings: GenerationSettings) -> Request:
-        """Return a prompt in tokens, for a session's `enqueue`; thread-safe, also while another thread decodes."""
+        """Return a prompt in tokens, for a session's `enqueue`; thread-safe, also while another thread decodes.
+
+        RequestError where the prompt has no tokens, or its images do not fit it or the target.
+        """
         if isinstance(prompt, PromptLike):
             self.require_short([prompt.text if isinstance(prompt, ImagePrompt) else prompt])
         gallery = self._target.gallery

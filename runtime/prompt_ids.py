@@ -63,7 +63,10 @@ def _encoded(tokenizer: PreTrainedTokenizerBase, text: str, **settings: bool) ->
 
 
 def encode_prompt(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return a prompt's token ids; a conversation by the tokenizer's own chat template, if it has one."""
+    """Return a prompt's token ids; a conversation by the tokenizer's own chat template, if it has one.
+
+    Raises RequestError where there are no tokens, or the template refuses the conversation.
+    """
     is_chat = bool(prompt.messages and tokenizer.chat_template)
     ids = chat_ids(tokenizer, prompt.messages, prompt.tools) if is_chat else prompt_ids(tokenizer, prompt.text)
     if not ids:
@@ -148,7 +151,10 @@ def request_of_ids(
     ends: frozenset[int] | None = None,
     images: tuple[Image, ...] = (),
 ) -> Request:
-    """Return a request to continue from ids; `ends` None: only the tokenizer's own end."""
+    """Return a request to continue from ids; `ends` None: only the tokenizer's own end.
+
+    RequestError: there are no ids; or see `special_ends`.
+    """
     if not ids:
         raise RequestError("the prompt is empty; write some text")
     known = own_ends(tokenizer) if ends is None else ends
@@ -169,7 +175,10 @@ def request_of(
     seen: ImageTokens | None = None,
     ends: frozenset[int] | None = None,
 ) -> Request:
-    """Return a prompt in tokens; `seen` is None where the target sees no images, `ends` as in `request_of_ids`."""
+    """Return a prompt in tokens; `seen` is None where the target sees no images, `ends` as in `request_of_ids`.
+
+    RequestError where the prompt is malformed or empty, its images do not fit, or see `special_ends`.
+    """
     if not isinstance(prompt, PromptLike):
         raise RequestError(f"a prompt is a text or an ImagePrompt, got {prompt!r:.60}; several go to generate_batch")
     text, images = (prompt.text, prompt.images) if isinstance(prompt, ImagePrompt) else (prompt, ())

@@ -83,13 +83,19 @@ class Session:
     def submit(
         self, prompt: PromptLike, settings: GenerationSettings = DEFAULTS, **options: Unpack[GenerationOptions]
     ) -> int:
-        """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields."""
+        """Queue a prompt for a slot; return its handle, counted from 0. Options override the settings' fields.
+
+        RequestError where the prompt has no tokens or, with its new ones, more than fit; a setting is out of range.
+        """
         settings = replace(settings, **options)
         seen = None if self._gallery is None else self._gallery.tokens
         return self.enqueue(request_of(self._tokenizer, prompt, settings, seen, self._ends), settings.stop)
 
     def enqueue(self, request: Request, stop: Many[str] = ()) -> int:
-        """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text."""
+        """Queue a request in tokens for a slot; return its handle. `stop` are strings that end its text.
+
+        RequestError where it does not fit, or has a token that the target lacks.
+        """
         require_room(request, self._longest, self._why_longest)
         require_known(request, self._decoder.vocabulary)
         shown = len(set(request.images))

@@ -34,7 +34,12 @@ class WarmUp:
         self._faults: dict[tuple[str | None, str], Fault] = {}  # by whose they are and what they say
 
     def run(self, setups_at: Callable[[int], Iterable[RoundSetup]], batches: Iterable[int], *, captured: bool) -> int:
-        """Run every setup at every batch; return the number of rounds."""
+        """Run every setup at every batch; return the number of rounds.
+
+        The decoder's next round reports the faults; drafters that failed stay in use. `captured`: run forwards at every
+        number of tokens, each of which is captured by itself. MemoryError where the target cannot verify even the
+        newest token of every sequence.
+        """
         if self._request is None:
             return 0
         try:

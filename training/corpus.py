@@ -39,7 +39,11 @@ class Corpus:
 
 
 def read_corpus(path: Path, tokenizer: PreTrainedTokenizerBase) -> Corpus:
-    """Return a file's corpus: entries of a data file are texts or conversations; any other file is one text."""
+    """Return a file's corpus: entries of a data file are texts or conversations; any other file is one text.
+
+    TrainingError where the file cannot be read as UTF-8 text; RequestError where an entry of a data file is malformed,
+    or a conversation is refused by the target's template.
+    """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     prompts = read_prompts(path) if is_data(path) else ()
     has_template = bool(tokenizer.chat_template)

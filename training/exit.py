@@ -60,7 +60,11 @@ class ExitRequest(LearningRequest):
 
 @tells_of_room(LESS_TEXT)
 def train_exit(request: ExitRequest, folder: Path, *, fresh: bool = False, progress: Progress) -> ExitCard:
-    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`."""
+    """Train an exit's imitation network, save it with its card in a folder, and return the card; see `trained`.
+
+    ModelError: also, the target ends before the exit; RequestError: also, an image cannot be read, or the target sees
+    none.
+    """
     _require_exit(request)
     return trained(request, folder, lambda run: _learned(request, run, folder), CHAIN, fresh=fresh, progress=progress)
 

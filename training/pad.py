@@ -196,7 +196,10 @@ class Labels:
 
 
 def asked_of(request: PadRequest) -> list[Request]:
-    """Return the target's request for each problem."""
+    """Return the target's request for each problem.
+
+    ModelError where the target's hidden states cannot be read; RequestError where it has too few positions for one.
+    """
     longest, tokenizer = positions_of(request.target), load_tokenizer(str(request.target))
     stop = end_tokens(request.target, tokenizer)
     asked = [
@@ -223,7 +226,11 @@ def sources_of(request: PadRequest, models: tuple[ModelIdentity, ModelIdentity],
 
 
 def kept_labels(request: PadRequest, asked: Sequence[Request], partial: Path, progress: Progress) -> Labels:
-    """Return the labelled candidates, each made only once and stored in the folder `partial`."""
+    """Return the labelled candidates, each made only once and stored in the folder `partial`.
+
+    ModelError where a model cannot be loaded, or the target's hidden states cannot be read; TrainingError where there
+    is no candidate, or a round had a fault.
+    """
     labeller = _Labeller(request, asked)
     parts: list[Labels] = []
     for problems in _parts(len(asked)):

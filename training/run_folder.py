@@ -38,7 +38,11 @@ class Asked(Protocol):
 
 
 def run_folder(request: Asked, identity: ModelIdentity, folder: Path, sources: Sources, *, fresh: bool) -> Path:
-    """Return the folder of the unfinished run, whose data depends on `sources`."""
+    """Return the folder of the unfinished run, whose data depends on `sources`.
+
+    The same request resumes its training; `fresh` drops that, and any data from other sources. TrainingError where the
+    folder holds another unfinished run, or a model that was not trained here.
+    """
     require_own(folder, Path(identity.location))
     partial = folder / PARTIAL
     asked = _without_places(_plain({**asdict(request), "target": identity.weights_hash}))

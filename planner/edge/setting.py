@@ -50,7 +50,10 @@ class DeviceDrafting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRule:
-    """When the server verifies: once so many drafts wait, or the oldest has waited so long."""
+    """When the server verifies: once so many drafts wait, or the oldest has waited so long.
+
+    Source: Li et al. 2025, arXiv:2506.09397 (SLED), the batch planner.
+    """
 
     size: int = 1
     wait_ms: float = 0.0

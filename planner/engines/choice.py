@@ -100,7 +100,11 @@ def is_mapped(policy: PlainPolicy | ChainPolicy | LookupPolicy) -> bool:
 
 
 def plan_cells(inputs: EngineInputs, *, seed: int = 0, walks: Mapping[Way, Walk] | None = None) -> tuple[PlanCell, ...]:
-    """Return the best way at every concurrency that was timed."""
+    """Return the best way at every concurrency that was timed.
+
+    `seed` is of the resampling; `walks` are those of `walks_of`, where known. PlanError: plain decoding was not timed
+    at one concurrency, or a timed drafter has no trace.
+    """
     walks = walks_of(inputs) if walks is None else walks
     return tuple(_cell(sure_of(offers_at(inputs, walks, c)), inputs, seed) for c in sorted(inputs.timed))
 
@@ -169,7 +173,10 @@ def sure_of(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def costs_at(inputs: EngineInputs, walks: Mapping[Way, Walk], concurrency: int) -> EngineRoundCosts:
-    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample."""
+    """Return the costs of rounds at one concurrency; a search that found nothing on the texts adds no sample.
+
+    PlanError: a drafter was timed and has no trace, or plain decoding was not timed.
+    """
     samples = []
     for timed in inputs.timed[concurrency]:
         policy, drafter = timed.way

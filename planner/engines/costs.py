@@ -93,7 +93,10 @@ class EngineRoundCosts:
     has_text: bool  # whether a source that is no model was measured
 
     def at(self, shape: RoundShape) -> RoundCost:
-        """Return what a round of that shape costs."""
+        """Return what a round of that shape costs.
+
+        PlanError: its source, or a model's draft that long, was not measured. Text sources replace each other.
+        """
         scales = self.scales.get(shape.source)
         if not scales:
             return self._unseen(shape)

@@ -81,7 +81,10 @@ class Served:
 
 
 def served(concurrency: int, ran: Sequence[Ran]) -> tuple[Served, ...]:
-    """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran."""
+    """Return what every way yields: plain decoding, then each source's lengths up to its longest that ran.
+
+    PlanError if plain decoding did not run, or a way ran twice.
+    """
     places = [(one.source, one.length) for one in ran]
     if len(set(places)) < len(places) or (PLAIN, 0) not in places:
         raise PlanError(f"plain decoding and each length run once, got {sorted(places)}")

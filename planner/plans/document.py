@@ -34,7 +34,10 @@ def plan_to_json(plan: Plan) -> str:
 
 
 def plan_from_json(text: str) -> Plan:
-    """Return the plan of a document."""
+    """Return the plan of a document.
+
+    PlanError, one line: no JSON, another version, or a part that is missing, unknown, mistyped or contradicts the rest.
+    """
     document = _read(text)
     _require_known_kinds(document["cells"])
     said_lossy = document.pop("lossy", False)

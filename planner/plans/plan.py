@@ -63,7 +63,10 @@ class PublishedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackForecast:
-    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen."""
+    """The best hierarchy of drafters in the cell: modelled from pairwise acceptance, not replayed, so never chosen.
+
+    Source: Globerson et al. 2025, arXiv:2510.19705.
+    """
 
     models: tuple[str, ...]  # smallest first, the target not among them; older plans may have fewer than two
     thresholds: tuple[int, ...]  # tokens each gathers before the next one verifies

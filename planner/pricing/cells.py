@@ -27,7 +27,10 @@ class Cell:
 
 
 def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at every context, priced by rounds from half to twice its context."""
+    """Return every batch at every context, priced by rounds from half to twice its context.
+
+    So a cell's price does not depend on the other cells. PlanError: no batch, no context, or one below 1.
+    """
     lengths = sorted(set(contexts))
     if not batches or not lengths:
         raise PlanError(f"a plan needs batches and contexts, got {list(batches)} and {list(contexts)}; give both")
@@ -39,7 +42,10 @@ def cells_of(batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...
 
 
 def cells_that_run(verify: LatencySurface, batches: Sequence[int], contexts: Sequence[int]) -> tuple[Cell, ...]:
-    """Return every batch at the contexts where it did not fail, in the order of `cells_of`."""
+    """Return every batch at the contexts where it did not fail, in the order of `cells_of`.
+
+    MeasurementError: no cell is left. PlanError: no batch, no context, or one below 1.
+    """
     wanted = [(cell.batch, cell.context) for cell in cells_of(batches, contexts)]
     able = [place for place in wanted if verify.barred(*place) is None]
     if not able:

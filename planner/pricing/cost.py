@@ -161,7 +161,10 @@ class CellCosts:
         return kind in self.host_beside.get(drafter or "", self.host)
 
     def host_of(self, kind: str, drafter: str | None = None) -> HostLine:
-        """Return the host time of rounds of a kind, such that no forward of its drafter has a time below 0."""
+        """Return the host time of rounds of a kind, such that no forward of its drafter has a time below 0.
+
+        `drafter` is None where no model or several draft. PlanError: rounds of this kind were not timed here.
+        """
         lines = self.host_beside.get(drafter or "", self.host)
         if kind not in lines:
             known = ", ".join(sorted(lines)) or "none"

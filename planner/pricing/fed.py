@@ -14,7 +14,10 @@ def nearest_context(surface: LatencySurface, batch: int, context: int) -> int:
 
 
 def reached_context(surface: LatencySurface, batch: int, context: int) -> int:
-    """Return the context clipped to those measured at a batch."""
+    """Return the context clipped to those measured at a batch.
+
+    MeasurementError: nothing of the batch ran, or it failed at the context or at a shorter one beyond all that ran.
+    """
     barred = surface.barred(batch, context)
     if barred is not None:
         raise MeasurementError(barred)
@@ -37,7 +40,10 @@ def padded_tokens(surface: LatencySurface, batch: int, context: int) -> list[int
 
 
 def verified_tokens(surface: LatencySurface, batch: int, context: int) -> list[int]:
-    """Return (most + 1,), by tokens in the tree: those of the padded shape; where it is captured, of the next size."""
+    """Return (most + 1,), by tokens in the tree: those of the padded shape; where it is captured, of the next size.
+
+    MeasurementError: no shape can be looked up.
+    """
     padded = padded_tokens(surface, batch, context)
     if surface.regime != CAPTURED:
         return padded

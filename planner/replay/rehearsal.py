@@ -76,7 +76,10 @@ class Rehearsal:
         return self._shapes[staged, batch]
 
     def results(self, policy: Strategy, drafter: str | None) -> PositionResults:
-        """Return what a policy does at every position of the texts."""
+        """Return what a policy does at every position of the texts.
+
+        PlanError if it is coupled or a stack, there is no such drafter, or too few children were recorded.
+        """
         if (policy, drafter) not in self._results:
             self._results[policy, drafter] = policy.results(self.recorded(policy, drafter))
         return self._results[policy, drafter]

@@ -230,7 +230,11 @@ def contest_of(
     new_tokens: int | None = None,
     cached_share: float = 0.0,
 ) -> Contest:
-    """Return the contest of a cell before anything has entered; memory is not set."""
+    """Return the contest of a cell before anything has entered; memory is not set.
+
+    With `new_tokens` of an answer whole requests are priced, with None decoding alone. `cached_share` of a prompt is
+    not read again. MeasurementError: the batch was not measured.
+    """
     drafts, kind = {drafter.name: drafter.surface for drafter in inputs.drafters}, inputs.device.kind
     return Contest(
         costs=cell_costs(cell, inputs.verify, drafts, inputs.overhead, resumes_of(inputs), kind, inputs.knots),

@@ -34,7 +34,10 @@ from .stack_search import stack_times
 
 
 def with_lossy_runs(inputs: PlanInputs, runs: Sequence[LossyRun], new_tokens: int | None = None) -> PlanInputs:
-    """Return the inputs with lossy runs of the same setup; `new_tokens` of an answer where requests are planned."""
+    """Return the inputs with lossy runs of the same setup; `new_tokens` of an answer where requests are planned.
+
+    PlanError: no runs, or one of other models, another number format, other prompts or shorter answers.
+    """
     if not runs:
         raise PlanError("lossy decoding was allowed, and no lossy run was given; make some with: spectune lossy")
     for run in runs:

@@ -31,7 +31,11 @@ ELSE_KINDS = [kind for kind, one in REGISTRY.items() if one.in_hybrids and one.s
 
 
 def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | None = None) -> Candidate:
-    """Return one policy's speed in a cell, whether or not it would be chosen."""
+    """Return one policy's speed in a cell, whether or not it would be chosen.
+
+    `drafter` is ignored for plain decoding and drafts from the text. PlanError: no such drafter, a forward larger than
+    measured, or too few recorded expansions.
+    """
     contest, rehearsal = _contest(inputs, cell, SearchOptions()), Rehearsal(inputs)
     if isinstance(policy, StackPolicy):
         return StackSearch(rehearsal, SearchOptions().seed).price(contest, policy)
@@ -43,7 +47,10 @@ def price(inputs: PlanInputs, cell: Cell, policy: TreePolicy, drafter: str | Non
 
 
 def price_all(rehearsal: Rehearsal, cells: Sequence[Cell], options: SearchOptions) -> list[Contest]:
-    """Return every cell with the candidates of all grids priced in it, pruned, or left out."""
+    """Return every cell with the candidates of all grids priced in it, pruned, or left out.
+
+    PlanError: fewer texts than slots, or plain decoding has no price.
+    """
     inputs = rehearsal.inputs
     contests = [_contest(inputs, cell, options) for cell in cells]
     most_tokens = max(contest.costs.verify.most_tokens for contest in contests)

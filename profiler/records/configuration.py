@@ -90,7 +90,10 @@ GPT2_NAMES = {
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the architecture that a parsed config.json describes; of several modalities its text_config counts."""
+    """Return the architecture that a parsed config.json describes; of several modalities its text_config counts.
+
+    ModelError where the family is not known, its layers differ in an unknown way, or fields are missing (named).
+    """
     text = config.get("text_config", config)
     family = FAMILIES.get(text.get("model_type", ""))
     if family is None:

@@ -216,7 +216,10 @@ class _Text:
         return new
 
     def go_on_alone(self, guesser: EdgeDrafter, run: EdgeRun) -> list[int]:
-        """Emit some tokens without the target; the next session lets it continue behind them."""
+        """Emit some tokens without the target; the next session lets it continue behind them.
+
+        Raises RequestError or, if the server is silent, ServerAwayError where no fallback is allowed.
+        """
         count = min(self._patience.fallback, self.left)
         if count == 0:
             silent_s = time.monotonic() - self._answered_s

@@ -42,7 +42,10 @@ class TcpLink:
         self._buffer = b""
 
     def send(self, message: FromDevice) -> None:
-        """Send a message; over a broken connection once more over a new one, where it may be lost."""
+        """Send a message; over a broken connection once more over a new one, where it may be lost.
+
+        RequestError where it is too long; ServerAwayError: no server answers there.
+        """
         line = to_line(message)
         for _ in range(2):
             try:

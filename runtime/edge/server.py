@@ -53,7 +53,10 @@ class EdgeServer:
         return self._port
 
     async def serve(self, listening: Callable[[int], None] = lambda _: None) -> None:
-        """Serve until `stop` is called; `listening` gets the port once devices may come."""
+        """Serve until `stop` is called; `listening` gets the port once devices may come.
+
+        OSError where the port is taken; Exception: any error that ended the work.
+        """
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         let_workers_go()  # this thread has loaded the target, another one decodes
         server = await asyncio.start_server(self._meet, self._host, self._port, limit=MOST_BYTES)

@@ -70,7 +70,10 @@ class EdgeVerifier:
         return Reading(text, slot=slot)
 
     def read(self, reading: Reading) -> None:
-        """Read a piece of a prompt; behind the last one draw the first token, and drop the text if it is finished."""
+        """Read a piece of a prompt; behind the last one draw the first token, and drop the text if it is finished.
+
+        Raises MemoryError or RuntimeError if the forward failed; the text is then of no more use.
+        """
         text = reading.sequence
         reading.slot = self._slot_of(text)
         logits = read_on(self._target, self._cache, reading, PREFILL_TOKENS)

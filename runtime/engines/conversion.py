@@ -22,7 +22,15 @@ class Elsewhere(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnForm:
-    """An engine's own form of models, and its converters."""
+    """An engine's own form of models, and its converters.
+
+    Attributes:
+        named: how a command names a model at a path; the path itself where it has the form already.
+        require: raises ModelError for a folder that `spectune convert` cannot convert.
+        elsewhere: command of the engine's own converter.
+        for_heads: what converts heads, which `spectune convert` does not.
+        dtypes: number formats that `spectune convert` writes.
+    """
 
     engine: str
     named: Callable[[str], str]  # how a command names a model at a path; the path itself where it has the form already

@@ -54,7 +54,11 @@ class LayerLayout:
         self._visible = torch.zeros(len(contexts), 1, 0, dtype=torch.bool, device=device)
 
     def layer(self, tokens: Tensor, parents: Tensor) -> ForwardInput:
-        """Return the forward's input for the next layer of `tokens` (batch, width)."""
+        """Return the forward's input for the next layer of `tokens` (batch, width).
+
+        `parents` (batch, width) are slots in the layer before, -1 for no node; the first layer's are 0. RequestError if
+        the cache has no room.
+        """
         width, before = tokens.shape[1], self._columns
         self._columns = before + width if self._compact is None else min(before + width, self._compact)
         spare = 0 if self._compact is None else 1

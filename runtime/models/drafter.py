@@ -55,7 +55,11 @@ BLOCK_TENSORS: dict[Kind, Callable[[TargetSizes, BlockShape], dict[str, Shape]]]
 
 
 def load_drafter(location: str, target: CausalModel, *, dtype: str, device: str = "cpu") -> CausalModel:
-    """Return the drafter in the fastest form known, from a folder, or a hub id of a language model."""
+    """Return the drafter in the fastest form known, from a folder, or a hub id of a language model.
+
+    `target` is loaded with this dtype on this device. Between packed formats a GGUF file remains in the one that it
+    has. ModelError where it cannot be loaded, or a head does not fit the target.
+    """
     require_known_format(Path(location))
     if is_block(Path(location)):
         return load_block(Path(location), target)

@@ -80,7 +80,10 @@ def head_shape(folder: Path) -> HeadShape:
 
 
 def head_form(folder: Path) -> HeadForm:
-    """Return which head a folder holds, without its layer's configuration."""
+    """Return which head a folder holds, without its layer's configuration.
+
+    ModelError where it is no head, or its config.json needs what is not computed or lacks a size.
+    """
     names = {name for some in _names(folder) for name in some}
     form, layer = _form_of(names)
     if JOINS not in names or form is None:
@@ -127,7 +130,11 @@ def _form_of(names: Collection[str]) -> tuple[Form | None, str]:
 
 
 def _reads(what: str, written: Mapping[str, Any], form: Form) -> tuple[int, ...]:
-    """Return how many layers each state that a head reads has passed; empty where its config.json names none."""
+    """Return how many layers each state that a head reads has passed; empty where its config.json names none.
+
+    Public heads count the layers passed, or number the last one from 0. Lists of the second kind begin with 1, as
+    SGLang reads them, and lie in `eagle_config`. ModelError where keys differ, or engines read the one key differently.
+    """
     own = _counts(what, f"{OWN}.reads", written.get(OWN, {}).get("reads", []))
     layers, is_top = named_layers(dict(written))
     named = _counts(what, LAYER_IDS, layers or [])

@@ -59,7 +59,10 @@ def gguf_config(path: Path) -> PreTrainedConfig:
 def gguf_weights(
     path: Path, config: PreTrainedConfig, dtype: torch.dtype, packed: Collection[str] = ()
 ) -> dict[str, Tensor]:
-    """Return the weights of a GGUF file by the model's names, tied ones once; `packed` ones as zeros without memory."""
+    """Return the weights of a GGUF file by the model's names, tied ones once; `packed` ones as zeros without memory.
+
+    ModelError where a tensor has no place in the model, or is stored in a format that cannot be read.
+    """
     file = read_gguf(path)
     nothing = torch.zeros((), dtype=dtype)
     return {
@@ -72,7 +75,10 @@ def gguf_weights(
 
 
 def packed_weights(path: Path, config: PreTrainedConfig, names: Iterable[str]) -> Iterator[tuple[str, PackedWeight]]:
-    """Yield names and weights of a GGUF file for our kernels; a tied head is the embedding."""
+    """Yield names and weights of a GGUF file for our kernels; a tied head is the embedding.
+
+    ModelError where a tensor is stored in a format that cannot be read, or no kernel is for its shape.
+    """
     file = read_gguf(path)
     places = _places(file, config)
     for name in names:

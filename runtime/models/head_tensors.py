@@ -35,7 +35,10 @@ def require_weights_fit(weights: Mapping[str, Tensor], shape: HeadShape, target:
 
 
 def draft_ids(what: str, tables: Mapping[str, Tensor], shape: HeadShape, vocabulary: int) -> Tensor | None:
-    """Return (draft vocabulary,) ids that a head can draft, None for all, by `TABLES`."""
+    """Return (draft vocabulary,) ids that a head can draft, None for all, by `TABLES`.
+
+    ModelError where an id is out of range or comes twice, or both tables disagree.
+    """
     can_draft = tables[CAN_DRAFT].bool() if shape.form == "eagle3" and CAN_DRAFT in tables else None
     if shape.form != "eagle3" or DRAFTED not in tables:
         if can_draft is not None and not bool(can_draft.all()):

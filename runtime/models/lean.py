@@ -118,13 +118,19 @@ class LeanModel:
 
     @torch.inference_mode()
     def features(self, step: ForwardInput, cache: KeyValueCache, after: Sequence[int]) -> Tensor:
-        """Return (batch, n, len(after) * hidden): hidden states after so many layers, unnormed; writes the cache."""
+        """Return (batch, n, len(after) * hidden): hidden states after so many layers, unnormed; writes the cache.
+
+        ModelError where the model has fewer layers.
+        """
         self.require_layers(after)
         kept = {count: hidden for count, hidden in enumerate(self.stream(step, cache)) if count in after}
         return torch.cat([kept[count] for count in after], dim=-1).view(*step.tokens.shape, -1)
 
     def prefix(self, layers: int) -> LeanModel:
-        """Return an early exit, of the first layers, the final norm and the head; it shares all weights."""
+        """Return an early exit, of the first layers, the final norm and the head; it shares all weights.
+
+        ModelError where the model has fewer layers.
+        """
         if not 1 <= layers <= len(self._layers):
             raise ModelError(
                 f"an exit after {layers} layers does not exist in a model of {len(self._layers)}; use 1 to that"

@@ -51,7 +51,11 @@ DTYPES = {
 
 
 def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = IMAGES) -> CausalModel:
-    """Return the model in the fastest form known for its family, from a folder, a GGUF file, or a hub id."""
+    """Return the model in the fastest form known for its family, from a folder, a GGUF file, or a hub id.
+
+    ModelError: no safetensors of a causal language model, an unknown dtype, or not exactly verifiable; DeviceError
+    where the device cannot be used, or is too small.
+    """
     _require_cpu(dtype, device)
     model = load_pretrained(location, dtype=dtype, device=device)
     try:
@@ -66,7 +70,10 @@ def load_model(location: str, *, dtype: str, device: str = "cpu", images: int = 
 
 
 def causal_model(model: PreTrainedModel, location: str, images: int = IMAGES) -> CausalModel:
-    """Return a transformers model in the fastest form known; it may be used up. Quantised layers stay as they are."""
+    """Return a transformers model in the fastest form known; it may be used up. Quantised layers stay as they are.
+
+    ModelError where it cannot verify drafts exactly, see `require_supported`, or has vision and is quantised.
+    """
     require_supported(model, location)
     is_seeing, is_quantised = sees(model.config), getattr(model, "is_quantized", False)
     if is_seeing and is_quantised:

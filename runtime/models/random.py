@@ -14,7 +14,11 @@ from .loading import causal_model, dtype_of, first_line, load_config, quietly, r
 
 
 def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0) -> CausalModel:
-    """Return a randomly initialised model of a config.json or a folder with one, for measuring latency only."""
+    """Return a randomly initialised model of a config.json or a folder with one, for measuring latency only.
+
+    The weights are drawn on the device in the dtype, with no copy on the host. ModelError: no such configuration, not a
+    causal language model, or an unknown dtype; DeviceError where the device cannot be used, or is too small.
+    """
     require_stored(str(config), dtype)
     number_format, settings = dtype_of(dtype), load_config(str(config))
     try:
@@ -30,7 +34,10 @@ def load_random(config: Path, *, dtype: str, device: str = "cpu", seed: int = 0)
 
 
 def count_parameters(config: Path) -> int:
-    """Return a configuration's number of parameters, tied ones once, without allocating any."""
+    """Return a configuration's number of parameters, tied ones once, without allocating any.
+
+    ModelError: no such configuration, or not a causal language model.
+    """
     with torch.device("meta"):
         model = _built(load_config(str(config)), config, torch.float32)
     return sum(parameter.numel() for parameter in model.parameters())

@@ -67,7 +67,11 @@ def load_lookups(cache: SuccessorCache) -> None:
 
 
 def greedy_children(cache: SuccessorCache, tokens: Ints, lengths: Ints, count: int, vocabulary: int) -> Children | None:
-    """Return the children of nodes at temperature 0, the likeliest first; None where a device holds the cache."""
+    """Return the children of nodes at temperature 0, the likeliest first; None where a device holds the cache.
+
+    `tokens` (batch, width) are the nodes'; `lengths` (batch, 1 or width) are those of the texts before their trees.
+    ModelError: log-probabilities are NaN.
+    """
     if not cache.tokens.is_cpu:
         return None
     shape = *tokens.shape, min(count, vocabulary)

@@ -32,7 +32,10 @@ class Stored:
 
 
 def stored_tensors(folder: Path, files: Sequence[Path] = ()) -> dict[str, Stored]:
-    """Return shape and number format of every tensor by name, from the headers of `files`, or of all safetensors."""
+    """Return shape and number format of every tensor by name, from the headers of `files`, or of all safetensors.
+
+    ModelError where a file cannot be read, or two files hold a tensor of one name.
+    """
     found: dict[str, Stored] = {}
     for path in files or sorted(folder.glob("*.safetensors")):
         try:

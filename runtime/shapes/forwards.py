@@ -149,7 +149,12 @@ class ForwardShapes:
         self._room = Room(slots=slots, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that runs one forward of the shape; the cache does not change."""
+        """Return a call that runs one forward of the shape; the cache does not change.
+
+        The input is laid out here, its mask once for all rows, to hold many calls. The first call captures or compiles.
+        MeasurementError where the shape does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
+        """
         piece = self._piece(tokens)
         columns = context_tokens + piece.room
         self._room.require(batch=batch, columns=columns, place=context_tokens)
@@ -222,7 +227,11 @@ class ResumedShapes(ForwardShapes):
         self._exit, self._target = model, model.target
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that verifies chains of so many tokens, roots included; all states but the last are noise."""
+        """Return a call that verifies chains of so many tokens, roots included; all states but the last are noise.
+
+        MeasurementError where the shape does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
+        """
         last = context_tokens + tokens - 1
         self._room.require(batch=batch, columns=last + 1, place=context_tokens)
         cache = self.caches.holding(batch, last + 1)

@@ -39,7 +39,10 @@ class LockstepShapes:
         self._shape, self._call, self._runs = FIRST, runner.prepare(*FIRST), 0
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that runs one forward of the shape on all ranks."""
+        """Return a call that runs one forward of the shape on all ranks.
+
+        MeasurementError where the shape does not fit; the other ranks do not change then.
+        """
         shape = (batch, context_tokens, tokens)
         call = self._runner.prepare(*shape)
         self._turn_to(shape, call)

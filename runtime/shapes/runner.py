@@ -107,7 +107,11 @@ class LoopShapes:
                 raise
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that drafts one tree after a context and its newest token, which is not read yet."""
+        """Return a call that drafts one tree after a context and its newest token, which is not read yet.
+
+        MeasurementError where the trees do not fit into the cache or the model's positions; Exception where there is no
+        memory for a cache of that size.
+        """
         columns = context_tokens + 1 + (self._depth - 1) * tokens
         self._room.require(batch=batch, columns=columns, place=context_tokens)
         policy = made("eagle2", verify_tokens=1 + self._depth * tokens, depth=self._depth - 1, top_k=tokens)
@@ -142,7 +146,11 @@ class PrefillShapes:
         self._room = Room(slots=1, capacity=capacity, longest_context=model.longest_context)
 
     def prepare(self, batch: int, context_tokens: int, tokens: int) -> Callable[[], None]:
-        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts."""
+        """Return a call that reads the next `tokens` tokens of `batch` prompts after a context, 0 for whole prompts.
+
+        MeasurementError where the prompt does not fit into the cache or the model's positions; Exception where there is
+        no memory for a cache of that size.
+        """
         end = context_tokens + tokens
         self._room.require(batch=1, columns=end, place=end - 1)
         cache = self._caches.holding(1, end)

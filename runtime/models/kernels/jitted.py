@@ -80,7 +80,10 @@ def runs_triton(device: torch.device) -> bool:
 
 @lru_cache
 def compiles_for(device: torch.device) -> bool:
-    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack."""
+    """Return whether Triton can compile here: it needs a C compiler and Python's headers, which slim images lack.
+
+    Short memory raises RuntimeError: it answers nothing, and is not cached.
+    """
     place = torch.zeros(1, dtype=torch.int32, device=device)
     of_a_driver: tuple[type[Exception], ...] = (OSError, SubprocessError, AssertionError, ImportError)
     try:
