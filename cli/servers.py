@@ -156,15 +156,15 @@ def measured(
     from ..profiler.records.wire import to_json
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.honest import warnings_before
-    from ..tuning.engines.kept_server import KeptServer
+    from ..tuning.engines.server_profile import ServerProfile
     from ..tuning.engines.tune import TuneRequest, tune
     from ..tuning.engines.tuned_server import TunedServer
 
     require_writable(file)
     held = _held(job, file)
-    kept = KeptServer(job, store, fresh=fresh)
+    kept = ServerProfile(job, store, fresh=fresh)
     if held is not None and held.trials[: len(kept.bundle.trials)] != kept.bundle.trials:  # of another run
-        kept = KeptServer(job, store, fresh=True)
+        kept = ServerProfile(job, store, fresh=True)
     held = held or kept.bundle
     if held.trials:
         tell(settings, f"resuming: {len(held.trials)} loads ran before")
@@ -236,15 +236,15 @@ def look_at(
 
     from ..engines.server import reached
     from ..tuning.engines.honest import warnings_before
-    from ..tuning.engines.kept_server import KeptServer
     from ..tuning.engines.look import look, tells_more
+    from ..tuning.engines.server_profile import ServerProfile
 
     for line in warnings_before(job):
         tell(settings, f"warning: {line}")
     with ended_by_signals(), progress(settings) as report:
         server = reached(job.engine, job.url, job.limits, model=job.model, key=job.key)
         found = look(job, server, report, rates=rates, seed=seed)
-    kept = KeptServer(replace(job, model=server.address.model), store, fresh=fresh)
+    kept = ServerProfile(replace(job, model=server.address.model), store, fresh=fresh)
     trials = (*kept.bundle.trials, *found.trials)
     kept.save(replace(kept.bundle, version=found.version, trials=trials))
     notes = (*found.notes, tells_more(trials))
@@ -260,7 +260,7 @@ def stored(
 ) -> tuple[Tuned, TunedServer]:
     """Return the plan of a server by what a store holds of it; nothing is started."""
     from ..engines.command import hidden
-    from ..tuning.engines.kept_server import newest_bundle
+    from ..tuning.engines.server_profile import newest_bundle
 
     require_one_way(command, url)
     place = [url.rstrip("/").removesuffix("/v1")] if url else hidden(command)

@@ -14,7 +14,7 @@ from spectune.db import open_store
 from spectune.engines.bundle import Trial
 from spectune.engines.server import Limits, started
 from spectune.engines.table import ENGINES
-from spectune.tuning.engines.kept_server import KeptServer, newest_bundle
+from spectune.tuning.engines.server_profile import ServerProfile, newest_bundle
 from spectune.tuning.engines.tuned_server import job_of
 
 from .openai_program import LLAMA, SGLANG, TENSORRT_LLM, VLLM, texts
@@ -110,7 +110,7 @@ def test_a_bound_chooses_what_is_planned_and_raced(prompts: str, store: str) -> 
     profiled(store, prompts, "--", *DRAFTED)
     with open_store(store) as opened:
         bundle = newest_bundle("llama.cpp", DRAFTED, opened)
-        kept = KeptServer(job_of(bundle, DRAFTED, (), ""), opened)
+        kept = ServerProfile(job_of(bundle, DRAFTED, (), ""), opened)
         kept.save(replace(bundle, setup=kept.bundle.setup, trials=tuple(map(timed, bundle.trials))))
     for bound, source in (("ttft<=50ms", "small"), ("tpot<=5s,ttft<=12ms", "plain")):
         words = ("--engine", "llama.cpp", "--slo", bound, "--json")

@@ -18,7 +18,7 @@ from spectune.engines.load import Sampling
 from spectune.engines.table import ENGINES
 from spectune.errors import MeasurementError
 from spectune.planner.engines.served import PLAIN
-from spectune.tuning.engines.kept_server import KeptServer, newest_bundle
+from spectune.tuning.engines.server_profile import ServerProfile, newest_bundle
 from spectune.tuning.engines.tuned_server import ServerJob
 
 COMMAND = ("llama-server", "-m", "model.gguf")
@@ -46,8 +46,8 @@ def trial(concurrency: int, tokens: int = 10) -> Trial:
     return Trial(start=START, concurrency=concurrency, load=load, counts=Counts())
 
 
-def saved(store: Store, *trials: Trial, fresh: bool = False) -> KeptServer:
-    kept = KeptServer(JOB, store, fresh=fresh)
+def saved(store: Store, *trials: Trial, fresh: bool = False) -> ServerProfile:
+    kept = ServerProfile(JOB, store, fresh=fresh)
     kept.save(replace(kept.bundle, trials=trials))
     return kept
 
@@ -55,18 +55,18 @@ def saved(store: Store, *trials: Trial, fresh: bool = False) -> KeptServer:
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_profile_that_is_repeated_stays_until_a_load_of_the_next_one_ran(store: Store, fresh: bool) -> None:
     saved(store, trial(1), trial(2)).end()
-    again = KeptServer(JOB, store, fresh=fresh)
+    again = ServerProfile(JOB, store, fresh=fresh)
     assert not again.bundle.trials
     again.save(replace(again.bundle, failures=(Failure(start=START, reason="the port is busy"),)))
     assert newest_bundle("llama.cpp", COMMAND, store).trials == (trial(1), trial(2))
     again.save(replace(again.bundle, trials=(trial(1, tokens=20),)))
     assert newest_bundle("llama.cpp", COMMAND, store).trials == (trial(1, tokens=20),)
-    assert KeptServer(JOB, store).bundle.trials == (trial(1, tokens=20),)  # which goes on where it was interrupted
+    assert ServerProfile(JOB, store).bundle.trials == (trial(1, tokens=20),)  # which goes on where it was interrupted
 
 
 def test_a_load_without_rounds_is_kept_in_no_part(store: Store) -> None:
     """Its own error comes again: not that another process writes the same profile."""
-    kept = KeptServer(JOB, store)
+    kept = ServerProfile(JOB, store)
     wrong = replace(kept.bundle, trials=(trial(1, tokens=1),))
     for _ in range(2):
         with pytest.raises(MeasurementError, match="all answers have one token"):

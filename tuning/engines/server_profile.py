@@ -28,7 +28,7 @@ SERVED = "served"  # number format of a server, which its command says
 HEAD, ENDED = "bundle", "ended"  # parts of a profile; its loads are "load 0", "load 1", ...
 
 
-class KeptServer:
+class ServerProfile:
     """The profile of a job in a store; `bundle` is what it holds, saved or read."""
 
     def __init__(self, job: ServerJob, store: Store, *, fresh: bool = False) -> None:
