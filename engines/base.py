@@ -179,6 +179,8 @@ class PagedServer:
     """What most engines have in common: counts are the difference of two Prometheus pages; part of a `ServerEngine`."""
 
     counters: CounterNames
+    health = "/health"
+    advice = "run the command by hand to see why"
 
     def joined(self, plain: Sequence[str], flags: Sequence[str]) -> list[str]:
         """Return a plain command with the options that make it draft."""

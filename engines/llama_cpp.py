@@ -33,11 +33,9 @@ class LlamaCppServer(PagedServer):
     """`llama-server`; a `ServerEngine`."""
 
     name = "llama.cpp"
-    health = "/health"
     takes_table = False
     counters = NAMES["llama.cpp"]
     example = "llama-server -m target.gguf"
-    advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command without anything that drafts."""

@@ -43,10 +43,8 @@ class SGLangServer(PagedServer):
     """
 
     name = "sglang"
-    health = "/health"
     takes_table = True
     example = "python -m sglang.launch_server --model-path MODEL"
-    advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command without anything that drafts."""

@@ -41,10 +41,8 @@ class TensorRTLLMServer(PagedServer):
     """
 
     name = "tensorrt-llm"
-    health = "/health"
     takes_table = True
     example = "trtllm-serve MODEL"
-    advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command whose file has no drafts, and shows counters."""
@@ -154,7 +152,7 @@ def _own(block: Any) -> list[tuple[EngineDrafter, Mapping[str, Any]]]:
     if not block:
         return []
     told = block if isinstance(block, dict) else {}
-    method, model = told.get("decoding_type"), next((told[one] for one in MODEL if one in told), None)
+    method, model = str(told.get("decoding_type")), next((told[one] for one in MODEL if one in told), None)
     if method == "NGram":
         return []
     if method not in FORMS or not model or any(told.get(one) for one in TREES):

@@ -29,11 +29,9 @@ class VLLMServer(PagedServer):
     """`vllm serve` and `python -m vllm.entrypoints.openai.api_server`; a `ServerEngine`."""
 
     name = "vllm"
-    health = "/health"
     takes_table = True
     counters = NAMES["vllm"]
     example = "vllm serve MODEL"
-    advice = "run the command by hand to see why"
 
     def plain(self, command: Sequence[str]) -> list[str]:
         """Return a command without anything that drafts."""
@@ -106,5 +104,5 @@ def _own(text: str, longest: int) -> Source:
     drafter = None if model is None else EngineDrafter(name=PurePath(model).name, path=model, form="unknown")
     name = method if drafter is None else drafter.name
     setting = Setting(method=method, drafter=drafter, knobs=knobs, length=longest, by_batch=True, off="any")
-    is_checked = method in ("ngram", "draft_model")
-    return Source(name=name, is_model=not is_text, setting=setting, **({"checked": CHECKED} if is_checked else {}))
+    found = Source(name=name, is_model=not is_text, setting=setting)
+    return replace(found, checked=CHECKED) if method in ("ngram", "draft_model") else found

@@ -34,7 +34,7 @@ class Ops(Protocol[Trees_co]):
     def row(self, values: Numbers) -> Array:
         """Return (1, values) of int64, float64 or bool, never to be written to."""
 
-    def rows(self, values: tuple[int, ...]) -> Array:
+    def rows(self, values: Numbers) -> Array:
         """Return (batch, values): the same in every row, never to be written to."""
 
     def best(self, scores: Array, count: int) -> Array:
@@ -109,7 +109,7 @@ class NumpyOps:
     def row(self, values: Numbers) -> NDArray[Any]:  # Any: of the values' own type
         return _row(values, type(values[0]).__name__)
 
-    def rows(self, values: tuple[int, ...]) -> Ints:
+    def rows(self, values: Numbers) -> Ints:
         return _rows(values, self.batch)
 
     def best(self, scores: Scores, count: int) -> Ints:

@@ -56,7 +56,7 @@ class TorchOps:
         self.held.append(kept)
         return kept
 
-    def rows(self, values: tuple[int, ...]) -> Tensor:
+    def rows(self, values: Numbers) -> Tensor:
         return self.row(values).expand(self.batch, -1)
 
     def best(self, scores: Tensor, count: int) -> Tensor:
