@@ -30,7 +30,7 @@ from spectune.db.sql.sql_store import SqlStore
 from spectune.db.url import resolve_url
 from spectune.planner.plans.document import plan_from_json, plan_to_json
 from spectune.planner.plans.observation import Observation
-from spectune.planner.plans.validation import Validation
+from spectune.planner.plans.validation import Validation, validation_to_json
 from spectune.profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from spectune.profiler.records.device import Device
 from spectune.profiler.records.model import ModelIdentity
@@ -146,7 +146,7 @@ def test_its_command_line_shows_the_plan(file: Path, tmp_path: Path) -> None:
 
 def test_what_became_of_its_plan_is_read_and_written_byte_for_byte(store: SqlStore) -> None:
     (validation,), (observation,) = store.validations(1), store.observations(1)
-    assert to_json(from_json(Validation, validation)) == validation
+    assert validation_to_json(from_json(Validation, validation)) == validation
     assert to_json(from_json(Observation, observation)) == observation
 
 

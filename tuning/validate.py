@@ -15,7 +15,7 @@ from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
 from ..planner.plans.prediction import Prediction
-from ..planner.plans.validation import Validation, ValidationRow
+from ..planner.plans.validation import Validation, ValidationRow, validation_to_json
 from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.lock import device_lock
@@ -23,7 +23,6 @@ from ..profiler.prompts import Prompt
 from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
-from ..profiler.records.wire import to_json
 from ..profiler.remembered import cache_folder
 from ..runtime.engines.regime import measured_in
 from ..runtime.faults import memory_for
@@ -148,7 +147,7 @@ def validate_stored(
                     rows.append(replace(row, at_context=context))
     finally:
         if rows and kept_beside is not None:
-            document = to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
+            document = validation_to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
             with guard(document):
                 store.add_validation(kept_beside, document)
     return Validation(plan_id=kept_beside, rows=tuple(rows))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import PlanError
+from ...profiler.records.wire import to_json
 from .observation import LARGEST
 
 
@@ -94,3 +95,9 @@ class Validation:
 
     plan_id: int | None  # beside which it is kept; None of a plan that lies in no store, or is for another device
     rows: tuple[ValidationRow, ...]
+
+
+def validation_to_json(validation: Validation) -> str:
+    """Return the stored document; a cell without `at_context` is written as before that field was there."""
+    rows = {i: {"at_context"} for i, row in enumerate(validation.rows) if row.at_context is None}
+    return to_json(validation, without={"rows": rows} if rows else None)

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 
 
-def to_json(record: object, kind: Any = None) -> str:
-    """Return a frozen record as compact JSON; `kind` may view it as a union of records."""
+def to_json(record: object, kind: Any = None, *, without: dict[str, Any] | None = None) -> str:
+    """Return a frozen record as compact JSON; `kind` may view it as a union of records.
+
+    `without` names what is left out, as pydantic's `exclude` does.
+    """
     seen_as: Any = type(record) if kind is None else kind
-    return _adapter(seen_as).dump_json((record,)).decode()[1:-1]
+    exclude: Any = {0: without} if without else None
+    return _adapter(seen_as).dump_json((record,), exclude=exclude).decode()[1:-1]
 
 
 @overload

@@ -16,13 +16,12 @@ from ...errors import MeasurementError, RequestError
 from ...planner.engines.choice import Way
 from ...planner.plans.document import plan_from_json
 from ...planner.plans.plan import Plan, PlanCell
-from ...planner.plans.validation import Validation, ValidationRow
+from ...planner.plans.validation import Validation, ValidationRow, validation_to_json
 from ...planner.strategies.chain import ChainPolicy
 from ...planner.strategies.lookup import LookupPolicy
 from ...planner.strategies.naming import name_of
 from ...planner.strategies.plain import PlainPolicy
 from ...profiler.prompts import Prompt
-from ...profiler.records.wire import to_json
 from ...runtime.engines.measured import EngineCounters, MeasuredEngine
 from ..steps import Guard, Progress, unguarded
 from .cut import require_room
@@ -118,7 +117,7 @@ def validate_engine(
         rows.append(row)
         checks.append(check)
     validation = Validation(plan_id=number, rows=tuple(rows))
-    document = to_json(validation)
+    document = validation_to_json(validation)
     with guard(document):
         store.add_validation(number, document)
     return EngineValidation(validation=validation, checks=tuple(checks), notes=read.notes)
