@@ -73,7 +73,7 @@ from spectune.tuning.family import EXACT_DTYPE, family_in, identify_all, load_fa
 from spectune.tuning.measuring.decoding import LOOKUP, Family, TimedRound
 from spectune.tuning.measuring.overhead import measure_overhead
 from spectune.tuning.measuring.race import race, undisturbed_ms
-from spectune.tuning.measuring.timing import domains_of, time_surfaces
+from spectune.tuning.measuring.timing import FamilyTiming, domains_of, time_surfaces
 from spectune.tuning.plan import solve_plan
 from spectune.tuning.recording.recipe import recipe_of
 from spectune.tuning.recording.traces import record_workloads, workloads_of
@@ -404,9 +404,8 @@ def profiled(request: ProfileRequest, family: Family, here: Device, device: str)
     level = "standard" if request.record == "auto" else request.record
     recorded = record_workloads(workloads, identities, exact, recipe_of(level), journal, steps)
     del exact
-    surfaces = time_surfaces(
-        request, family, identities, domains, device=here, sink=journal, traces=recorded.traces, progress=steps
-    )
+    timing = FamilyTiming(request=request, identities=identities, domains=domains, device=here, progress=steps)
+    surfaces = time_surfaces(timing, family, journal, traces=recorded.traces)
     steps("what a round takes besides", 0.0)
     samples = [
         sample

@@ -146,7 +146,7 @@ def run(
         device=detect("cpu"),
         budget_s=budget_s,
         sink=MemoryJournal(),
-        seed=seed,
+        session=Session(seed=seed),
         design=design,
     )
     found = judge(name, budget_s, time.monotonic() - start, surfaces)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from . import options
-from .report import Settings, print_json, tell
+from .command import Args, command
+from .option import argument, choice
+from .report import print_facts, tell
 
 NAMES = ("llama.cpp", "openvino")  # a test compares them
 
 
-@click.command()
-@click.argument("named", metavar="MODEL")
-@click.option("--engine", required=True, type=click.Choice(NAMES), help="Who is to read it.")
-@options.dtype
-@click.option(
-    "-o",
-    "--output",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Where to; the folder's name with .gguf or .openvino here, unless given.",
-)
-@options.as_json
-@click.pass_obj
-def convert(settings: Settings, /, named: str, engine: str, dtype: str, output: Path | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ConvertArgs(Args):
+    """What was typed."""
+
+    named: str = argument(metavar="MODEL")
+    engine: str = choice("Who is to read it.", NAMES, required=True)
+    dtype: str = options.dtype
+    output: Path | None = options.output.but(
+        metavar="PATH", help="Where to; the folder's name with .gguf or .openvino here, unless given."
+    )
+    as_json: bool = options.as_json
+
+
+@command(ConvertArgs)
+def convert(args: ConvertArgs) -> None:
     """Write a model in an engine's own form.
 
     MODEL is a model folder of Hugging Face, or its id there. It becomes the GGUF file, or the folder of OpenVINO,
@@ -42,14 +44,15 @@ def convert(settings: Settings, /, named: str, engine: str, dtype: str, output: 
     from ..profiler.records.device import AUTO_DTYPE
     from ..profiler.snapshot import name_of
 
-    written_in = own_dtype(engine, detect("cpu").native_dtype) if dtype == AUTO_DTYPE else dtype
-    model = resolve_model(named)
+    engine, is_native = args.engine, args.dtype == AUTO_DTYPE
+    dtype = own_dtype(engine, detect("cpu").native_dtype) if is_native else args.dtype
+    model = resolve_model(args.named)
     name = name_of(model.resolve())
-    out = output or Path(f"{name}.{OWN_FORMS[engine].ending}")
-    made = convert_model(engine, model, out, dtype=written_in)
+    out = args.output or Path(f"{name}.{OWN_FORMS[engine].ending}")
+    made = convert_model(engine, model, out, dtype=dtype)
     size = sum(file.stat().st_size for file in [made, *made.rglob("*")] if file.is_file())
-    if as_json:
-        print_json({"engine": engine, "model": named, "dtype": written_in, "written": str(made), "bytes": size})
-    else:
-        click.echo(f"{made}: {name} for {engine} in {written_in}, {size / 1e6:,.1f} MB")
-    tell(settings, f"written to {made}; next: spectune profile --engine {engine} --target {made} --dtype {written_in}")
+    facts = {"engine": engine, "model": args.named, "dtype": dtype, "written": str(made), "bytes": size}
+    words = f"{made}: {name} for {engine} in {dtype}, {size / 1e6:,.1f} MB"
+    print_facts(facts, [words], as_json=args.as_json)
+    following = f"spectune profile --engine {engine} --target {made} --dtype {dtype}"
+    tell(args.settings, f"written to {made}; next: {following}")

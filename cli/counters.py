@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from .report import Table, facts_of, print_json, print_table
+from .report import Table, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..planner.plans.observation import Observation
     from ..tuning.engines.counters import Counted, CountedAcceptance
 
 
-def print_counted(found: Counted, file: Path, file_format: str, *, as_json: bool) -> None:
-    """Print what a file holds."""
-    if as_json:
-        acceptance = [{**facts_of(one), "by_length": list(one.by_length)} for one in found.acceptance]
-        print_json({"file": str(file), "format": file_format, **facts_of(found), "acceptance": acceptance})
-        return
+def counted_facts(found: Counted) -> dict[str, Any]:
+    """Return what a file holds as JSON values."""
+    acceptance = [{**facts_of(one), "by_length": list(one.by_length)} for one in found.acceptance]
+    return {**facts_of(found), "acceptance": acceptance}
+
+
+def counted_shown(found: Counted) -> Iterator[Table | str]:
+    """Yield what a file holds, for people."""
     for one in found.acceptance:
-        print_table(_acceptance_table(one))
-        for note in one.notes:
-            click.echo(f"note: {note}")
+        yield _acceptance_table(one)
+        yield from (f"note: {note}" for note in one.notes)
     if found.steps:
         rows = [(step.tokens, step.step_ms) for step in found.steps]
-        print_table(Table(title="steps of all sequences", columns=("tokens", "ms"), rows=rows))
+        yield Table(title="steps of all sequences", columns=("tokens", "ms"), rows=rows)
 
 
 def counted_table(observations: Sequence[Observation]) -> Table:

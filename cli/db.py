@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from . import options
-from .report import Settings, Table, facts_of, print_json, print_table, tell
+from .command import Args, command
+from .option import argument, flag, whole
+from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
     from ..db.exchange.check import Fault
-    from ..db.exchange.merge import Merged
     from ..db.sql.sql_store import SqlStore
 
 
@@ -26,10 +28,16 @@ def db() -> None:
     """
 
 
-@db.command()
-@options.store
-@options.as_json
-def upgrade(store: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class StoreArgs(Args):
+    """What was typed of a store."""
+
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(StoreArgs, group=db)
+def upgrade(args: StoreArgs) -> None:
     """Create the store, or bring its schema up to date.
 
     Every command that opens a store does so too; this one does nothing else.
@@ -40,19 +48,13 @@ def upgrade(store: str | None, as_json: bool) -> None:
     """
     from ..db.sql.migrate import HEAD
 
-    with _opened(store, upgrade=True) as opened:
+    with _opened(args.store, upgrade=True) as opened:
         url = opened.url
-    if as_json:
-        print_json({"store": url, "schema": HEAD})
-    else:
-        click.echo(f"{url} has schema {HEAD}")
+    print_facts({"store": url, "schema": HEAD}, [f"{url} has schema {HEAD}"], as_json=args.as_json)
 
 
-@db.command()
-@options.store
-@options.as_json
-@click.pass_context
-def check(context: click.Context, store: str | None, as_json: bool) -> None:
+@command(StoreArgs, group=db)
+def check(args: StoreArgs) -> None:
     """Read all of the store and list its faults.
 
     Looks at the file, the schema, every hash and every record, and at what plans were computed from. Nothing is
@@ -62,22 +64,22 @@ def check(context: click.Context, store: str | None, as_json: bool) -> None:
         spectune db check
         spectune db check --store measurements.db --json
     """
-    url, faults = _checked(store)
-    if as_json:
-        print_json({"store": url, "faults": [facts_of(fault) for fault in faults], "is_sound": not faults})
-    elif faults:
-        print_table(Table(title=url, columns=("where", "fault"), rows=[(each.place, each.what) for each in faults]))
-    else:
-        click.echo(f"{url} is sound")
-    context.exit(1 if faults else 0)
+    url, faults = _checked(args.store)
+    facts = {"store": url, "faults": [facts_of(fault) for fault in faults], "is_sound": not faults}
+    table = Table(title=url, columns=("where", "fault"), rows=[(each.place, each.what) for each in faults])
+    print_facts(facts, [table if faults else f"{url} is sound"], as_json=args.as_json)
+    click.get_current_context().exit(1 if faults else 0)
 
 
-@db.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@options.store
-@options.as_json
-@click.pass_obj
-def export(settings: Settings, folder: Path, store: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class StoreExportArgs(StoreArgs):
+    """What was typed."""
+
+    folder: Path = argument(type=click.Path(path_type=Path, file_okay=False))
+
+
+@command(StoreExportArgs, group=db)
+def export(args: StoreExportArgs) -> None:
     """Write the store to FOLDER as plain JSON files.
 
     One file per device, model, surface, host time, trace, agreement and plan, named after what it is about;
@@ -90,21 +92,23 @@ def export(settings: Settings, folder: Path, store: str | None, as_json: bool) -
     from ..db.exchange.records import everything
 
     counts: Counter[str] = Counter()
-    with _opened(store) as opened:
-        for written in write_folder(everything(opened), folder):
+    with _opened(args.store) as opened:
+        for written in write_folder(everything(opened), args.folder):
             counts[written.kind] += 1
-            tell(settings, f"wrote {written.path}")
-    if as_json:
-        print_json({"folder": str(folder), "files": counts})
-    else:
-        click.echo(f"wrote {counts.total()} files to {folder}: {_counted(counts)}")
+            tell(args.settings, f"wrote {written.path}")
+    words = f"wrote {counts.total()} files to {args.folder}: {_counted(counts)}"
+    print_facts({"folder": str(args.folder), "files": counts}, [words], as_json=args.as_json)
 
 
-@db.command(name="import")
-@click.argument("source", metavar="FOLDER|STORE")
-@options.store
-@options.as_json
-def import_(source: str, store: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class StoreImportArgs(StoreArgs):
+    """What was typed."""
+
+    source: str = argument(metavar="FOLDER|STORE")
+
+
+@command(StoreImportArgs, group=db, name="import")
+def import_(args: StoreImportArgs) -> None:
     """Merge a folder or another store into this one.
 
     SOURCE is a folder that `spectune db export` wrote, or the path or URL of another store, which is only read.
@@ -120,22 +124,33 @@ def import_(source: str, store: str | None, as_json: bool) -> None:
     from ..db.exchange.merge import merge
     from ..db.exchange.records import everything
 
-    with _opened(store, upgrade=True) as opened:
-        if Path(source).is_dir():
-            merged = merge(opened, lambda: read_folder(Path(source)))
+    with _opened(args.store, upgrade=True) as opened:
+        if Path(args.source).is_dir():
+            merged = merge(opened, lambda: read_folder(Path(args.source)))
         else:
-            with _opened(source) as other:
+            with _opened(args.source) as other:
                 merged = merge(opened, lambda: everything(other))
         url = opened.url
-    _tell_merged(merged, url, as_json)
+    if not args.as_json:
+        for why in merged.left_out:
+            click.echo(f"left out: {why}", err=True)
+    added, known = Counter(merged.added), Counter(merged.known)
+    words = f"added to {url}: {_counted(added) or 'nothing'}; there already: {_counted(known) or 'nothing'}"
+    print_facts({"store": url, **facts_of(merged)}, [words], as_json=args.as_json)
 
 
-@db.command()
-@options.store
-@click.option("--observations", metavar="N", type=click.IntRange(0), help="Of each plan keep the newest N; else all.")
-@click.option("--dry-run", is_flag=True, help="List what would be taken out, and take out nothing.")
-@options.as_json
-def prune(store: str | None, observations: int | None, dry_run: bool, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PruneArgs(Args):
+    """What was typed."""
+
+    store: str | None = options.store
+    observations: int | None = whole("Of each plan keep the newest N; else all.", least=0, metavar="N")
+    dry_run: bool = flag("List what would be taken out, and take out nothing.")
+    as_json: bool = options.as_json
+
+
+@command(PruneArgs, group=db)
+def prune(args: PruneArgs) -> None:
     """Take out timings and traces that nothing needs.
 
     The newest of every surface and setup stay, and so does everything that a plan in use or promoted was computed
@@ -149,22 +164,25 @@ def prune(store: str | None, observations: int | None, dry_run: bool, as_json: b
     """
     from ..db.exchange.prune import prune as taken_out
 
-    with _opened(store) as opened:
-        pruned, url = taken_out(opened, dry_run=dry_run, observations=observations), opened.url
-    if as_json:
-        print_json({"store": url, "dry_run": dry_run, "rows": [facts_of(each) for each in pruned]})
-        return
-    if pruned:
-        rows = [(each.kind, each.of, each.rows) for each in pruned]
-        print_table(Table(title=url, columns=("kind", "of", "rows"), rows=rows))
-    total = sum(each.rows for each in pruned)
-    click.echo(f"{total} rows {'would be taken' if dry_run else 'were taken'} out of {url}")
+    with _opened(args.store) as opened:
+        pruned, url = taken_out(opened, dry_run=args.dry_run, observations=args.observations), opened.url
+    rows = [(each.kind, each.of, each.rows) for each in pruned]
+    total, done = sum(each.rows for each in pruned), "would be taken" if args.dry_run else "were taken"
+    shown: list[Table | str] = [Table(title=url, columns=("kind", "of", "rows"), rows=rows)] if rows else []
+    facts = {"store": url, "dry_run": args.dry_run, "rows": [facts_of(each) for each in pruned]}
+    print_facts(facts, [*shown, f"{total} rows {done} out of {url}"], as_json=args.as_json)
 
 
-@db.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@options.store
-def backup(file: Path, store: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class BackupArgs(Args):
+    """What was typed."""
+
+    file: Path = argument(type=click.Path(path_type=Path))
+    store: str | None = options.store
+
+
+@command(BackupArgs, group=db)
+def backup(args: BackupArgs) -> None:
     """Copy an SQLite store to FILE while others write.
 
     The copy is the store at one moment, and is opened like it. For a database server use its own tools, such as
@@ -175,9 +193,9 @@ def backup(file: Path, store: str | None) -> None:
     """
     from ..db.exchange.backup import back_up
 
-    with _opened(store) as opened:
-        back_up(opened, file)
-        click.echo(f"wrote {file}, a copy of {opened.url}")
+    with _opened(args.store) as opened:
+        back_up(opened, args.file)
+        click.echo(f"wrote {args.file}, a copy of {opened.url}")
 
 
 def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
@@ -205,16 +223,6 @@ def _checked(store: str | None) -> tuple[str, list[Fault]]:
     except StoreError as error:
         url = shown(resolve_url(store))
         return url, [Fault(place=url, what=str(error))]
-
-
-def _tell_merged(merged: Merged, url: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"store": url, **facts_of(merged)})
-        return
-    for why in merged.left_out:
-        click.echo(f"left out: {why}", err=True)
-    added, known = Counter(merged.added), Counter(merged.known)
-    click.echo(f"added to {url}: {_counted(added) or 'nothing'}; there already: {_counted(known) or 'nothing'}")
 
 
 def _counted(counts: Counter[str]) -> str:

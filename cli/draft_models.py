@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
+
+from .option import option
 
 UNNAMED = "spectune.draft_models"  # in a context's meta: what --draft-model gave
 
@@ -59,24 +60,20 @@ def _once(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return named
 
 
-def drafters(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: as click types a decorator
-    """Give a command the options that name drafters; its parameter is `drafters`."""
-    named = click.option(
-        "--drafter",
-        "drafters",
-        multiple=True,
-        metavar="NAME=MODEL",
-        callback=named_models,
-        help="A drafter and its name in the plan; repeatable.",
-    )
-    unnamed = click.option(
-        "--draft-model",
-        "draft_models",
-        multiple=True,
-        metavar="MODEL",
-        is_eager=True,
-        expose_value=False,
-        callback=_unnamed_models,
-        help="A drafter named after its folder; repeatable.",
-    )
-    return named(unnamed(command))
+unnamed = option(
+    "A drafter named after its folder; repeatable.",
+    *("--draft-model", "draft_models"),
+    multiple=True,
+    metavar="MODEL",
+    is_eager=True,
+    expose_value=False,
+    callback=_unnamed_models,
+)
+drafters = option(
+    "A drafter and its name in the plan; repeatable.",
+    *("--drafter", "drafters"),
+    multiple=True,
+    metavar="NAME=MODEL",
+    callback=named_models,
+    beside=[unnamed],
+)

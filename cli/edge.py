@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from . import options
-from .command import Command
+from .command import Args, command, fields_of
 from .draft_models import own_name
 from .edge_run import run
 from .edge_serve import serve
 from .existing import not_profiled, opened_there
-from .report import Table, facts_of, print_json, print_table
+from .option import option, real, whole
+from .report import Table, facts_of, print_facts
 
 if TYPE_CHECKING:
     from ..planner.edge.search import EdgePlan
@@ -36,43 +38,37 @@ edge.add_command(serve)
 edge.add_command(run)
 
 
-@edge.command(
-    cls=Command,
-    basic=("target", "drafter", "devices", "draft-ms", "rtt-ms", "context", "workload", "device", "dtype", "json"),
+@dataclass(frozen=True, kw_only=True)
+class EdgePlanArgs(Args):
+    """What was typed; the fields of an EdgeRequest have their names there."""
+
+    target: str = options.target
+    name: str = option(
+        "The devices' drafter, by its name in the profile or by its folder.",
+        *("--drafter", "--draft-model"),
+        required=True,
+        metavar="NAME",
+        callback=lambda _ctx, _param, text: own_name(text) if "/" in text else text,
+    )
+    draft_ms: float | None = real("A drafted token takes; else as profiled.", is_open="least")
+    rtt_ms: float = real("To the server and back.", default=20.0)
+    devices: tuple[int, ...] = option("At once.", default="1,4,8", metavar="N,N,...", callback=options.counts)
+    context: int = whole("Tokens of a text; else as recorded.", least=0, absent=0, metavar="N")
+    device: str = options.device
+    dtype: str = options.dtype
+    workload: str = options.workload
+    temperature: float = options.temperature
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(
+    EdgePlanArgs,
+    group=edge,
+    basic="target drafter devices draft-ms rtt-ms context workload device dtype json",
     stray="name the model with --target MODEL",
 )
-@options.target
-@click.option(
-    "--drafter",
-    "--draft-model",
-    "name",
-    required=True,
-    metavar="NAME",
-    callback=lambda _ctx, _param, text: own_name(text) if "/" in text else text,
-    help="The devices' drafter, by its name in the profile or by its folder.",
-)
-@click.option("--draft-ms", type=click.FloatRange(0.0, min_open=True), help="A drafted token takes; else as profiled.")
-@click.option("--rtt-ms", default=20.0, show_default=True, type=click.FloatRange(0.0), help="To the server and back.")
-@click.option(
-    "--devices", default="1,4,8", show_default=True, callback=options.counts, metavar="N,N,...", help="At once."
-)
-@click.option("--context", default=0, metavar="N", type=click.IntRange(0), help="Tokens of a text; else as recorded.")
-@options.device
-@options.dtype
-@options.workload
-@options.temperature
-@options.store
-@options.as_json
-def plan(
-    target: str,
-    name: str,
-    draft_ms: float | None,
-    rtt_ms: float,
-    devices: tuple[int, ...],
-    store: str | None,
-    as_json: bool,
-    **profiled: Any,  # the other fields of an EdgeRequest
-) -> None:
+def plan(args: EdgePlanArgs) -> None:
     """Say what drafting at the edge brings.
 
     Plans from the newest profile of the target on this machine, the server. It says how devices should draft, and
@@ -87,19 +83,22 @@ def plan(
     from ..profiler.hub import resolve_model
     from ..tuning.edge import EdgeRequest, edge_planner
 
-    with opened_there(store, not_profiled(target)) as opened:
-        planner = edge_planner(EdgeRequest(target=resolve_model(target), **profiled), opened)
-    drafter = planner.named(name)
-    device = planner.here(drafter, rtt_ms) if draft_ms is None else EdgeDevice(draft_ms=draft_ms, rtt_ms=rtt_ms)
-    found = {count: planner.plan(drafter, device, count) for count in devices}
-    if as_json:
-        rows = [
-            {"devices": count, **facts_of(each), "drafts_at_the_edge": each.drafts_at_the_edge}
-            for count, each in found.items()
-        ]
-        print_json({"draft_ms": device.draft_ms, "rtt_ms": device.rtt_ms, "plans": rows})
-    else:
-        print_table(_table(name, device, found))
+    with opened_there(args.store, not_profiled(args.target)) as opened:
+        request = EdgeRequest(**(fields_of(EdgeRequest, args) | {"target": resolve_model(args.target)}))
+        planner = edge_planner(request, opened)
+    drafter = planner.named(args.name)
+    device = (
+        planner.here(drafter, args.rtt_ms)
+        if args.draft_ms is None
+        else EdgeDevice(draft_ms=args.draft_ms, rtt_ms=args.rtt_ms)
+    )
+    found = {count: planner.plan(drafter, device, count) for count in args.devices}
+    rows = [
+        {"devices": count, **facts_of(each), "drafts_at_the_edge": each.drafts_at_the_edge}
+        for count, each in found.items()
+    ]
+    facts = {"draft_ms": device.draft_ms, "rtt_ms": device.rtt_ms, "plans": rows}
+    print_facts(facts, [_table(args.name, device, found)], as_json=args.as_json)
 
 
 def _table(name: str, device: EdgeDevice, plans: dict[int, EdgePlan]) -> Table:

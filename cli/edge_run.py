@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import RequestError
 from . import options
-from .command import Command
+from .command import Args, command, fields_of
 from .edge_serve import PORT, TOKEN
-from .report import Settings, facts_of, print_json, tell
+from .option import option, real, whole
+from .prompts import typed_text
+from .report import facts_of, print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -30,46 +32,33 @@ def _address(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[s
     return read[1] or read[2], int(read[3] or PORT)
 
 
-@click.command(
-    cls=Command,
-    basic=("server", "drafter", "prompt", "max-new-tokens", "temperature", "stop", "device", "dtype", "seed", "json"),
-)
-@click.option("--server", required=True, metavar="HOST[:PORT]", callback=_address, help="Where the target is.")
-@click.option(
-    "--drafter", "--draft-model", "named", required=True, metavar="MODEL", help=f"The drafter: {options.MODEL_FORMS}."
-)
-@click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
-@options.device
-@options.dtype
-@options.temperature
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@options.max_new_tokens
-@options.seed
-@click.option("--timeout-s", default=2.0, show_default=True, type=click.FloatRange(0.01), help="Before asking again.")
-@click.option(
-    "--fallback",
-    default=0,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Tokens the drafter says alone where the server is silent: not the target's own.",
-)
-@options.as_json
-@click.pass_obj
-def run(
-    settings: Settings,
-    /,
-    server: tuple[str, int],
-    named: str,
-    prompt: str,
-    device: str,
-    dtype: str,
-    stop: tuple[str, ...],
-    timeout_s: float,
-    fallback: int,
-    as_json: bool,
-    **generation: Any,  # click gives other fields of GenerationSettings
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EdgeRunArgs(Args):
+    """What was typed; the fields of GenerationSettings and RetryPolicy have their names there."""
+
+    server: tuple[str, int] = option("Where the target is.", required=True, metavar="HOST[:PORT]", callback=_address)
+    named: str = option(
+        f"The drafter: {options.MODEL_FORMS}.", "--drafter", "--draft-model", required=True, metavar="MODEL"
+    )
+    prompt: str = options.prompt
+    device: str = options.device
+    dtype: str = options.dtype
+    temperature: float = options.temperature
+    stop: tuple[str, ...] = options.stop
+    max_new_tokens: int = options.max_new_tokens
+    seed: int = options.seed
+    timeout_s: float = real("Before asking again.", least=0.01, default=2.0)
+    fallback: int = whole(
+        "Tokens the drafter says alone where the server is silent: not the target's own.",
+        least=0,
+        default=0,
+        metavar="N",
+    )
+    as_json: bool = options.as_json
+
+
+@command(EdgeRunArgs, basic="server drafter prompt max-new-tokens temperature stop device dtype seed json")
+def run(args: EdgeRunArgs) -> None:
     """Decode a prompt with a drafter here and the target on a server.
 
     The text is the target's own. The server says how to draft, and stderr why. Lost messages are sent again. With
@@ -80,10 +69,7 @@ def run(
         spectune edge run --server host:8322 --drafter path/to/small --prompt "def main():"
         spectune edge run --server host --drafter path/to/small --prompt - --temperature 0.8 --json < prompt.txt
     """
-    text = sys.stdin.read() if prompt == "-" else prompt
-    if not text:
-        raise RequestError("the prompt is empty; write some text")
-    from ..profiler.device import detect
+    text = typed_text(args.prompt)
     from ..profiler.hub import resolve_model
     from ..profiler.identity import identify
     from ..runtime.edge.device import EdgeRun
@@ -91,37 +77,37 @@ def run(
     from ..runtime.edge.patience import RetryPolicy
     from ..runtime.generation import GenerationSettings
     from ..runtime.models.formats import draft_role
-    from ..runtime.models.loading import load_model, load_tokenizer
+    from ..runtime.models.loading import load_tokenizer
     from ..runtime.models.vocabulary import vocabulary_hash
     from ..runtime.prompt_ids import request_of
     from ..runtime.transcript import Transcript
-    from ..tuning.family import torch_device
+    from ..tuning.family import load_here
 
-    drafter = resolve_model(named)
-    wanted, identity = GenerationSettings(stop=stop, **generation), identify(drafter)
+    drafter = resolve_model(args.named)
+    wanted, identity = GenerationSettings(**fields_of(GenerationSettings, args)), identify(drafter)
     if draft_role(drafter) != "draft":
         raise RequestError(
             f"{identity.name} reads what the target computes, which a device has not; take a draft model"
         )
-    here, tokenizer, done = detect(device), load_tokenizer(str(drafter)), EdgeRun()
-    model = load_model(str(drafter), dtype=here.dtype_for(dtype), device=torch_device(here))
-    secret, patience = os.environ.get(TOKEN, ""), RetryPolicy(timeout_s=timeout_s, fallback=fallback)
+    tokenizer, done = load_tokenizer(str(drafter)), EdgeRun()
+    model = load_here(drafter, args.device, args.dtype)
+    secret, patience = os.environ.get(TOKEN, ""), RetryPolicy(timeout_s=args.timeout_s, fallback=args.fallback)
     own = vocabulary_hash(tokenizer)
-    with joined(server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
-        tell(settings, known.welcome.reason)
-        asked = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
-        transcript = Transcript(tokenizer, len(asked.prompt), stop)
-        for piece in _pieces(remote.stream(asked, done), transcript, asked.prompt, done):
-            if not as_json:
+    with joined(args.server, identity, model, tokenizer=own, token=secret, patience=patience) as (remote, known):
+        tell(args.settings, known.welcome.reason)
+        request = request_of(tokenizer, text, wanted, ends=frozenset(known.welcome.stop))
+        transcript = Transcript(tokenizer, len(request.prompt), args.stop)
+        for piece in _pieces(remote.stream(request, done), transcript, request.prompt, done):
+            if not args.as_json:
                 click.echo(piece, nl=False)
-    if as_json:
+    if args.as_json:
         facts = {"text": transcript.text, **facts_of(done), "device": facts_of(known.device)}
         print_json({**facts, "drafting": facts_of(known.welcome.drafting), "reason": known.welcome.reason})
         return
     click.echo()
     if done.own:
         lossy = f"{len(done.own)} tokens are the drafter's own, the server was silent"
-        tell(settings, f"LOSSY: {lossy}; --json tells which")
+        tell(args.settings, f"LOSSY: {lossy}; --json tells which")
 
 
 def _pieces(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import RequestError
 from . import options
-from .command import Command
-from .report import Settings, facts_of, print_json, tell
+from .command import Args, command, fields_of
+from .option import real, whole
+from .report import facts_of, print_json, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..runtime.edge.verification_queue import VerificationQueue
     from ..runtime.edge.verifier import EdgeVerifier
     from ..runtime.models.forward import CausalModel
 
@@ -20,48 +25,32 @@ PORT = 8322
 TOKEN = "SPECTUNE_EDGE_TOKEN"
 
 
-@click.command(
-    cls=Command,
-    basic=("target", "host", "port", "slots", "devices", "gather", "wait-ms", "device", "dtype", "store"),
+@dataclass(frozen=True, kw_only=True)
+class EdgeServeArgs(Args):
+    """What was typed; the fields of an EdgeRequest have their names there."""
+
+    target: str = options.target
+    host: str = options.host
+    port: int = whole("0 is any that is free.", least=0, most=65535, default=PORT)
+    slots: int = whole("Texts at once.", default=8)
+    capacity: int = whole("Tokens of a text.", least=2, default=1024)
+    most_drafted: int = whole("Tokens of a draft.", most=256, default=16)
+    gather: int = whole("Drafts to wait for, up to --wait-ms.", default=1)
+    wait_ms: float = real("A draft waits for --gather of them.", default=0.0)
+    devices: int | None = whole("Expected at once; as many as slots, if so many were timed.")
+    device: str = options.device
+    dtype: str = options.dtype
+    workload: str = options.workload
+    temperature: float = options.temperature.but(help="Of the profile.")
+    store: str | None = options.store
+
+
+@command(
+    EdgeServeArgs,
+    basic="target host port slots devices gather wait-ms device dtype store",
     stray="name the model with --target MODEL",
 )
-@options.target
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 is any that is free.")
-@click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Texts at once.")
-@click.option("--capacity", default=1024, show_default=True, type=click.IntRange(2), help="Tokens of a text.")
-@click.option("--most-drafted", default=16, show_default=True, type=click.IntRange(1, 256), help="Tokens of a draft.")
-@click.option(
-    "--gather", default=1, show_default=True, type=click.IntRange(1), help="Drafts to wait for, up to --wait-ms."
-)
-@click.option(
-    "--wait-ms", default=0.0, show_default=True, type=click.FloatRange(0.0), help="A draft waits for --gather of them."
-)
-@click.option("--devices", type=click.IntRange(1), help="Expected at once; as many as slots, if so many were timed.")
-@options.device
-@options.dtype
-@options.workload
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="Of the profile.")
-@options.store
-@click.pass_obj
-def serve(
-    settings: Settings,
-    /,
-    target: str,
-    host: str,
-    port: int,
-    slots: int,
-    capacity: int,
-    most_drafted: int,
-    gather: int,
-    wait_ms: float,
-    devices: int | None,
-    device: str,
-    dtype: str,
-    workload: str,
-    temperature: float,
-    store: str | None,
-) -> None:
+def serve(args: EdgeServeArgs) -> None:
     """Verify what devices draft.
 
     The server plans how each device drafts, from its speed, its distance, and the store's profile of the target.
@@ -72,61 +61,65 @@ def serve(
         spectune edge serve --target path/to/target
         spectune edge serve --target path/to/target --host 0.0.0.0 --slots 32 --gather 8 --wait-ms 5
     """
-    if (gather > 1) is not (wait_ms > 0.0):
+    if (args.gather > 1) is not (args.wait_ms > 0.0):
         raise click.UsageError(
-            f"drafts wait for each other with --gather above 1 and --wait-ms above 0, got {gather} and {wait_ms:g}; "
-            "give both or neither"
+            f"drafts wait for each other with --gather above 1 and --wait-ms above 0, got {args.gather} and "
+            f"{args.wait_ms:g}; give both or neither"
         )
     import asyncio
 
-    from ..db import open_store
-    from ..planner.edge.setting import BatchRule
-    from ..profiler.device import detect
     from ..profiler.hub import resolve_model
     from ..runtime.edge.server import EdgeServer
-    from ..runtime.edge.verification_queue import VerificationQueue
-    from ..runtime.ends import end_tokens
-    from ..runtime.models.loading import load_model, load_tokenizer
-    from ..runtime.models.vocabulary import vocabulary_hash
-    from ..tuning.edge import EdgeRequest, adviser_from_store
-    from ..tuning.family import torch_device
-    from .existing import as_it_is
 
-    here, rule, place = detect(device), BatchRule(size=gather, wait_ms=wait_ms), resolve_model(target)
-    request = EdgeRequest(target=place, device=device, dtype=dtype, workload=workload, temperature=temperature)
-    with open_store(as_it_is(store)) as opened:
-        adviser = adviser_from_store(
-            request, opened, slots=slots, devices=devices, rule=rule, most_drafted=most_drafted
-        )
-    if adviser.why_not:
-        tell(settings, f"devices are told to draft as is usual: {adviser.why_not}")
-    model = load_model(str(place), dtype=here.dtype_for(dtype), device=torch_device(here))
-    verifier = _verifier(settings, model, slots=slots, capacity=capacity, most_drafted=most_drafted)
-    tokenizer = load_tokenizer(str(place))
-    ends, secret = end_tokens(place, tokenizer), os.environ.get(TOKEN, "")
-    desk = VerificationQueue(
-        verifier, rule, adviser, token=secret, tokenizer=vocabulary_hash(tokenizer), stop=tuple(sorted(ends))
-    )
-    server = EdgeServer(desk, host=host, port=port)
+    queue = _queue(args, resolve_model(args.target))
+    server = EdgeServer(queue, host=args.host, port=args.port)
     try:
-        asyncio.run(server.serve(lambda at: tell(settings, f"listening on {host}:{at}")))
+        asyncio.run(server.serve(lambda at: tell(args.settings, f"listening on {args.host}:{at}")))
     except OSError as error:
-        raise RequestError(f"cannot listen on {host}:{port} ({error}); take another --host or --port") from error
+        raise RequestError(
+            f"cannot listen on {args.host}:{args.port} ({error}); take another --host or --port"
+        ) from error
     except KeyboardInterrupt:
         pass
-    print_json(facts_of(desk.counters))
+    print_json(facts_of(queue.counters))
 
 
-def _verifier(settings: Settings, model: CausalModel, *, slots: int, capacity: int, most_drafted: int) -> EdgeVerifier:
+def _queue(args: EdgeServeArgs, place: Path) -> VerificationQueue:
+    """Load the target, and return what takes drafts in for it and advises their devices."""
+    from ..db import open_store
+    from ..planner.edge.setting import BatchRule
+    from ..runtime.edge.verification_queue import VerificationQueue
+    from ..runtime.ends import end_tokens
+    from ..runtime.models.loading import load_tokenizer
+    from ..runtime.models.vocabulary import vocabulary_hash
+    from ..tuning.edge import EdgeRequest, adviser_from_store
+    from ..tuning.family import load_here
+    from .existing import as_it_is
+
+    rule = BatchRule(size=args.gather, wait_ms=args.wait_ms)
+    request = EdgeRequest(**(fields_of(EdgeRequest, args) | {"target": place}))
+    with open_store(as_it_is(args.store)) as opened:
+        adviser = adviser_from_store(
+            request, opened, slots=args.slots, devices=args.devices, rule=rule, most_drafted=args.most_drafted
+        )
+    if adviser.why_not:
+        tell(args.settings, f"devices are told to draft as is usual: {adviser.why_not}")
+    verifier = _verifier(args, load_here(place, args.device, args.dtype))
+    tokenizer = load_tokenizer(str(place))
+    ends, secret = end_tokens(place, tokenizer), os.environ.get(TOKEN, "")
+    own = vocabulary_hash(tokenizer)
+    return VerificationQueue(verifier, rule, adviser, token=secret, tokenizer=own, stop=tuple(sorted(ends)))
+
+
+def _verifier(args: EdgeServeArgs, model: CausalModel) -> EdgeVerifier:
     from ..runtime.edge.verifier import EdgeVerifier
 
-    room = min(capacity, model.longest_context - most_drafted - 1)
+    longest, slots, most_drafted = model.longest_context, args.slots, args.most_drafted
+    room = min(args.capacity, longest - most_drafted - 1)
     if room < 2:
-        raise RequestError(
-            f"the target has {model.longest_context} positions, no more than a draft; lower --most-drafted"
-        )
-    if room < capacity:
-        tell(settings, f"texts have room for {room} tokens, since the target has {model.longest_context} positions")
+        raise RequestError(f"the target has {longest} positions, no more than a draft; lower --most-drafted")
+    if room < args.capacity:
+        tell(args.settings, f"texts have room for {room} tokens, since the target has {longest} positions")
     try:
         return EdgeVerifier(model, slots=slots, capacity=room, most_drafted=most_drafted)
     except (MemoryError, RuntimeError) as error:

@@ -2,74 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import click
 
 from . import options
-from .command import Command
+from .command import Args, command, fields_of
+from .model import loading
+from .option import option, whole
 
 
-@click.command(
-    cls=Command,
-    basic=("target", "draft-model", "drafter", "plan", "temperature", "slots", "host", "port", "api-key", "device"),
+@dataclass(frozen=True, kw_only=True)
+class EndpointArgs(Args):
+    """What was typed; the fields of EndpointSettings and Listening have their names there, and these check them."""
+
+    target: str = options.target
+    drafters: dict[str, str] = options.drafters
+    plan: str = options.followed_plan
+    device: str = options.device
+    dtype: str | None = options.planned_dtype
+    workload: str | None = options.followed_workload
+    temperature: float = options.temperature.but(help="Of the plan, and of requests that name none.")
+    allow_lossy: bool = options.allow_lossy
+    store: str | None = options.store
+    name: str | None = option("What clients call the model; the folder's or id's name unless given.", metavar="NAME")
+    slots: int = whole("Requests decoded at once.", default=8)
+    longest: int | None = whole("Tokens of a request; 2048 unless given.", least=2, metavar="N")
+    most: int = whole("Requests that may run or wait.", default=256)
+    prefix_caching: bool = option("Read what prompts share once.", "--prefix-caching/--no-prefix-caching", default=True)
+    spare_slots: int = whole(
+        "Slots in which nothing is decoded: they keep texts that have ended.", least=0, default=0, metavar="N"
+    )
+    host: str = options.host
+    port: int = options.port.but(default=8000)
+    api_key: str | None = option("What clients send; or SPECTUNE_API_KEY.", envvar="SPECTUNE_API_KEY", metavar="KEY")
+    certificate: Path | None = options.tls_cert
+    key: Path | None = options.tls_key
+    is_behind_proxy: bool = options.is_behind_proxy
+
+
+@command(
+    EndpointArgs,
+    basic="target draft-model drafter plan temperature slots host port api-key device",
     stray="name the model with --target MODEL",
 )
-@options.target
-@options.drafters
-@options.followed_plan
-@options.device
-@options.planned_dtype
-@options.followed_workload
-@click.option(
-    "--temperature",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0.0),
-    help="Of the plan, and of requests that name none.",
-)
-@options.allow_lossy
-@options.store
-@click.option("--name", metavar="NAME", help="What clients call the model; the folder's or id's name unless given.")
-@click.option("--slots", default=8, show_default=True, type=click.IntRange(1), help="Requests decoded at once.")
-@click.option("--longest", type=click.IntRange(2), metavar="N", help="Tokens of a request; 2048 unless given.")
-@click.option("--most", default=256, show_default=True, type=click.IntRange(1), help="Requests that may run or wait.")
-@click.option(
-    "--prefix-caching/--no-prefix-caching", default=True, show_default=True, help="Read what prompts share once."
-)
-@click.option(
-    "--spare-slots",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    metavar="N",
-    help="Slots in which nothing is decoded: they keep texts that have ended.",
-)
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
-@click.option("--api-key", envvar="SPECTUNE_API_KEY", metavar="KEY", help="What clients send; or SPECTUNE_API_KEY.")
-@options.tls_cert
-@options.tls_key
-@click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS.")
-def endpoint(
-    target: str,
-    temperature: float,
-    name: str | None,
-    slots: int,
-    longest: int | None,
-    most: int,
-    prefix_caching: bool,
-    spare_slots: int,
-    host: str,
-    port: int,
-    api_key: str | None,
-    certificate: Path | None,
-    key: Path | None,
-    is_behind_proxy: bool,
-    **loaded: Any,  # what `load` takes besides
-) -> None:
+def endpoint(args: EndpointArgs) -> None:
     """Serve the target over OpenAI's API.
 
     Decodes by the stored plan, as `spectune run` does, all requests in one running batch. Serves /v1/completions and
@@ -86,20 +63,7 @@ def endpoint(
     from ..service.text.app import EndpointSettings
     from ..service.text.server import serve_text
 
-    place = resolve_model(target)
-    settings = EndpointSettings(
-        name=name or name_of(place.resolve()),
-        slots=slots,
-        longest=longest,
-        most=most,
-        temperature=temperature,
-        api_key=api_key,
-        prefix_caching=prefix_caching,
-        spare_slots=spare_slots,
-    )
-    loading = partial(load, place, temperature=temperature, **loaded)
-    serve_text(
-        loading,
-        Listening(host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy),
-        settings,
-    )
+    place = resolve_model(args.target)
+    name = args.name or name_of(place.resolve())
+    settings = EndpointSettings(**(fields_of(EndpointSettings, args) | {"name": name}))
+    serve_text(partial(load, place, **loading(args)), Listening(**fields_of(Listening, args)), settings)

@@ -11,20 +11,28 @@ import click
 from click.core import ParameterSource
 
 from . import servers
+from .cells import validation_facts, validation_table
+from .command import fields_of
 from .existing import not_profiled, opened_there
 from .measured import device_facts, trace_facts
 from .model import model_places
-from .report import Settings, Table, TimeLeft, facts_of, print_json, print_table, progress, tell
+from .option import choice
+from .report import Table, TimeLeft, facts_of, print_facts, progress, show, tell
 from .rescue import rescued
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ..db.store import Store
+    from ..planner.plans.plan import Plan
     from ..profiler.prompts import Prompt
     from ..profiler.records.model import ModelIdentity
     from ..runtime.engines.measured import MeasuredEngine
     from ..tuning.engines.profile import EngineProfile
-    from ..tuning.engines.validate import EngineValidation
+    from ..tuning.engines.validate import EngineValidateRequest, EngineValidation
+    from .plan import PlanArgs
+    from .profile import ProfileArgs
+    from .validate import ValidateArgs
 
 NAMES = ("llama.cpp", "openvino", "transformers", "vllm")  # that run here; a test compares them
 SEVERAL = ("llama.cpp", "vllm")  # decode several sequences at once
@@ -46,140 +54,129 @@ PLAN = {"engine", "target", "device", "dtype", "workload", "batches", "seed", "s
 VALIDATE = {"engine", "target", "prompts", "dtype", "workload", "batches", "rounds", "seed", "store", "as_json"}
 TURNS = 4  # of every round of a validation
 
-option = click.option(
+option = choice(
+    "Use an engine instead of spectune's own decoder: one that runs here, on the CPU, or whose server is given.",
+    sorted({*NAMES, *servers.NAMES}),
     "--engine",
-    type=click.Choice(sorted({*NAMES, *servers.NAMES})),
-    help="Use an engine instead of spectune's own decoder: one that runs here, on the CPU, or whose server is given.",
 )
 Json = dict[str, Any]  # JSON values
 
 
-def profile_command(
-    settings: Settings, engine: str, target: str, drafters: Mapping[str, str], prompts: Sequence[Prompt], asked: Json
-) -> None:
+def profile_command(args: ProfileArgs, prompts: Sequence[Prompt]) -> None:
     """Profile an engine, keep it, and print what it costs."""
     from ..db import open_store
     from ..profiler.hub import resolve_model
     from ..tuning.engines.profile import EngineRequest, profile_engine
     from ..tuning.request import Models
 
+    assert args.engine is not None and args.target is not None, "the command refuses an engine without a target"
     require_only(PROFILE | TOLD)
-    models = Models(target=resolve_model(target), drafters=model_places(drafters))
-    dtype = _dtype(engine, asked["dtype"])
-    request = EngineRequest(
-        engine=engine,
-        models=models,
-        prompts=prompts,
-        workload=asked["workload"],
-        dtype=dtype,
-        concurrencies=_concurrencies(engine, asked["batches"]),
-        max_new_tokens=asked["max_new_tokens"],
-        max_prompt_tokens=asked["max_prompt_tokens"],
-        seed=asked["seed"],
-    )
-    with tempfile.TemporaryDirectory() as folder, open_store(asked["store"]) as store:
-        running = _running(engine, models.target, models.drafters, dtype, Path(folder))
-        with progress(settings) as report:
+    models = Models(target=resolve_model(args.target), drafters=model_places(args.drafters))
+    own: Json = {"models": models, "prompts": prompts, "dtype": _dtype(args.engine, args.dtype)}
+    own["concurrencies"] = _concurrencies(args.engine, args.batches)
+    request = EngineRequest(**(fields_of(EngineRequest, args) | own))
+    with tempfile.TemporaryDirectory() as folder, open_store(args.store) as store:
+        running = _running(args.engine, models.target, models.drafters, request.dtype, Path(folder))
+        with progress(args.settings) as report:
             done = profile_engine(request, running, store, progress=report)
         facts = _profile_facts(done, store.url)
-        (print_json if asked["as_json"] else _print_profile)(facts)
-        tell(settings, f"kept in {store.url}; next: spectune plan --engine {engine} --target {target}")
+        print_facts(facts, _profile_shown(facts), as_json=args.as_json)
+        tell(args.settings, f"kept in {store.url}; next: spectune plan --engine {args.engine} --target {args.target}")
 
 
-def plan_command(settings: Settings, engine: str, target: str, asked: Json, output: Path | None) -> None:
+def plan_command(args: PlanArgs) -> None:
     """Plan for an engine, keep the plan apart from our own decoder's, and print it with the engine's command."""
     from ..planner.plans.document import plan_to_json
     from ..report.file import require_writable, write_whole
     from ..tuning.engines.plan import EnginePlanRequest, plan_engine
-    from ..tuning.export import ExportRequest, export_from_store
-    from ..tuning.profiled_last import workload_profiled_last
-    from .cells import plan_table
     from .device import is_here, named_device
-    from .export import print_exported
 
+    if args.engine is None or args.target is None:
+        raise click.UsageError("Give --target PATH|NAME of a model that was profiled with --engine.")
     require_only(PLAN)
-    require_writable(output)
-    with opened_there(asked["store"], not_profiled(target, f"--engine {engine} ")) as store:
-        model = _target(target, store)
+    require_writable(args.output)
+    with opened_there(args.store, not_profiled(args.target, f"--engine {args.engine} ")) as store:
         request = EnginePlanRequest(
-            engine=engine,
-            target=model,
-            device=named_device("cpu" if asked["device"] == "auto" else asked["device"], store),
-            dtype="" if asked["dtype"] in (None, "auto") else asked["dtype"],
-            workload=asked["workload"] or workload_profiled_last(model, 0.0, store, engine=engine).last,
-            concurrencies=asked["batches"],
-            seed=asked["seed"],
+            engine=args.engine,
+            target=_target(args.target, store),
+            device=named_device("cpu" if args.device == "auto" else args.device, store),
+            dtype="" if args.dtype in (None, "auto") else args.dtype,
+            workload=args.workload or "default",
+            concurrencies=args.batches,
+            seed=args.seed,
         )
-        number, made = plan_engine(request, store, partial(rescued, "plan", output=output))
-        if output is not None:
-            write_whole(output, plan_to_json(made))
-        if asked["as_json"]:
+        number, made = plan_engine(request, store, partial(rescued, "plan", output=args.output))
+        if args.output is not None:
+            write_whole(args.output, plan_to_json(made))
+        if args.as_json:
             click.echo(plan_to_json(made))
         else:
-            print_table(plan_table(made))
-            for note in made.provenance.notes:
-                click.echo(f"note: {note}")
-            exported = export_from_store(made, ExportRequest(engine=engine), store)
-            print_exported(exported, are_files_shown=False)
-            if exported.files:
-                click.echo(f"files it reads: spectune export --engine {engine} --plan {number} -o FOLDER")
-        written = "" if output is None else f", written to {output}"
-        following = f"; next: spectune validate --engine {engine} --target {target}" if is_here(asked["device"]) else ""
-        tell(settings, f"plan {number}, kept in {store.url}{written}{following}")
+            show(_plan_shown(args.engine, number, made, store))
+        written = "" if args.output is None else f", written to {args.output}"
+        following = f"; next: spectune validate --engine {args.engine} --target {args.target}"
+        more = following if is_here(args.device) else ""
+        tell(args.settings, f"plan {number}, kept in {store.url}{written}{more}")
 
 
-def validate_command(
-    settings: Settings, engine: str, target: str, prompts: Sequence[Prompt], asked: Json
-) -> EngineValidation:
+def _plan_shown(engine: str, number: int, made: Plan, store: Store) -> Iterator[Table | str]:
+    from ..tuning.export import ExportRequest, export_from_store
+    from .cells import plan_table
+    from .export import exported_shown
+
+    exported = export_from_store(made, ExportRequest(engine=engine), store)
+    yield plan_table(made)
+    yield from (f"note: {note}" for note in made.provenance.notes)
+    yield from exported_shown(exported, are_files_shown=False)
+    if exported.files:
+        yield f"files it reads: spectune export --engine {engine} --plan {number} -o FOLDER"
+
+
+def validate_command(args: ValidateArgs, prompts: Sequence[Prompt]) -> EngineValidation:
     """Measure an engine's plan on it, keep the outcome beside the plan, print and return it."""
-    from ..profiler.device import detect
     from ..profiler.hub import resolve_model
-    from ..tuning.engines.plan import EnginePlanRequest
-    from ..tuning.engines.validate import EngineValidateRequest, newest_engine_plan, validate_engine
-    from ..tuning.profiled_last import workload_planned_last
-    from .cells import validation_facts, validation_table
+    from ..tuning.engines.validate import newest_engine_plan, validate_engine
 
+    assert args.engine is not None and args.target is not None, "the command refuses an engine without a target"
     require_only(VALIDATE | TOLD | {"fail_above"})
-    place = resolve_model(target)
-    opened = opened_there(asked["store"], not_profiled(target, f"--engine {engine} "))
+    place = resolve_model(args.target)
+    opened = opened_there(args.store, not_profiled(args.target, f"--engine {args.engine} "))
     with opened as store, tempfile.TemporaryDirectory() as folder:
-        model, device = _target(str(place), store), detect("cpu")
-        wanted = EnginePlanRequest(
-            engine=engine,
-            target=model,
-            device=device,
-            workload=asked["workload"] or workload_planned_last(model, device, 0.0, store, engine=engine).last,
-            seed=asked["seed"],
-        )
-        _, plan = newest_engine_plan(wanted, store)
+        request = _validation_of(args, place, prompts, store)
+        _, plan = newest_engine_plan(request.plan, store)
         places = {name: Path(model.location) for name, model in plan.drafters}
-        running = _running(engine, place, places, asked["dtype"] or plan.dtype, Path(folder))
-        request = EngineValidateRequest(
-            plan=wanted,
-            prompts=prompts,
-            concurrencies=asked["batches"],
-            max_new_tokens=asked["max_new_tokens"],
-            max_prompt_tokens=asked["max_prompt_tokens"],
-            turns=TURNS * asked["rounds"],
-            seed=asked["seed"],
-        )
-        with progress(settings) as report:
+        running = _running(args.engine, place, places, args.dtype or plan.dtype, Path(folder))
+        with progress(args.settings) as report:
             done = validate_engine(
                 request, running, store, progress=TimeLeft(report), guard=partial(rescued, "validation")
             )
-        if asked["as_json"]:
-            rows = [
-                validation_facts(row) | facts_of(check)
-                for row, check in zip(done.validation.rows, done.checks, strict=True)
-            ]
-            print_json({"plan": done.validation.plan_id, "rows": rows, "store": store.url})
-        else:
-            print_table(validation_table(done.validation))
-            print_table(_checks_table(done))
+        pairs = zip(done.validation.rows, done.checks, strict=True)
+        rows = [validation_facts(row) | facts_of(check) for row, check in pairs]
+        facts = {"plan": done.validation.plan_id, "rows": rows, "store": store.url}
+        print_facts(facts, (validation_table(done.validation), _checks_table(done)), as_json=args.as_json)
         for note in done.notes:
-            tell(settings, note)
-        tell(settings, f"kept in {store.url} beside plan {done.validation.plan_id}")
+            tell(args.settings, note)
+        tell(args.settings, f"kept in {store.url} beside plan {done.validation.plan_id}")
     return done
+
+
+def _validation_of(args: ValidateArgs, place: Path, prompts: Sequence[Prompt], store: Store) -> EngineValidateRequest:
+    from ..profiler.device import detect
+    from ..tuning.engines.plan import EnginePlanRequest
+    from ..tuning.engines.validate import EngineValidateRequest
+    from ..tuning.profiled_last import workload_planned_last
+
+    assert args.engine is not None, "an engine is validated"
+    model, device = _target(str(place), store), detect("cpu")
+    workload = args.workload or workload_planned_last(model, device, 0.0, store, engine=args.engine).last
+    return EngineValidateRequest(
+        plan=EnginePlanRequest(engine=args.engine, target=model, device=device, workload=workload, seed=args.seed),
+        prompts=prompts,
+        concurrencies=args.batches,
+        max_new_tokens=args.max_new_tokens,
+        max_prompt_tokens=args.max_prompt_tokens,
+        turns=TURNS * args.rounds,
+        seed=args.seed,
+    )
 
 
 def _running(engine: str, target: Path, drafters: Mapping[str, Path], dtype: str, folder: Path) -> MeasuredEngine:
@@ -207,7 +204,7 @@ def _concurrencies(engine: str, asked: tuple[int, ...]) -> tuple[int, ...]:
     return (1, 4) if engine in SEVERAL else (1,)
 
 
-def _target(text: str, store: Any) -> ModelIdentity:  # Any: a Store
+def _target(text: str, store: Store) -> ModelIdentity:
     """Return the model at a path or of an id in the cache; else the one the store knows by this name or key."""
     from ..profiler.hub import cached_model
     from ..tuning.engines.models import identify_engine_model
@@ -257,7 +254,7 @@ def _profile_facts(done: EngineProfile, url: str) -> Json:
     }
 
 
-def _print_profile(facts: Json) -> None:
+def _profile_shown(facts: Json) -> Iterator[Table | str]:
     columns = ("role", "concurrency", "length", "round_ms", "repeats")
     rows = sorted(
         ([row[name] for name in columns] + [_percent(row["error"])] for row in facts["rounds"]),
@@ -265,12 +262,11 @@ def _print_profile(facts: Json) -> None:
     )
     title = f"rounds of {facts['engine']['name']} {facts['engine']['version']} on {facts['device']['label']}"
     shown = ("who drafts", "sequences", "length", "ms", "turns", "standard error")
-    print_table(Table(title=title, columns=shown, rows=rows))
+    yield Table(title=title, columns=shown, rows=rows)
     traces = [(trace["drafter"], trace["positions"], trace["acceptance_by_rank"][0]) for trace in facts["traces"]]
-    print_table(Table(title="its drafters", columns=("drafter", "positions", "right at one"), rows=traces))
-    for note in facts["notes"]:
-        click.echo(f"note: {note}")
-    click.echo(f"took {facts['seconds']:.0f} s")
+    yield Table(title="its drafters", columns=("drafter", "positions", "right at one"), rows=traces)
+    yield from (f"note: {note}" for note in facts["notes"])
+    yield f"took {facts['seconds']:.0f} s"
 
 
 def _percent(share: float | None) -> str | None:

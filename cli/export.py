@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from . import options
-from .command import Command
+from .command import Args, command
 from .existing import as_it_is, require_there
-from .report import Settings, Table, facts_of, print_json, print_table, tell
+from .option import choice, option, path_option
+from .plan_name import document_of
+from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
     from ..db.store import Store
-    from ..planner.inputs import PlanInputs
     from ..planner.plans.plan import Plan
     from ..runtime.engines.exported import Dropped, Exported
+    from ..tuning.export import ExportRequest
 
 NO_PLAN = "so no plan either; run: spectune plan, or give --plan FILE"
 NAMES = ("sglang", "vllm", "tensorrt-llm", "transformers", "llama.cpp", "openvino")  # a test compares them
 
 
-@click.command(cls=Command, stray="name the plan with --plan 3")
-@click.option("--engine", required=True, type=click.Choice(NAMES), help="Whose settings.")
-@click.option("--engine-version", metavar="V", help="The newest whose options were recorded unless given.")
-@click.option("--plan", "plan", metavar="PLAN", help="A number of the list or a file; else the newest for the engine.")
-@click.option(
-    "--target",
-    "--model",
-    "target",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Where the target lies now; else where it was profiled.",
-)
-@options.drafters
-@options.files_of("surface", "Solve again")
-@options.files_of("trace", "Solve again")
-@options.store
-@click.option("-o", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the files to this folder.")
-@options.as_json
-@click.pass_obj
-def export(
-    settings: Settings,
-    /,
-    engine: str,
-    engine_version: str | None,
-    plan: str | None,
-    target: Path | None,
-    drafters: dict[str, str],
-    surfaces: tuple[Path, ...],
-    traces: tuple[Path, ...],
-    store: str | None,
-    folder: Path | None,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ExportArgs(Args):
+    """What was typed."""
+
+    engine: str = choice("Whose settings.", NAMES, required=True)
+    engine_version: str | None = option("The newest whose options were recorded unless given.", metavar="V")
+    plan: str | None = option("A number of the list or a file; else the newest for the engine.", metavar="PLAN")
+    target: Path | None = path_option(
+        "Where the target lies now; else where it was profiled.", "--target", "--model", "target", metavar="PATH"
+    )
+    drafters: dict[str, str] = options.drafters
+    surfaces: tuple[Path, ...] = options.files_of("surface", "Solve again")
+    traces: tuple[Path, ...] = options.files_of("trace", "Solve again")
+    store: str | None = options.store
+    folder: Path | None = path_option("Write the files to this folder.", "-o", metavar="DIR")
+    as_json: bool = options.as_json
+
+
+@command(ExportArgs, stray="name the plan with --plan 3")
+def export(args: ExportArgs) -> None:
     """Write a plan as an engine's settings.
 
     Prints the command, the files it reads, and what of the plan the engine cannot carry. Settings that the engine
@@ -69,47 +56,53 @@ def export(
         spectune export --engine sglang --plan plan.json -o deploy
         spectune export --engine llama.cpp --plan 3 --drafter small=small.gguf --json
     """
-    from ..db import open_store
-    from ..tuning.export import ExportRequest, export_from_store
-    from ..tuning.export import export as exported_plan
+    from ..tuning.export import ExportRequest
 
     request = ExportRequest(
-        engine=engine,
-        version=engine_version,
-        target=target,
-        drafters={name: Path(text) for name, text in drafters.items()},
+        engine=args.engine,
+        version=args.engine_version,
+        target=args.target,
+        drafters={name: Path(text) for name, text in args.drafters.items()},
     )
-    if store is not None:
-        require_there(store, NO_PLAN)
-    with open_store(as_it_is(store)) as opened:
-        planned, notes = _plan(plan, engine, opened, store)
-        if surfaces or traces:
-            found = exported_plan(planned, request, _from_files(surfaces, traces))
+    planned, found = _exported(args, request)
+    _require_models(found, planned, args)
+    written = [] if args.folder is None else _write(found, args.folder)
+    facts = {**facts_of(found), "written": [str(path) for path in written]}
+    print_facts(facts, exported_shown(found, are_files_shown=not written), as_json=args.as_json)
+    for path in written:
+        tell(args.settings, f"written to {path}")
+
+
+def _exported(args: ExportArgs, request: ExportRequest) -> tuple[Plan, Exported]:
+    """Return the plan, and an engine's settings with notes for readers."""
+    from ..db import open_store
+    from ..tuning.documents import PlanFiles, inputs_from_files
+    from ..tuning.export import export, export_from_store
+
+    if args.store is not None:
+        require_there(args.store, NO_PLAN)
+    with open_store(as_it_is(args.store)) as opened:
+        planned, notes = _plan(args, opened)
+        if args.surfaces or args.traces:
+            inputs = inputs_from_files(PlanFiles(surfaces=args.surfaces, traces=args.traces))
+            found = export(planned, request, inputs)
         else:
             found = export_from_store(planned, request, opened)
-    _require_models(found, planned, target, drafters)
-    found = replace(found, notes=(*notes, *_of_another(target, planned), *found.notes))
-    written = [] if folder is None else _write(found, folder)
-    if as_json:
-        print_json({**facts_of(found), "written": [str(path) for path in written]})
-    else:
-        print_exported(found, are_files_shown=not written)
-    for path in written:
-        tell(settings, f"written to {path}")
+    return planned, replace(found, notes=(*notes, *_of_another(args.target, planned), *found.notes))
 
 
-def _require_models(found: Exported, plan: Plan, target: Path | None, drafters: Mapping[str, str]) -> None:
+def _require_models(found: Exported, plan: Plan, args: ExportArgs) -> None:
     """Raise RequestError where the output reads a model that is neither named nor where it was profiled."""
     from ..errors import RequestError
 
     written = "\n".join((found.command, *(text for _, text in found.files)))
-    models = [("target", plan.target, "--target PATH", target is not None)]
-    models += [("drafter", model, f"--drafter {name}=PATH", name in drafters) for name, model in plan.drafters]
-    for kind, model, option, is_named in models:
+    models = [("target", plan.target, "--target PATH", args.target is not None)]
+    models += [("drafter", model, f"--drafter {name}=PATH", name in args.drafters) for name, model in plan.drafters]
+    for kind, model, flag, is_named in models:
         if model.location in written and not (is_named or Path(model.location).exists()):
             raise RequestError(
                 f"the {kind} {model.name} is no longer at {model.location}, where it was profiled; say where it lies "
-                f"where the engine runs: {option}"
+                f"where the engine runs: {flag}"
             )
 
 
@@ -122,35 +115,21 @@ def _of_another(target: Path | None, plan: Plan) -> tuple[str, ...]:
     return (f"the model at {target} is not the plan's target, {plan.target.name}: these settings were chosen for that",)
 
 
-def _plan(text: str | None, engine: str, store: Store, place: str | None) -> tuple[Plan, tuple[str, ...]]:
+def _plan(args: ExportArgs, store: Store) -> tuple[Plan, tuple[str, ...]]:
     """Return the plan of a file or number, else the newest for the engine or our decoder, and notes for readers."""
     from ..errors import RequestError
     from ..planner.plans.document import plan_from_json
     from ..tuning.export import newest_plan_for, notes_on
 
-    if text is not None and Path(text).is_file():
-        return plan_from_json(_text(Path(text))), ()
-    if text is not None and not text.isdecimal():
-        raise RequestError(f"there is no plan file {text}, and a plan of the store has a number; see spectune list")
-    require_there(place, NO_PLAN)
-    number = newest_plan_for(engine, store) if text is None else int(text)
+    if args.plan is not None and Path(args.plan).is_file():
+        return plan_from_json(document_of(Path(args.plan))), ()
+    if args.plan is not None and not args.plan.isdecimal():
+        raise RequestError(
+            f"there is no plan file {args.plan}, and a plan of the store has a number; see spectune list"
+        )
+    require_there(args.store, NO_PLAN)
+    number = newest_plan_for(args.engine, store) if args.plan is None else int(args.plan)
     return plan_from_json(store.plan(number)), notes_on(number, store)
-
-
-def _text(path: Path) -> str:
-    from ..errors import RequestError
-
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise RequestError(f"cannot read the plan {path} ({reason}); write one with: spectune plan -o FILE") from error
-
-
-def _from_files(surfaces: tuple[Path, ...], traces: tuple[Path, ...]) -> PlanInputs:
-    from ..tuning.documents import PlanFiles, inputs_from_files
-
-    return inputs_from_files(PlanFiles(surfaces=surfaces, traces=traces))
 
 
 def _write(found: Exported, folder: Path) -> list[Path]:
@@ -167,17 +146,16 @@ def _write(found: Exported, folder: Path) -> list[Path]:
     return [folder / name for name, _ in files]
 
 
-def print_exported(found: Exported, *, are_files_shown: bool) -> None:
-    """Print an engine's command, the files it reads, and what the engine cannot carry."""
-    click.echo(found.command)
-    for name, text in found.files if are_files_shown else ():
-        click.echo(f"\n# {name}\n{text.rstrip()}")
-    click.echo("")
+def exported_shown(found: Exported, *, are_files_shown: bool) -> Iterator[Table | str]:
+    """Yield an engine's command, the files it reads, and what the engine cannot carry."""
+    yield found.command
+    if are_files_shown:
+        yield from (f"\n# {name}\n{text.rstrip()}" for name, text in found.files)
+    yield ""
     if found.dropped:
-        print_table(_dropped_table(found))
-    click.echo(_verdict(found))
-    for note in found.notes:
-        click.echo(f"note: {note}")
+        yield _dropped_table(found)
+    yield _verdict(found)
+    yield from (f"note: {note}" for note in found.notes)
 
 
 def _dropped_table(found: Exported) -> Table:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import DeviceError
-from .measured import print_profile
-from .report import Table, print_json, print_table, tell
+from .measured import profile_shown
+from .option import option
+from .report import Table, print_facts, print_json, show, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from ..tuning.fleet.turns import Turn
     from .report import Settings
 
-ray_address = click.option(
-    "--ray",
-    "ray_address",
+ray_address = option(
+    "Profile one node of every kind in a Ray cluster.",
+    *("--ray", "ray_address"),
     is_flag=False,
     flag_value="auto",
     metavar="[ADDRESS]",
-    help="Profile one node of every kind in a Ray cluster.",
 )
 
 
@@ -63,11 +63,10 @@ def profile_fleet(settings: Settings, job: FleetJob, address: str | None, *, as_
 
 def print_turns(turns: Sequence[Turn], *, as_json: bool) -> None:
     """Print which nodes a cluster would be profiled on."""
-    if as_json:
-        print_json({"turns": [{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns]})
-        return
+    facts = {"turns": [{"kind": turn.kind, "nodes": [node.label for node in turn.nodes]} for turn in turns]}
     rows = [(turn.kind, turn.node.label, len(turn.nodes) - 1) for turn in turns]
-    print_table(Table(title="would be profiled", columns=("kind", "on", "others alike"), rows=rows))
+    table = Table(title="would be profiled", columns=("kind", "on", "others alike"), rows=rows)
+    print_facts(facts, [table], as_json=as_json)
 
 
 def _of_cluster(settings: Settings, job: FleetJob, say: Tell, address: str) -> list[Outcome]:
@@ -83,7 +82,7 @@ def _print_outcome(settings: Settings, outcome: Outcome, *, as_json: bool) -> No
         print_json({"where": outcome.where, "failure": outcome.failure} | (outcome.facts or {}))
     elif outcome.facts is not None:
         click.secho(outcome.where, bold=True)
-        print_profile(outcome.facts)
+        show(profile_shown(outcome.facts))
     if at := (outcome.facts or {}).get("done_before"):
         click.echo(f"{outcome.where}: measured {at} by a run that did not finish, not anew; --fresh does", err=True)
     if outcome.error is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from . import options, plan_name
+from .command import Args, command
 from .existing import as_it_is, opened_as_it_is, require_there
-from .report import Settings, Table, print_json, print_table, tell
+from .option import argument, choice, flag, option, whole
+from .report import Table, print_facts, tell
 
 if TYPE_CHECKING:
     from ..db.rows import Records
@@ -23,36 +26,28 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "sglang-bench", "sglang-sps", "vllm-metrics", "trtllm-bench", "llama-metrics")
 TABLES = ("csv", "json")  # formats of what the store keeps; the others are an engine's counters
 Json = dict[str, Any]  # JSON values
-Place = tuple[int | None, int | None]  # batch and context
-Keeping = tuple[str, Place, str | None, bool]  # plan, cell, store, whether only to say so
+OF_A_CELL = "Counters: of which of its cells."
 
 
-@click.command(name="import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--format", "file_format", type=click.Choice(FORMATS), help="By the file's suffix unless given.")
-@click.option("--device", metavar="NAME", help="auto, cpu, cuda:N, a JSON file of facts, or one the store knows.")
-@click.option("--model", metavar="NAME", help="A model folder, or a name or key the store knows.")
-@click.option("--regime-name", metavar="NAME", help="What to call the way it was measured, e.g. vllm-0.9.")
-@click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, help="Counters: of the plan that ran.")
-@click.option("--batch", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Counters: of which of its cells.")
-@options.store
-@click.option("--dry-run", is_flag=True, help="Print what would be added, and add nothing.")
-@options.as_json
-@click.pass_obj
-def import_(
-    settings: Settings,
-    /,
-    file: Path,
-    file_format: str | None,
-    plan: str | None,
-    batch: int | None,
-    context: int | None,
-    store: str | None,
-    dry_run: bool,
-    as_json: bool,
-    **told: str | None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ImportArgs(Args):
+    """What was typed."""
+
+    file: Path = argument(type=click.Path(path_type=Path))
+    file_format: str | None = choice("By the file's suffix unless given.", FORMATS, "--format")
+    device: str | None = option("auto, cpu, cuda:N, a JSON file of facts, or one the store knows.", metavar="NAME")
+    model: str | None = option("A model folder, or a name or key the store knows.", metavar="NAME")
+    regime_name: str | None = option("What to call the way it was measured, e.g. vllm-0.9.", metavar="NAME")
+    plan: str | None = option("Counters: of the plan that ran.", metavar="PLAN", callback=plan_name.plan_name)
+    batch: int | None = whole(OF_A_CELL, "--batch", "--batch-size", metavar="N")
+    context: int | None = whole(OF_A_CELL, metavar="N")
+    store: str | None = options.store
+    dry_run: bool = flag("Print what would be added, and add nothing.")
+    as_json: bool = options.as_json
+
+
+@command(ImportArgs, name="import")
+def import_(args: ImportArgs) -> None:
     """Add measurements made elsewhere.
 
     FILE is a table (.csv) or a document (.json), described in docs/import.md; what spectune show -o wrote comes
@@ -67,96 +62,91 @@ def import_(
         spectune import metrics.txt --format vllm-metrics
         spectune import metrics.txt --format llama-metrics --plan 3 --batch 4
     """
-    if file_format is not None and file_format not in TABLES:
-        _require_none(told, "is for measurements of forwards, counters are not.")
-        if plan is None:
-            _require_none({"batch": batch, "context": context}, "says which of a plan's cells ran; add --plan ID.")
-        keeping = None if plan is None else (plan, (batch, context), store, dry_run)
-        _counters(settings, file, file_format, keeping, as_json=as_json)
+    if args.file_format is not None and args.file_format not in TABLES:
+        _require_none(args, ("device", "model", "regime_name"), "is for measurements of forwards, counters are not.")
+        if args.plan is None:
+            _require_none(args, ("batch", "context"), "says which of a plan's cells ran; add --plan ID.")
+        _counters(args, cast("CounterFormat", args.file_format))
         return
-    _require_none({"plan": plan, "batch": batch, "context": context}, "is for an engine's counters.")
+    _require_none(args, ("plan", "batch", "context"), "is for an engine's counters.")
     from ..db import open_store
     from ..db.url import resolve_url, shown
     from ..tuning.foreign.importing import read_import
 
-    with _looked_into(store, dry_run) as known:  # a file with a mistake in it makes no store
-        records = read_import(file, _given(known, **told), cast("Format | None", file_format))
+    with _looked_into(args) as known:  # a file with a mistake in it makes no store
+        records = read_import(args.file, _given(known, args), cast("Format | None", args.file_format))
         new = known.missing(records)
-    if not dry_run:
-        with open_store(store) as opened:
+    if not args.dry_run:
+        with open_store(args.store) as opened:
             new = opened.add_records(records)
-    facts, place = _facts(records, new), shown(resolve_url(store))
-    if as_json:
-        print_json({"file": str(file), "store": place, "dry_run": dry_run, **facts})
-    else:
-        _print(facts)
-    tell(settings, _outcome(new, dry_run, place))
+    facts, place = _facts(records, new), shown(resolve_url(args.store))
+    about = {"file": str(args.file), "store": place, "dry_run": args.dry_run}
+    print_facts({**about, **facts}, _shown(facts), as_json=args.as_json)
+    tell(args.settings, _outcome(new, args.dry_run, place))
 
 
-def _looked_into(store: str | None, dry_run: bool) -> Store:
+def _looked_into(args: ImportArgs) -> Store:
     """Open a store, one in memory where there is none yet; in a dry run not even its schema is upgraded."""
     from ..db import open_store
 
-    return opened_as_it_is(store) if dry_run else open_store(as_it_is(store))
+    return opened_as_it_is(args.store) if args.dry_run else open_store(as_it_is(args.store))
 
 
-def _require_none(given: Mapping[str, object], why: str) -> None:
+def _require_none(args: ImportArgs, names: tuple[str, ...], why: str) -> None:
     """Raise a usage error for the first option that has no place here."""
-    for name, value in given.items():
-        if value is not None:
+    for name in names:
+        if vars(args)[name] is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _counters(settings: Settings, file: Path, file_format: str, keeping: Keeping | None, *, as_json: bool) -> None:
+def _counters(args: ImportArgs, file_format: CounterFormat) -> None:
     from ..tuning.engines.counters import read_counters
-    from .counters import print_counted
+    from .counters import counted_facts, counted_shown
 
-    known = cast("CounterFormat", file_format)
-    found = read_counters(file, known)
+    found = read_counters(args.file, file_format)
     told = "kept nowhere; --plan ID keeps it with the plan that the engine was given"
-    if keeping is not None:
-        told = _keep(file, known, found, *keeping)
-    print_counted(found, file, file_format, as_json=as_json)
-    tell(settings, told)
+    if args.plan is not None:
+        told = _keep(args, args.plan, file_format, found)
+    facts = {"file": str(args.file), "format": file_format, **counted_facts(found)}
+    print_facts(facts, counted_shown(found), as_json=args.as_json)
+    tell(args.settings, told)
 
 
-def _keep(
-    file: Path, file_format: CounterFormat, found: Counted, plan: str, place: Place, store: str | None, dry_run: bool
-) -> str:
+def _keep(args: ImportArgs, plan: str, file_format: CounterFormat, found: Counted) -> str:
     from importlib.metadata import version
 
     from ..tuning.engines.counted import counted_observation, keep_observation, stored_plan
 
-    require_there(store, "so no plan either; run: spectune plan")
+    require_there(args.store, "so no plan either; run: spectune plan")
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    with _looked_into(store, dry_run) as opened:
+    with _looked_into(args) as opened:
         plan_id = plan_name.number_of(plan, opened)
         seen = counted_observation(
             found,
             stored_plan(opened, plan_id),
             plan_id=plan_id,
-            place=place,
-            file=file,
+            place=(args.batch, args.context),
+            file=args.file,
             file_format=file_format,
             spectune=version("spectune"),
             now=now,
         )
         cell = f"plan {plan_id}, batch {seen.cells[0].batch}, context {seen.cells[0].context}"
-        if dry_run:
+        if args.dry_run:
             return f"would be kept as an observation of {cell}"
         is_new = keep_observation(opened, seen)
     return f"kept as an observation of {cell}" if is_new else f"{cell} holds this file already; nothing was added"
 
 
-def _given(store: Store, *, device: str | None, model: str | None, regime_name: str | None) -> Given:
+def _given(store: Store, args: ImportArgs) -> Given:
     from ..tuning.foreign.told import Given
     from .device import named_device
     from .model import named_model
 
     return Given(
-        device=None if device is None else named_device(device, store),
-        model=None if model is None else named_model(model, store),
-        regime_name=regime_name,
+        device=None if args.device is None else named_device(args.device, store),
+        model=None if args.model is None else named_model(args.model, store),
+        regime_name=args.regime_name,
     )
 
 
@@ -192,13 +182,10 @@ def _facts(records: Records, new: Records) -> Json:
     }
 
 
-def _print(facts: Json) -> None:
+def _shown(facts: Json) -> Iterator[Table]:
     for kind in ("surfaces", "traces"):
-        rows = facts[kind]
-        if rows:
-            print_table(
-                Table(title=f"{kind} of the file", columns=tuple(rows[0]), rows=[tuple(r.values()) for r in rows])
-            )
+        if rows := facts[kind]:
+            yield Table(title=f"{kind} of the file", columns=tuple(rows[0]), rows=[tuple(r.values()) for r in rows])
 
 
 def _outcome(new: Records, dry_run: bool, place: str) -> str:

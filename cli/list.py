@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from . import options
+from .command import Args, command
 from .existing import NOTHING, opened_there
-from .report import Settings, Table, facts_of, print_json, print_table, tell
+from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..db.store import Store
 
 COLUMNS = {
@@ -23,11 +24,16 @@ COLUMNS = {
 }
 
 
-@click.command(name="list")
-@options.store
-@options.as_json
-@click.pass_obj
-def list(settings: Settings, store: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ListArgs(Args):
+    """What was typed."""
+
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(ListArgs)
+def list(args: ListArgs) -> None:
     """List what the store holds.
 
     Devices, models, latency surfaces, traces and plans; `spectune show` prints one of them. Decoders use one plan
@@ -38,17 +44,18 @@ def list(settings: Settings, store: str | None, as_json: bool) -> None:
         spectune list
         spectune list --store measurements.db --json
     """
-    with opened_there(store, NOTHING, writes=False) as opened:
+    with opened_there(args.store, NOTHING, writes=False) as opened:
         facts, url, note = _contents(opened), opened.url, opened.note
     if note:
-        tell(settings, note)
-    if as_json:
-        print_json({"store": url, **facts})
-        return
-    click.echo(f"{url}\n")
+        tell(args.settings, note)
+    print_facts({"store": url, **facts}, _tables(url, facts), as_json=args.as_json)
+
+
+def _tables(url: str, facts: dict[str, Any]) -> Iterator[Table | str]:
+    yield f"{url}\n"
     for name, columns in COLUMNS.items():
         rows = [[_shown(row[column]) for column in columns] for row in facts[name]]
-        print_table(Table(title=name, columns=columns, rows=rows))
+        yield Table(title=name, columns=columns, rows=rows)
 
 
 def _contents(store: Store) -> dict[str, Any]:

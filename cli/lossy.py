@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
-from .command import Command
+from .command import Args, command, fields_of
 from .model import model_places
+from .option import flag, option
 from .prompts import named_prompts, tell_cut
-from .report import Settings, Table, facts_of, print_json, print_table, progress, tell
+from .report import Table, facts_of, print_facts, progress, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..planner.lossy.run import LossyRun, LossyWay
     from ..planner.strategies.lossy import LossyDraft
     from ..profiler.records.model import ModelIdentity
+    from ..tuning.lossy import LossyRequest
 
 NUMBER = r"(\d+\.?\d*|\.\d+)(e-?\d+)?"
 CHAIN = r"(?P<length>\d+)(\+(?P<copied>\d+))?"
@@ -41,81 +43,42 @@ def settings_of(_ctx: click.Context, _param: click.Parameter, texts: Sequence[st
     return tuple(texts)
 
 
-@click.command(
-    cls=Command,
-    basic=(
-        "target",
-        "draft-model",
-        "drafter",
-        "prompts",
-        "setting",
-        "batch",
-        "temperature",
-        "device",
-        "dtype",
-        "output",
-    ),
+@dataclass(frozen=True, kw_only=True)
+class LossyArgs(Args):
+    """What was typed; the fields of a LossyRequest have their names there, and it checks them."""
+
+    target: str = options.target
+    drafters: dict[str, str] = options.drafters
+    prompts: Path = options.prompts.but(required=True, help="Text, .jsonl, .json, .csv, .parquet, or a folder of them.")
+    sample: int | None = options.sample
+    ways: tuple[str, ...] = option(
+        "A way to measure, by FLy or by PAD; repeatable. +COPIED: the drafter copies so many tokens from the text at "
+        f"once. n: the gate is of the whole entropy over ln(vocabulary). Else {' '.join(DEFAULTS)}, and with a "
+        f"classifier {' '.join(PAD_DEFAULTS)}.",
+        "--setting",
+        multiple=True,
+        metavar="LENGTH[+COPIED],WINDOW,GATE[n]|LENGTH[+COPIED],pad,THRESHOLD[,FLOOR]",
+        callback=settings_of,
+    )
+    window_counts_itself: bool = flag("Count windows as FLy's published code does.")
+    batches: tuple[int, ...] = options.batches.but(default="1", help="Batch sizes; a run counts at its own.")
+    device: str = options.device
+    dtype: str = options.dtype
+    workload: str = options.workload
+    temperature: float = options.temperature
+    max_new_tokens: int = options.max_new_tokens
+    max_prompt_tokens: int | None = options.max_prompt_tokens
+    seed: int = options.seed
+    output: Path | None = options.output.but(help="Write what `spectune plan --lossy` reads to this file.")
+    as_json: bool = options.as_json
+
+
+@command(
+    LossyArgs,
+    basic="target draft-model drafter prompts setting batch temperature device dtype output",
     stray="name the model with --target MODEL",
 )
-@options.target
-@options.drafters
-@click.option(
-    "--prompts",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Text, .jsonl, .json, .csv, .parquet, or a folder of them.",
-)
-@options.sample
-@click.option(
-    "--setting",
-    "settings_",
-    multiple=True,
-    metavar="LENGTH[+COPIED],WINDOW,GATE[n]|LENGTH[+COPIED],pad,THRESHOLD[,FLOOR]",
-    callback=settings_of,
-    help="A way to measure, by FLy or by PAD; repeatable. +COPIED: the drafter copies so many tokens from the text at "
-    f"once. n: the gate is of the whole entropy over ln(vocabulary). Else {' '.join(DEFAULTS)}, and with a classifier "
-    f"{' '.join(PAD_DEFAULTS)}.",
-)
-@click.option("--window-counts-itself", is_flag=True, help="Count windows as FLy's published code does.")
-@click.option(
-    "--batch",
-    "batches",
-    default="1",
-    show_default=True,
-    callback=options.counts,
-    metavar="N,N,...",
-    help="Batch sizes; a run counts at its own.",
-)
-@options.device
-@options.dtype
-@options.workload
-@options.temperature
-@options.max_new_tokens
-@options.max_prompt_tokens
-@options.seed
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write what `spectune plan --lossy` reads to this file.",
-)
-@options.as_json
-@click.pass_obj
-def lossy(
-    settings: Settings,
-    /,
-    target: str,
-    drafters: dict[str, str],
-    prompts: Path,
-    sample: int | None,
-    settings_: tuple[str, ...],
-    window_counts_itself: bool,
-    output: Path | None,
-    as_json: bool,
-    **wanted: Any,  # the other fields of a LossyRequest, which checks them
-) -> None:
+def lossy(args: LossyArgs) -> None:
     """Measure what lossy decoding costs and gains.
 
     Decodes the prompts by FLy's rule at several settings, and the target's own texts beside them. Where a second
@@ -130,19 +93,32 @@ def lossy(
             --prompts prompts.jsonl --setting 10,pad,0.5 -o lossy.json
         spectune plan --target path/to/target --allow-lossy --lossy lossy.json --max-quality-loss 0.02
     """
-    from ..errors import RequestError
     from ..planner.lossy.run import write_runs
-    from ..planner.records.pad_rule import FLOOR
-    from ..profiler.hub import resolve_model
-    from ..profiler.identity import identify
-    from ..profiler.prompts import answers_of
     from ..report.file import require_writable
-    from ..runtime.models.pivots import is_pivots, pivot_shape
-    from ..tuning.lossy import LossyRequest, measure_lossy
+    from ..tuning.lossy import measure_lossy
+
+    require_writable(args.output)
+    request = _request(args)
+    tell_cut(args.settings, request.as_profile)
+    with progress(args.settings) as report:
+        runs = measure_lossy(request, progress=report)
+    if args.output is not None:
+        write_runs(args.output, runs)
+    print_facts({"lossy": True, "runs": [_facts(run) for run in runs]}, [_table(runs)], as_json=args.as_json)
+    nowhere = "kept nowhere; write a file for `spectune plan --lossy` with -o"
+    tell(args.settings, f"written to {args.output}" if args.output else nowhere)
+
+
+def _request(args: LossyArgs) -> LossyRequest:
+    """Return what is measured; RequestError unless it has one drafter, and one classifier at most."""
+    from ..errors import RequestError
+    from ..profiler.hub import resolve_model
+    from ..profiler.prompts import answers_of
+    from ..runtime.models.pivots import is_pivots
+    from ..tuning.lossy import LossyRequest
     from ..tuning.request import Models
 
-    require_writable(output)
-    places = model_places(drafters)
+    places = model_places(args.drafters)
     classifiers = {name: path for name, path in places.items() if is_pivots(path)}
     drafting = {name: path for name, path in places.items() if name not in classifiers}
     if len(drafting) != 1 or len(classifiers) > 1:
@@ -150,38 +126,29 @@ def lossy(
             f"lossy decoding is measured with one drafter and at most one classifier, got {len(drafting)} and "
             f"{len(classifiers)}; pass --drafter NAME=PATH"
         )
-    wanted_ways = settings_ or (*DEFAULTS, *(PAD_DEFAULTS if classifiers else ()))
-    _require_asked(wanted_ways, classifiers, window_counts_itself)
     (name,) = drafting
-    asked = next((identify(path, called) for called, path in classifiers.items()), None)
+    policies = _policies(args, name, classifiers)
+    used = named_prompts(args.settings, args.prompts, "evaluation", sample=args.sample, seed=args.seed)
+    own: dict[str, Any] = {"drafter": name, "classifiers": classifiers, "policies": policies, "prompts": used}
+    own |= {"models": Models(target=resolve_model(args.target), drafters=drafting), "answers": answers_of(used)}
+    return LossyRequest(**(fields_of(LossyRequest, args) | own))
+
+
+def _policies(args: LossyArgs, drafter: str, classifiers: Mapping[str, Path]) -> list[LossyWay]:
+    from ..planner.records.pad_rule import FLOOR
+    from ..profiler.identity import identify
+    from ..runtime.models.pivots import pivot_shape
+
+    ways = args.ways or (*DEFAULTS, *(PAD_DEFAULTS if classifiers else ()))
+    _require_asked(ways, classifiers, args.window_counts_itself)
+    classifier = next((identify(path, name) for name, path in classifiers.items()), None)
     floor = next((pivot_shape(path).floor for path in classifiers.values()), FLOOR)
-    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=wanted["seed"])
-    request = LossyRequest(
-        models=Models(target=resolve_model(target), drafters=drafting),
-        prompts=used,
-        answers=answers_of(used),
-        drafter=name,
-        classifiers=classifiers,
-        policies=[
-            pad_policy_of(text, name, asked, floor)
-            if PAD.fullmatch(text)
-            else policy_of(text, name, window_counts_itself)
-            for text in wanted_ways
-        ],
-        **wanted,
-    )
-    tell_cut(settings, request.as_profile)
-    with progress(settings) as report:
-        runs = measure_lossy(request, progress=report)
-    if output is not None:
-        write_runs(output, runs)
-    if as_json:
-        print_json({"lossy": True, "runs": [_facts(run) for run in runs]})
-    else:
-        print_table(_table(runs))
-    tell(
-        settings, f"written to {output}" if output else "kept nowhere; write a file for `spectune plan --lossy` with -o"
-    )
+    return [
+        pad_policy_of(text, drafter, classifier, floor)
+        if PAD.fullmatch(text)
+        else policy_of(text, drafter, args.window_counts_itself)
+        for text in ways
+    ]
 
 
 def _require_asked(ways: Sequence[str], classifiers: Iterable[str], counts_itself: bool) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from .report import Table, facts_of, print_table
+from .report import Table, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ..profiler.catalogue import Published
     from ..profiler.records.acceptance import AcceptanceTrace
@@ -50,17 +48,17 @@ def preview_facts(found: Preview) -> Json:
     }
 
 
-def print_preview(facts: Json) -> None:
-    """Print what a profile would measure, for people."""
+def preview_shown(facts: Json) -> Iterator[Table | str]:
+    """Yield what a profile would measure, for people."""
     rows = []
     for model in facts["models"]:
         for place in sorted({(batch, context) for batch, context, _ in model["first_cells"]}):
             tokens = ",".join(str(n) for batch, context, n in model["first_cells"] if (batch, context) == place)
             rows.append((model["model"], model["role"], *place, tokens))
     columns = ("model", "role", "batch", "context", "tokens")
-    print_table(Table(title=f"would be timed first on {facts['device']}", columns=columns, rows=rows))
+    yield Table(title=f"would be timed first on {facts['device']}", columns=columns, rows=rows)
     first = sum(len(model["first_cells"]) for model in facts["models"])
-    click.echo(
+    yield (
         f"{first} cells first, {facts['held_out']} random ones to judge by, then wherever the surface is least "
         f"certain, {_within(facts['timing_s'])}. Besides, {facts['texts']} texts of up to "
         f"{facts['tokens_per_text']} tokens are decoded, every drafter is recorded along them, and "
@@ -148,9 +146,9 @@ def _surface_facts(surface: LatencySurface, name: str) -> Json:
     }
 
 
-def print_profile(facts: Json) -> None:
-    """Print what a profile measured, for people."""
-    _print_surfaces(facts)
+def profile_shown(facts: Json) -> Iterator[Table | str]:
+    """Yield what a profile measured, for people."""
+    yield _surfaces_table(facts)
     ranks = ("drafter", "workload", "temperature", "positions", *(f"rank {rank}" for rank in range(1, SHOWN_RANKS + 1)))
     acceptance = [
         (
@@ -160,10 +158,10 @@ def print_profile(facts: Json) -> None:
         for trace in facts["traces"]
     ]
     if acceptance:
-        print_table(Table(title="how often the target's token is the drafter's", columns=ranks, rows=acceptance))
+        yield Table(title="how often the target's token is the drafter's", columns=ranks, rows=acceptance)
     for drafter in dict.fromkeys(trace["drafter"] for trace in facts["traces"] if is_hopeless(trace)):
-        click.echo(f"note: {drafter} is next to never right; was it made for this target, with its tokenizer?")
-    _print_end(facts)
+        yield f"note: {drafter} is next to never right; was it made for this target, with its tokenizer?"
+    yield from _end(facts)
 
 
 def is_hopeless(trace: Json) -> bool:
@@ -172,13 +170,13 @@ def is_hopeless(trace: Json) -> bool:
     return bool(ranks) and trace["positions"] >= HOPELESS_POSITIONS and ranks[0] < HOPELESS
 
 
-def print_latency(facts: Json) -> None:
-    """Print what was timed where nothing was recorded, for people."""
-    _print_surfaces(facts)
-    _print_end(facts)
+def latency_shown(facts: Json) -> Iterator[Table | str]:
+    """Yield what was timed where nothing was recorded, for people."""
+    yield _surfaces_table(facts)
+    yield from _end(facts)
 
 
-def _print_surfaces(facts: Json) -> None:
+def _surfaces_table(facts: Json) -> Table:
     columns = ("model", "role", "regime", "dtype", "cells")
     shares = ("held_out_error_median", "held_out_error_p95", "repeat_noise")
     rows = [
@@ -186,14 +184,14 @@ def _print_surfaces(facts: Json) -> None:
         for surface in facts["surfaces"]
     ]
     shown = (*columns, "held out", "error there", "95th percentile", "noise of a call")
-    print_table(Table(title=f"forwards on {facts['device']['label']}", columns=shown, rows=rows))
+    return Table(title=f"forwards on {facts['device']['label']}", columns=shown, rows=rows)
 
 
-def _print_end(facts: Json) -> None:
+def _end(facts: Json) -> Iterator[str]:
     for sentence in facts["disturbances"]:
-        click.echo(f"disturbed: {sentence}")
+        yield f"disturbed: {sentence}"
     went_on = ", going on from an earlier run" if facts["is_resumed"] else ""
-    click.echo(f"took {facts['seconds']:.0f} s{went_on}")
+    yield f"took {facts['seconds']:.0f} s{went_on}"
 
 
 def _percent(share: float | None) -> str | None:
@@ -211,8 +209,8 @@ def estimate_facts(done: Estimate, store_url: str) -> Json:
     }
 
 
-def print_estimate(facts: Json) -> None:
-    """Print what was estimated, for people."""
+def estimate_shown(facts: Json) -> Iterator[Table | str]:
+    """Yield what was estimated, for people."""
     columns = ("model", "role", "regime", "dtype", "cells", "fastest", "slowest", "too large")
     keys = ("model", "role", "regime", "dtype", "cells")
     rows = [
@@ -223,14 +221,13 @@ def print_estimate(facts: Json) -> None:
         )
         for surface in facts["surfaces"]
     ]
-    print_table(Table(title=f"computed for {facts['device']['label']}, not measured", columns=columns, rows=rows))
+    yield Table(title=f"computed for {facts['device']['label']}, not measured", columns=columns, rows=rows)
     figures = [(figure["name"], _shown(figure["value"]), _source(figure)) for figure in facts["figures"]]
-    print_table(Table(title="from published figures", columns=("figure", "value", "source"), rows=figures))
+    yield Table(title="from published figures", columns=("figure", "value", "source"), rows=figures)
     if facts["missing_figures"]:
-        click.echo(f"no public source tells: {', '.join(facts['missing_figures'])}")
-    for line in (*facts["reasons"], *facts["assumptions"]):
-        click.echo(line)
-    click.echo(_calibration(facts["calibration"], is_assumed=bool(facts["assumptions"])))
+        yield f"no public source tells: {', '.join(facts['missing_figures'])}"
+    yield from (*facts["reasons"], *facts["assumptions"])
+    yield _calibration(facts["calibration"], is_assumed=bool(facts["assumptions"]))
 
 
 def _time(ms: float | None) -> str | None:

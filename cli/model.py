@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ModelError
 from .report import tell
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from ..db.store import Store
     from ..profiler.records.model import ModelIdentity
+    from .command import Args
     from .report import Settings
+
+OF_LOAD = ("device", "store", "plan", "drafters", "workload", "temperature", "dtype", "allow_lossy")
+
+
+def loading(args: Args) -> dict[str, Any]:
+    """Return what was typed for `load`: all but the target."""
+    return {name: vars(args)[name] for name in OF_LOAD}
 
 
 def model_places(named: Mapping[str, str]) -> dict[str, Path]:

@@ -6,13 +6,14 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from ..engines.limits import STALL_S, START_S
 from . import draft_models
+from .option import argument, flag, option, path_option, real, whole
 
 if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
@@ -150,117 +151,95 @@ def require_untyped(names: Collection[str], why: str) -> None:
             raise click.UsageError(f"{parameter.opts[0]} {why}")
 
 
-slo = click.option(
-    "--slo",
-    "bounds",
-    metavar="METRIC<=Nms,...",
-    callback=latency_bounds,
-    help="Mean latencies that a server keeps: tpot<=20ms,ttft<=500ms.",
-)
-target = click.option(
-    "--target", "--model", "target", required=True, metavar="MODEL", help=f"The target: {MODEL_FORMS}."
-)
+# The table. `absent`, `default` and the kinds of values: `option.py`.
+target = option(f"The target: {MODEL_FORMS}.", "--target", "--model", "target", required=True, metavar="MODEL")
+named_target = target.but(required=False)
 drafters = draft_models.drafters
-device = click.option(
+device = option(
+    "auto, cpu, gpu, or cuda:N as PyTorch counts.",
     "--device",
     default="auto",
-    show_default=True,
     metavar="DEVICE",
     callback=device_name,
-    help="auto, cpu, gpu, or cuda:N as PyTorch counts.",
 )
-followed_plan = click.option(
-    "--plan",
-    default="auto",
-    show_default=True,
-    metavar="auto|PLAN|URL|none",
-    help="A number of the list, a file, or another store.",
-)
-followed_workload = click.option(
-    "--workload", metavar="NAME", help="Follow only a plan for this workload; else 'default' goes first."
-)
-tls_cert = click.option(
-    "--tls-cert", "certificate", metavar="FILE", type=click.Path(path_type=Path), help="Certificate chain, PEM."
-)
-tls_key = click.option(
-    "--tls-key", "key", metavar="FILE", type=click.Path(path_type=Path), help="Its private key, PEM."
-)
-workload = click.option(
-    "--workload", default="default", metavar="NAME", show_default=True, help="What the prompts are called."
-)
-temperature = click.option(
-    "--temperature",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0.0),
-    help="Temperature of sampling; 0 is greedy.",
-)
-profiled_workload = click.option(
-    "--workload", metavar="NAME", help="What its prompts are called; else the workload profiled last."
-)
-profiled_dtype = click.option(
-    "--dtype",
-    metavar="FORMAT",
-    type=NumberFormat(("auto", *DTYPES)),
-    help="bf16, fp16, fp32 or a GGUF format; else the one profiled last.",
-)
-dtype = click.option(
+dtype = option(
+    "bf16, fp16, fp32 or a GGUF format; auto is the device's native one.",
     "--dtype",
     default="auto",
-    show_default=True,
     metavar="FORMAT",
     type=NumberFormat(("auto", *DTYPES)),
-    help="bf16, fp16, fp32 or a GGUF format; auto is the device's native one.",
 )
-planned_dtype = click.option(
-    "--dtype",
-    metavar="FORMAT",
-    type=NumberFormat(DTYPES),
-    help="bf16, fp16, fp32 or a GGUF format; else the plan's.",
+profiled_dtype = dtype.but(help="bf16, fp16, fp32 or a GGUF format; else the one profiled last.", default=None)
+planned_dtype = profiled_dtype.but(
+    help="bf16, fp16, fp32 or a GGUF format; else the plan's.", type=NumberFormat(DTYPES)
 )
-max_new_tokens = click.option(
-    "--max-new-tokens", default=128, show_default=True, type=click.IntRange(2), help="Tokens decoded per prompt."
+followed_plan = option(
+    "A number of the list, a file, or another store.", "--plan", default="auto", metavar="auto|PLAN|URL|none"
 )
-max_prompt_tokens = click.option(
-    "--max-prompt-tokens",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Longer prompts lose their beginning; else what the model and memory have room for.",
+workload = option("What the prompts are called.", "--workload", default="default", metavar="NAME")
+followed_workload = option("Follow only a plan for this workload; else 'default' goes first.", metavar="NAME")
+profiled_workload = option("What its prompts are called; else the workload profiled last.", metavar="NAME")
+temperature = real("Temperature of sampling; 0 is greedy.", "--temperature", default=0.0)
+slo = option(
+    "Mean latencies that a server keeps: tpot<=20ms,ttft<=500ms.",
+    *("--slo", "bounds"),
+    metavar="METRIC<=Nms,...",
+    callback=latency_bounds,
 )
-prompts = click.option(
-    "--prompts",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Text, .jsonl, .json, .csv, .parquet, or a folder of them; else the demo's.",
+batches = option(
+    "Batch sizes: sequences decoded at once (concurrency).",
+    "--batch",
+    "--batch-size",
+    "batches",
+    absent="",
+    metavar="N,N,...",
+    callback=counts,
 )
-sample = click.option(
-    "--sample", type=click.IntRange(1), metavar="N", help="Draw so many of the prompts, by --seed; else all are taken."
+contexts = option("Context lengths, in tokens.", "--context", "contexts", absent="", metavar="N,N,...", callback=counts)
+url = option("With --engine: a server that runs there; it is never stopped.", "--server", "url", metavar="URL")
+server_command = argument(nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+start_timeout = real(
+    "Seconds that a server may take to start.", "--start-timeout", "start_s", least=1.0, default=START_S
 )
-allow_lossy = click.option(
-    "--allow-lossy", is_flag=True, help="Let the output differ from the target's own, where that was measured."
+stall_timeout = real(
+    "Seconds without a byte of a server's answer.", "--stall-timeout", "stall_s", least=1.0, default=STALL_S
 )
-seed = click.option("--seed", default=0, show_default=True, type=int, help="Seed of whatever is drawn at random.")
-store = click.option(
+starts = whole("Starts of a server at most.", least=2, default=8)
+requests = whole("Requests of each load of a server; 16, or twice the largest concurrency, unless given.", metavar="N")
+longest = whole("A server's drafted tokens at most.", most=64, default=8)
+ignore_eos = flag("Let a server's answers have --max-new-tokens tokens each.")
+model_name = option("What requests call a server's model; else the first served.", absent="", metavar="NAME")
+prompt = option("What to continue; - reads it from stdin.", required=True, metavar="TEXT")
+stop = option("End before this text; repeatable.", multiple=True, metavar="TEXT")
+prompts = path_option("Text, .jsonl, .json, .csv, .parquet, or a folder of them; else the demo's.")
+sample = whole("Draw so many of the prompts, by --seed; else all are taken.", metavar="N")
+max_new_tokens = whole("Tokens decoded per prompt.", least=2, default=128)
+max_prompt_tokens = whole(
+    "Longer prompts lose their beginning; else what the model and memory have room for.", metavar="N"
+)
+allow_lossy = flag("Let the output differ from the target's own, where that was measured.")
+estimated = option("A catalogued device, which is not here.", "--estimate", "estimated", metavar="DEVICE")
+seed = option("Seed of whatever is drawn at random.", default=0, type=int)
+host = option("Where to listen.", default="127.0.0.1", metavar="ADDRESS")
+port = whole("On which port.", most=65535)
+tls_cert = path_option("Certificate chain, PEM.", "--tls-cert", "certificate")
+tls_key = path_option("Its private key, PEM.", "--tls-key", "key")
+is_behind_proxy = flag("A proxy ends TLS.", "--behind-proxy", "is_behind_proxy")
+store = option(
+    "A path, an SQLAlchemy URL or https:// of a service; else SPECTUNE_STORE, else your own file.",
     "--store",
     metavar="URL",
-    help="A path, an SQLAlchemy URL or https:// of a service; else SPECTUNE_STORE, else your own file.",
 )
-output = click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the JSON document to this file."
-)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+fresh = flag("Start over what an earlier run left unfinished.")
+output = path_option("Write the JSON document to this file.", "-o", "--output")
+folder = path_option("The drafter's folder.", "-o", "--output", metavar="DIR", required=True)
+plot = path_option("Draw it: .png, or .html to look into.")
+as_json = flag("Print one JSON object instead of tables.", "--json", "as_json")
 
 
-def files_of(kind: str, use: str) -> Callable[[Any], Any]:  # Any: as click types a decorator
+def files_of(kind: str, use: str) -> Any:  # Any: as `option` returns it
     """Return the repeatable option for files that `spectune show KIND -o` wrote; `use` begins the help.
 
     `kind`, "surface" or "trace", names the option; its parameter is the plural.
     """
-    return click.option(
-        f"--{kind}",
-        f"{kind}s",
-        multiple=True,
-        metavar="FILE",
-        type=click.Path(path_type=Path),
-        help=f"{use} from what `show {kind} -o` wrote; repeatable.",
-    )
+    return path_option(f"{use} from what `show {kind} -o` wrote; repeatable.", f"--{kind}", f"{kind}s", multiple=True)

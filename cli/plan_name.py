@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import RequestError, StoreError
+from .option import argument, option
 
 if TYPE_CHECKING:
     from ..db.store import Store
@@ -39,13 +40,10 @@ def plan_words(ctx: click.Context, param: click.Parameter, words: Sequence[str])
     return plan_name(ctx, param, names[0] if names else None)
 
 
-def argument(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: as click types a decorator
-    """Give a command a plan's name as its argument and, likewise, as --plan; its parameter is `plan`."""
-    named = click.argument("plan", nargs=-1, metavar=METAVAR, callback=plan_words)
-    option = click.option(
-        "--plan", "plan_option", metavar=METAVAR, callback=plan_name, help=f"The same as {METAVAR}.", hidden=True
-    )
-    return named(option(command))
+words = argument(nargs=-1, metavar=METAVAR, callback=plan_words)
+same_option = option(
+    f"The same as {METAVAR}.", "--plan", "plan_option", metavar=METAVAR, callback=plan_name, hidden=True
+)
 
 
 def one_of(plan: str | None, plan_option: str | None) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
+from ..errors import RequestError
 from .report import tell
 
 if TYPE_CHECKING:
@@ -43,6 +45,14 @@ def named_prompts(
     from ..profiler.prompts import read_prompts
 
     return read_prompts(path, sample=sample, seed=seed, most=MOST, tell=partial(tell, settings))
+
+
+def typed_text(prompt: str) -> str:
+    """Return the text of --prompt, from stdin for "-"; RequestError where it is empty."""
+    text = sys.stdin.read() if prompt == "-" else prompt
+    if not text:
+        raise RequestError("the prompt is empty; write some text")
+    return text
 
 
 def tell_cut(settings: Settings, request: ProfileRequest) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,23 @@ class Table:
 def print_json(facts: Any) -> None:  # Any: JSON values
     """Print one JSON value on one line of stdout; what is not a number must come as None."""
     click.echo(json.dumps(facts, allow_nan=False))
+
+
+def print_facts(facts: Any, shown: Iterable[Table | str], *, as_json: bool) -> None:  # Any: JSON values
+    """Print facts on one line as JSON, or else what of them is for people."""
+    if as_json:
+        print_json(facts)
+    else:
+        show(shown)
+
+
+def show(shown: Iterable[Table | str]) -> None:
+    """Print tables and lines, one after the other."""
+    for each in shown:
+        if isinstance(each, Table):
+            print_table(each)
+        else:
+            click.echo(each)
 
 
 def facts_of(record: object) -> Any:
@@ -85,7 +102,7 @@ def progress(settings: Settings) -> Iterator[Progress]:
         with _bar() as report:
             yield report
     else:
-        yield _Lines()
+        yield Lines()
 
 
 @contextmanager
@@ -117,11 +134,14 @@ class TimeLeft:
         self._report(what, share)
 
 
-class _Lines:
+class Lines:
+    """A progress of one line per step."""
+
     def __init__(self) -> None:
         self._last = ""
 
     def __call__(self, what: str, share: float) -> None:
+        """Print a step when it begins."""
         if what != self._last:
             click.echo(what, err=True)
             self._last = what

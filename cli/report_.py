@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from . import options, plan_name
+from .command import Args, command
 from .existing import NOTHING, opened_there
-from .report import Settings, tell
+from .report import tell
 
 
-@click.command(name="report")
-@click.argument("plan", nargs=-1, metavar="[PLAN]", callback=plan_name.plan_words)
-@click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The .html file.")
-@click.option(
-    "--plan", "option", metavar="PLAN", callback=plan_name.plan_name, help="Only this plan; the same as PLAN."
-)
-@options.store
-@click.pass_obj
-def report(settings: Settings, /, plan: str | None, output: Path, option: str | None, store: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs(Args):
+    """What was typed."""
+
+    plan: str | None = plan_name.words.but(metavar="[PLAN]")
+    output: Path = options.output.but(required=True, help="The .html file.")
+    plan_option: str | None = plan_name.same_option.but(help="Only this plan; the same as PLAN.", hidden=False)
+    store: str | None = options.store
+
+
+@command(ReportArgs, name="report")
+def report(args: ReportArgs) -> None:
     """Write everything in the store as one page.
 
     The page shows devices, latency surfaces, acceptance, plans, validations and drift. It also shows what changed
@@ -33,9 +36,9 @@ def report(settings: Settings, /, plan: str | None, output: Path, option: str | 
     from ..report.file import require_writable, write_whole
     from ..report.site.whole import whole_report
 
-    require_writable(output)
-    name = plan_name.one_of(plan, option)
-    with opened_there(store, NOTHING) as opened:
+    require_writable(args.output)
+    name = plan_name.one_of(args.plan, args.plan_option)
+    with opened_there(args.store, NOTHING) as opened:
         text = whole_report(opened, None if name is None else plan_name.number_of(name, opened))
-    write_whole(output, text)
-    tell(settings, f"written to {output}")
+    write_whole(args.output, text)
+    tell(args.settings, f"written to {args.output}")

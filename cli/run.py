@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,11 @@ import click
 
 from ..errors import RequestError
 from . import options
-from .command import Command
-from .model import tell_dequantised
-from .report import Settings, print_json, tell
+from .command import Args, command, fields_of
+from .model import loading, tell_dequantised
+from .option import flag, path_option, real, whole
+from .prompts import typed_text
+from .report import print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Generator as Pieces
@@ -26,95 +28,46 @@ if TYPE_CHECKING:
     from ..runtime.watch.protocol import RoundObserver
 
 
-UNPLANNED = (
-    "drafters",
-    "draft_models",
-    "workload",
-    "allow_lossy",
-)  # options that say nothing where no plan is followed
+# options that say nothing where no plan is followed
+UNPLANNED = ("drafters", "draft_models", "workload", "allow_lossy")
 
 
-@click.command(
-    cls=Command,
-    basic=(
-        "target",
-        "prompt",
-        "chat",
-        "draft-model",
-        "drafter",
-        "plan",
-        "temperature",
-        "max-new-tokens",
-        "device",
-        "json",
-    ),
+@dataclass(frozen=True, kw_only=True)
+class RunArgs(Args):
+    """What was typed; the fields of GenerationSettings have their names there, and it checks them."""
+
+    target: str = options.target
+    prompt: str = options.prompt
+    chat: bool = flag("Ask the prompt as a user does, through the target's chat template.")
+    images: tuple[Path, ...] = path_option(
+        "Image for a target that sees: .npy, .png or .jpg; repeatable.", "--image", multiple=True
+    )
+    drafters: dict[str, str] = options.drafters
+    plan: str = options.followed_plan
+    device: str = options.device
+    dtype: str | None = options.planned_dtype
+    workload: str | None = options.followed_workload
+    temperature: float = options.temperature
+    top_k: int = whole("Draw from the K best; 0 is all.", least=0, default=0)
+    top_p: float = real(
+        "Draw from the fewest best tokens with this probability.", most=1.0, is_open="least", default=1.0
+    )
+    min_p: float = real("Draw no token below this share of the best one's probability.", most=1.0, default=0.0)
+    repetition_penalty: float = real("Above 1, tokens of the text become less likely.", is_open="least", default=1.0)
+    stop: tuple[str, ...] = options.stop
+    max_new_tokens: int = whole("Tokens decoded at most.", default=128)
+    seed: int = options.seed
+    allow_lossy: bool = options.allow_lossy
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(
+    RunArgs,
+    basic="target prompt chat draft-model drafter plan temperature max-new-tokens device json",
     stray="name the model with --target MODEL and the text with --prompt TEXT",
 )
-@options.target
-@click.option("--prompt", required=True, metavar="TEXT", help="What to continue; - reads it from stdin.")
-@click.option("--chat", is_flag=True, help="Ask the prompt as a user does, through the target's chat template.")
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Image for a target that sees: .npy, .png or .jpg; repeatable.",
-)
-@options.drafters
-@options.followed_plan
-@options.device
-@options.planned_dtype
-@options.followed_workload
-@options.temperature
-@click.option("--top-k", default=0, show_default=True, type=click.IntRange(0), help="Draw from the K best; 0 is all.")
-@click.option(
-    "--top-p",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Draw from the fewest best tokens with this probability.",
-)
-@click.option(
-    "--min-p",
-    default=0.0,
-    show_default=True,
-    type=click.FloatRange(0.0, 1.0),
-    help="Draw no token below this share of the best one's probability.",
-)
-@click.option(
-    "--repetition-penalty",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(0.0, min_open=True),
-    help="Above 1, tokens of the text become less likely.",
-)
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@click.option(
-    "--max-new-tokens", default=128, show_default=True, type=click.IntRange(1), help="Tokens decoded at most."
-)
-@options.seed
-@options.allow_lossy
-@options.store
-@options.as_json
-@click.pass_obj
-def run(
-    settings: Settings,
-    /,
-    target: str,
-    prompt: str,
-    chat: bool,
-    images: tuple[Path, ...],
-    drafters: dict[str, str],
-    plan: str,
-    device: str,
-    dtype: str | None,
-    workload: str | None,
-    store: str | None,
-    allow_lossy: bool,
-    as_json: bool,
-    **generation: Any,  # click gives the fields of GenerationSettings
-) -> None:
+def run(args: RunArgs) -> None:
     """Decode a prompt by the stored plan.
 
     Decoding is lossless: the text is the target's own, whatever the plan. Only a lossy plan with --allow-lossy
@@ -128,59 +81,67 @@ def run(
         spectune run --target path/to/target --prompt "def main():" --plan 3
         spectune run --target path/to/target --prompt "def main():" --temperature 0.8 --top-p 0.9 --stop "def "
     """
-    if plan == "none":
+    if args.plan == "none":
         options.require_untyped(UNPLANNED, "is about a plan, and --plan none follows none; leave it out.")
-    text = sys.stdin.read() if prompt == "-" else prompt
-    if chat and images:
+    if args.chat and args.images:
         raise click.UsageError("--chat reads no --image; leave one of them out.")
-    if not text:
-        raise RequestError("the prompt is empty; write some text")
+    text = typed_text(args.prompt)
     from ..runtime.generation import GenerationSettings
-    from ..runtime.images import ImagePrompt, read_image
-    from ..runtime.loader import load
-    from ..runtime.substitutes import in_brief
 
-    wanted = GenerationSettings(**generation)
-    turns = [{"role": "user", "content": text}]
-    asked = ImagePrompt(text=text, images=tuple(read_image(path) for path in images)) if images else text
-    generator = load(
-        target,
-        device=device,
-        store=store,
-        plan=plan,
-        drafters=drafters,
-        workload=workload,
-        temperature=wanted.temperature,
-        dtype=dtype,
-        allow_lossy=allow_lossy,
-    )
-    choice = generator.choice
-    _require_planned(drafters, choice)
-    planned = None if choice.plan is None else choice.plan.dtype
-    tell_dequantised(settings, (target, *drafters.values()), dtype or planned)
-    number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
-    tell(settings, f"{choice.reason if settings.verbose else in_brief(choice)}{number}{_unloaded(drafters, choice)}")
-    if as_json:
-        done = generator.chat(turns, wanted) if chat else generator.generate(asked, wanted)
-        origin = {"source": choice.source, "reason": choice.reason}
-        facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
-        facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, allow_lossy) else {}
-        seen = _seen(generator)
-        print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": seen})
+    wanted = GenerationSettings(**fields_of(GenerationSettings, args))
+    question = _question(args, text)
+    generator = _loaded(args)
+    _tell_choice(args, generator.choice)
+    if args.as_json:
+        _print_done(generator, (generator.chat if args.chat else generator.generate)(question, wanted), args)
         return
     watch = generator.observer
     generator.observer = pace = Pace(watch)
     try:
-        done = _echoed(generator.stream_chat(turns, wanted) if chat else generator.stream(asked, wanted))
+        done = _echoed((generator.stream_chat if args.chat else generator.stream)(question, wanted))
     finally:
         generator.observer = watch
     click.echo()
-    if words := pace.told(done, wanted, choice):
-        tell(settings, words)
-    if _is_lossy(generator, allow_lossy):
-        tell(settings, "LOSSY: the plan lets tokens be that the target would not have said; --json tells which")
+    if words := pace.told(done, wanted, generator.choice):
+        tell(args.settings, words)
+    if _is_lossy(generator, args.allow_lossy):
+        tell(args.settings, "LOSSY: the plan lets tokens be that the target would not have said; --json tells which")
     for message in _seen(generator):
-        tell(settings, message)
+        tell(args.settings, message)
+
+
+def _question(args: RunArgs, text: str) -> Any:  # Any: what `chat` or `generate` takes
+    from ..runtime.images import ImagePrompt, read_image
+
+    if args.chat:
+        return [{"role": "user", "content": text}]
+    return ImagePrompt(text=text, images=tuple(read_image(each) for each in args.images)) if args.images else text
+
+
+def _loaded(args: RunArgs) -> Generator:
+    """Return the target that decodes by the plan; RequestError where the plan lacks a drafter that was typed."""
+    from ..runtime.loader import load
+
+    generator = load(args.target, **loading(args))
+    _require_planned(args.drafters, generator.choice)
+    return generator
+
+
+def _tell_choice(args: RunArgs, choice: Choice) -> None:
+    from ..runtime.substitutes import in_brief
+
+    planned = None if choice.plan is None else choice.plan.dtype
+    tell_dequantised(args.settings, (args.target, *args.drafters.values()), args.dtype or planned)
+    number = "" if choice.plan_id is None else f", plan {choice.plan_id}"
+    reason = choice.reason if args.settings.verbose else in_brief(choice)
+    tell(args.settings, f"{reason}{number}{_unloaded(args.drafters, choice)}")
+
+
+def _print_done(generator: Generator, done: Completion, args: RunArgs) -> None:
+    origin = {"source": generator.choice.source, "reason": generator.choice.reason}
+    facts = {"text": done.text, "tokens": list(done.tokens), "rounds": done.rounds}
+    facts |= {"lossy": list(done.lossy)} if _is_lossy(generator, args.allow_lossy) else {}
+    print_json({**facts, "finish_reason": done.finish_reason, "plan": origin, "events": _seen(generator)})
 
 
 def _echoed(pieces: Pieces[str, None, Completion]) -> Completion:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from . import options
-from .command import Command
+from .command import Args, command, fields_of
+from .option import flag, option, real, whole
 
 TEXT = "serve serves the store; text is served by: spectune endpoint --target"
 
@@ -18,42 +20,29 @@ def _text_is_served_elsewhere(_ctx: click.Context, _param: click.Parameter, mode
         raise click.UsageError(f"{TEXT} {model}")
 
 
-@click.command(cls=Command, stray=f"{TEXT} MODEL")
-@click.option(
-    "--target",
-    "--model",
-    hidden=True,
-    expose_value=False,
-    callback=_text_is_served_elsewhere,
-    help="Of `spectune endpoint`, which serves text.",
-)
-@options.store
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=8321, show_default=True, type=click.IntRange(1, 65535), help="On which port.")
-@options.tls_cert
-@options.tls_key
-@click.option("--behind-proxy", "is_behind_proxy", is_flag=True, help="A proxy ends TLS; one here names the client.")
-@click.option("--no-auth", "is_open", is_flag=True, help="Serve without tokens; on loopback only.")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(0, 64), help="Processes that plan.")
-@click.option(
-    "--rate",
-    "rate_per_s",
-    default=2000.0,
-    show_default=True,
-    type=click.FloatRange(0.0),
-    help="Requests a second of one token; 0 is no limit.",
-)
-def serve(
-    store: str | None,
-    host: str,
-    port: int,
-    certificate: Path | None,
-    key: Path | None,
-    is_behind_proxy: bool,
-    is_open: bool,
-    workers: int,
-    rate_per_s: float,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ServeArgs(Args):
+    """What was typed; the fields of the service's Settings and Listening have their names there."""
+
+    target: None = option(
+        "Of `spectune endpoint`, which serves text.",
+        *("--target", "--model", "target"),
+        hidden=True,
+        callback=_text_is_served_elsewhere,
+    )
+    store: str | None = options.store
+    host: str = options.host
+    port: int = options.port.but(default=8321)
+    certificate: Path | None = options.tls_cert
+    key: Path | None = options.tls_key
+    is_behind_proxy: bool = options.is_behind_proxy.but(help="A proxy ends TLS; one here names the client.")
+    is_open: bool = flag("Serve without tokens; on loopback only.", "--no-auth")
+    workers: int = whole("Processes that plan.", least=0, most=64, default=1)
+    rate_per_s: float = real("Requests a second of one token; 0 is no limit.", "--rate", default=2000.0)
+
+
+@command(ServeArgs, stray=f"{TEXT} MODEL")
+def serve(args: ServeArgs) -> None:
     """Serve the store to other machines.
 
     Others use it as a store: --store https://host:8321, with the token in SPECTUNE_TOKEN. Make tokens with
@@ -68,7 +57,4 @@ def serve(
     from ..service.server import serve as run
     from ..service.settings import Settings
 
-    listening = Listening(
-        host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy, is_open=is_open
-    )
-    run(store, listening, Settings(workers=workers, rate_per_s=rate_per_s))
+    run(args.store, Listening(**fields_of(Listening, args)), Settings(**fields_of(Settings, args)))

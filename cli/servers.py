@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ..engines.limits import STALL_S, START_S
 from . import options
 from .report import Settings, TimeLeft, facts_of, print_json, print_table, progress, tell
 from .tune_output import print_looked, print_tuned, ran_table, tuned_facts
@@ -27,54 +26,9 @@ NAMES = ("llama.cpp", "sglang", "tensorrt-llm", "vllm")  # a test compares them
 REQUESTS = 16  # of a load, or twice the largest concurrency
 Json = dict[str, Any]  # JSON values
 
-url = click.option(
-    "--server", "url", metavar="URL", help="With --engine: a server that runs there; it is never stopped."
-)
-command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-start_timeout = click.option(
-    "--start-timeout",
-    "start_s",
-    default=START_S,
-    show_default=True,
-    type=click.FloatRange(1.0),
-    help="Seconds that a server may take to start.",
-)
-stall_timeout = click.option(
-    "--stall-timeout",
-    "stall_s",
-    default=STALL_S,
-    show_default=True,
-    type=click.FloatRange(1.0),
-    help="Seconds without a byte of a server's answer.",
-)
-LOADS = (
-    click.option("--starts", default=8, show_default=True, type=click.IntRange(2), help="Starts of a server at most."),
-    click.option(
-        "--requests",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Requests of each load of a server; 16, or twice the largest concurrency, unless given.",
-    ),
-    click.option(
-        "--longest", default=8, show_default=True, type=click.IntRange(1, 64), help="A server's drafted tokens at most."
-    ),
-    click.option("--ignore-eos", is_flag=True, help="Let a server's answers have --max-new-tokens tokens each."),
-    click.option(
-        "--model-name", default="", metavar="NAME", help="What requests call a server's model; else the first served."
-    ),
-    start_timeout,
-    stall_timeout,
-)
 OF_TIMEOUTS = ("start_s", "stall_s")
 OF_LOADS = ("starts", "requests", "longest", "ignore_eos", "model_name", *OF_TIMEOUTS)
 NO_SERVER = "is of a server; give one with --engine, and --server URL or -- COMMAND."
-
-
-def loads(function: Callable[..., Any]) -> Callable[..., Any]:  # Any: as click types a decorator
-    """Give a command the options of a server's loads."""
-    for option in reversed(LOADS):
-        function = option(function)
-    return function
 
 
 def job_of(engine: str, command: Sequence[str], url: str | None, prompts: Sequence[Prompt], asked: Json) -> ServerJob:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from . import options, plan_name
+from .command import Args, command
 from .existing import NOTHING, opened_there
-from .report import Settings, print_json, print_table, tell
+from .option import argument, option, whole
+from .report import print_facts, tell
 
 if TYPE_CHECKING:
     from .stored import Stored
@@ -38,26 +40,21 @@ def wanted(ctx: click.Context, param: click.Parameter, words: Sequence[str]) -> 
     return Wanted(kind=plan_name.KIND, name=plan_name.plan_words(ctx, param, words))
 
 
-@click.command()
-@click.argument("wanted", nargs=-1, metavar="[plan|surface|trace] [PLAN]", callback=wanted)
-@click.option("--id", "number", type=click.IntRange(1), metavar="N", hidden=True, help="Which, as in the list.")
-@click.option("--plan", metavar="PLAN", callback=plan_name.plan_name, hidden=True, help="The same as PLAN.")
-@options.store
-@options.as_json
-@options.output
-@click.option("--plot", metavar="FILE", type=click.Path(path_type=Path), help="Draw it: .png, or .html to look into.")
-@click.pass_obj
-def show(
-    settings: Settings,
-    /,
-    wanted: Wanted,
-    number: int | None,
-    plan: str | None,
-    store: str | None,
-    as_json: bool,
-    output: Path | None,
-    plot: Path | None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ShowArgs(Args):
+    """What was typed."""
+
+    wanted: Wanted = argument(nargs=-1, metavar="[plan|surface|trace] [PLAN]", callback=wanted)
+    number: int | None = whole("Which, as in the list.", "--id", metavar="N", hidden=True)
+    plan: str | None = option("The same as PLAN.", metavar="PLAN", callback=plan_name.plan_name, hidden=True)
+    store: str | None = options.store
+    as_json: bool = options.as_json
+    output: Path | None = options.output
+    plot: Path | None = options.plot
+
+
+@command(ShowArgs)
+def show(args: ShowArgs) -> None:
     """Show a plan and how it was checked.
 
     PLAN is a number of `spectune list` or a file of `spectune plan -o`. Without it you see the plan in use for
@@ -74,29 +71,24 @@ def show(
     from ..report.file import require_writable, write_whole
     from ..report.picture import require_picture, write_picture
 
-    require_writable(output)
-    if plot is not None:
-        require_picture(plot)
-    given = [each for each in (wanted.name, None if number is None else str(number), plan) if each is not None]
+    require_writable(args.output)
+    if args.plot is not None:
+        require_picture(args.plot)
+    kind, number = args.wanted.kind, None if args.number is None else str(args.number)
+    given = [each for each in (args.wanted.name, number, args.plan) if each is not None]
     if len(given) > 1:
-        raise click.UsageError(f"The {wanted.kind} is named twice, {' and '.join(given)}; leave one of them out.")
-    found, note = _found(wanted.kind, given[0] if given else None, store)
+        raise click.UsageError(f"The {kind} is named twice, {' and '.join(given)}; leave one of them out.")
+    found, note = _found(kind, given[0] if given else None, args.store)
     if note:
-        tell(settings, note)
-    if output is not None:
-        write_whole(output, found.document)
-    if plot is not None:
-        write_picture(plot, found.draw())
-    if as_json:
-        print_json(found.facts)
-    else:
-        if found.verdict:
-            click.echo("".join(f"{line}\n" for line in found.verdict))
-        for table in found.tables:
-            print_table(table)
-    for path in (output, plot):
+        tell(args.settings, note)
+    if args.output is not None:
+        write_whole(args.output, found.document)
+    if args.plot is not None:
+        write_picture(args.plot, found.draw())
+    print_facts(found.facts, (*found.verdict, *found.tables), as_json=args.as_json)
+    for path in (args.output, args.plot):
         if path is not None:
-            tell(settings, f"written to {path}")
+            tell(args.settings, f"written to {path}")
 
 
 def _found(kind: str, name: str | None, store: str | None) -> tuple[Stored, str]:

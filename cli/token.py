@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from . import options
-from .report import Settings, Table, facts_of, print_json, print_table, tell
+from .command import Args, command
+from .option import argument, choice, option
+from .report import Table, facts_of, print_facts, tell
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,13 +52,20 @@ def token() -> None:
     """
 
 
-@token.command()
-@click.argument("name")
-@click.option("--scope", default="read", show_default=True, type=click.Choice(SCOPES), help="What it allows.")
-@click.option("--expires", metavar="TIME", callback=_moment, help="After 12h, 90d, 52w, or at an ISO date; else never.")
-@options.store
-@click.pass_obj
-def create(settings: Settings, name: str, scope: Scope, expires: datetime | None, store: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TokenCreateArgs(Args):
+    """What was typed."""
+
+    name: str = argument()
+    scope: Scope = choice("What it allows.", SCOPES, default="read")
+    expires: datetime | None = option(
+        "After 12h, 90d, 52w, or at an ISO date; else never.", metavar="TIME", callback=_moment
+    )
+    store: str | None = options.store
+
+
+@command(TokenCreateArgs, group=token)
+def create(args: TokenCreateArgs) -> None:
     """Make a token and print it, this once.
 
     \b
@@ -63,16 +73,22 @@ def create(settings: Settings, name: str, scope: Scope, expires: datetime | None
     """
     from ..db.jobs.access import Tokens
 
-    with _database(store) as opened:
-        made = Tokens(opened).create(name, scope, expires)
+    with _database(args.store) as opened:
+        made = Tokens(opened).create(args.name, args.scope, args.expires)
         click.echo(made)
-        tell(settings, f"kept in {opened.url} as a hash only: this is the one time it can be read")
+        tell(args.settings, f"kept in {opened.url} as a hash only: this is the one time it can be read")
 
 
-@token.command(name="list")
-@options.store
-@options.as_json
-def list_(store: str | None, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TokenListArgs(Args):
+    """What was typed."""
+
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(TokenListArgs, group=token, name="list")
+def list_(args: TokenListArgs) -> None:
     """List tokens; what they are is not known.
 
     \b
@@ -80,20 +96,23 @@ def list_(store: str | None, as_json: bool) -> None:
     """
     from ..db.jobs.access import Tokens
 
-    with _database(store) as opened:
+    with _database(args.store) as opened:
         rows = Tokens(opened).rows()
     facts = [{name: value for name, value in facts_of(row).items() if name in COLUMNS} for row in rows]
-    if as_json:
-        print_json(facts)
-    else:
-        print_table(Table(title="tokens", columns=COLUMNS, rows=[[fact[name] for name in COLUMNS] for fact in facts]))
+    table = Table(title="tokens", columns=COLUMNS, rows=[[fact[name] for name in COLUMNS] for fact in facts])
+    print_facts(facts, [table], as_json=args.as_json)
 
 
-@token.command()
-@click.argument("name")
-@options.store
-@click.pass_obj
-def revoke(settings: Settings, name: str, store: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TokenRevokeArgs(Args):
+    """What was typed."""
+
+    name: str = argument()
+    store: str | None = options.store
+
+
+@command(TokenRevokeArgs, group=token)
+def revoke(args: TokenRevokeArgs) -> None:
     """Refuse a token from now on.
 
     \b
@@ -101,9 +120,9 @@ def revoke(settings: Settings, name: str, store: str | None) -> None:
     """
     from ..db.jobs.access import Tokens
 
-    with _database(store) as opened:
-        Tokens(opened).revoke(name)
-        tell(settings, f"{name} is revoked in {opened.url}")
+    with _database(args.store) as opened:
+        Tokens(opened).revoke(args.name)
+        tell(args.settings, f"{args.name} is revoked in {opened.url}")
 
 
 def _database(store: str | None) -> SqlStore:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from . import options
-from .command import Command
-from .report import Settings
+from .command import command, fields_of
+from .option import choice, option, whole
 from .train_block import ctc, exit_, medusa, specformer
 from .train_cacheback import cacheback, recycling
 from .train_pad import pad
-from .train_run import BASIC, TrainingRun, intermediate, train_and_show, training_run
+from .train_run import BASIC, STRAY, TrainArgs, intermediate, train_and_show
 
 FORMS = {"1": "eagle", "2": "eagle", "3": "eagle3"}  # what --form says; 1 and 2 differ in their trees alone
 
@@ -27,36 +29,26 @@ def train() -> None:
     """
 
 
-@train.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
-@training_run(piece=256, least_piece=4, said="Tokens of a piece.")
-@click.option("--form", default="3", show_default=True, type=click.Choice([*FORMS]), help="Which EAGLE the head is.")
-@click.option(
-    "--test-steps", default=7, show_default=True, type=click.IntRange(1), help="Steps of the training-time test."
-)
-@click.option(
-    "--draft-vocabulary",
-    default=0,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Tokens form 3 can draft; a quarter of all unless given.",
-)
-@intermediate
-@click.option(
-    "--reads",
-    default="",
-    metavar="LAYERS",
-    callback=options.counts,
-    help="Layers behind each hidden state form 3 reads, as 2,4,7; as published unless given.",
-)
-def eagle(
-    settings: Settings,
-    run: TrainingRun,
-    form: str,
-    test_steps: int,
-    draft_vocabulary: int,
-    intermediate: int,
-    reads: tuple[int, ...],
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class EagleArgs(TrainArgs):
+    """What was typed; the fields of an EagleRequest have their names there."""
+
+    form: str = choice("Which EAGLE the head is.", [*FORMS], default="3")
+    test_steps: int = whole("Steps of the training-time test.", default=7)
+    draft_vocabulary: int = whole(
+        "Tokens form 3 can draft; a quarter of all unless given.", least=0, absent=0, metavar="N"
+    )
+    intermediate: int = intermediate
+    reads: tuple[int, ...] = option(
+        "Layers behind each hidden state form 3 reads, as 2,4,7; as published unless given.",
+        absent="",
+        metavar="LAYERS",
+        callback=options.counts,
+    )
+
+
+@command(EagleArgs, group=train, basic=BASIC, stray=STRAY)
+def eagle(args: EagleArgs) -> None:
     """Train a head that drafts from the target's hidden states.
 
     The target continues pieces of the files, half of them greedily, and the head learns from these texts. The
@@ -69,15 +61,9 @@ def eagle(
     """
     from ..training.eagle import EagleRequest, train_eagle
 
-    request = EagleRequest(
-        **run.asked,
-        form="eagle3" if FORMS[form] == "eagle3" else "eagle",
-        test_steps=test_steps,
-        draft_vocabulary=draft_vocabulary,
-        intermediate=intermediate,
-        reads=reads,
-    )
-    train_and_show(settings, run, train_eagle, request, "head")
+    form = "eagle3" if FORMS[args.form] == "eagle3" else "eagle"
+    request = EagleRequest(**(fields_of(EagleRequest, args) | args.request() | {"form": form}))
+    train_and_show(args, train_eagle, request, "head")
 
 
 train.add_command(cacheback)

@@ -2,24 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from .command import Command
-from .report import Settings
-from .train_run import BASIC, TrainingRun, intermediate, train_and_show, training_run
+from .command import command
+from .option import flag, whole
+from .train_run import BASIC, STRAY, TrainArgs, intermediate, train_and_show
 
 if TYPE_CHECKING:
     from ..runtime.models.drafter_shapes import Kind
 
-SAID = "Neighbouring places of a text learned from at once."
+
+@dataclass(frozen=True, kw_only=True)
+class BlockArgs(TrainArgs):
+    """What was typed to each of them."""
+
+    piece: int = whole("Neighbouring places of a text learned from at once.", default=16)
 
 
-@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
-@training_run(piece=16, least_piece=1, said=SAID)
-@click.option("--heads", default=5, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
-def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class MedusaArgs(BlockArgs):
+    """What was typed."""
+
+    heads: int = whole("Tokens said at once.", default=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtcArgs(BlockArgs):
+    """What was typed."""
+
+    frames: int = whole("Places that say a token or none.", default=8)
+    labels: int = whole("Tokens these learn to say.", default=5)
+    intermediate: int = intermediate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecFormerArgs(BlockArgs):
+    """What was typed."""
+
+    places: int = whole("Tokens said at once.", default=8)
+    width: int = whole("Width of a token's vector; else the target's.", least=0, absent=0, metavar="N")
+    intermediate: int = intermediate
+    published: bool = flag("Do not read the newest token itself, as in the paper.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitArgs(TrainArgs):
+    """What was typed."""
+
+    exit_layer: int = whole("Layers of the target that draft.", required=True)
+    width: int = whole("Width of the imitation network; else the hidden size.", least=0, absent=0, metavar="N")
+
+
+@command(MedusaArgs, basic=BASIC, stray=STRAY)
+def medusa(args: MedusaArgs) -> None:
     """Train Medusa heads on the last hidden state.
 
     Each head is one residual block; the language-model head is the target's own. The target continues pieces of the
@@ -29,15 +65,11 @@ def medusa(settings: Settings, run: TrainingRun, heads: int) -> None:
     \b
         spectune train medusa --target path/to/target --data corpus.jsonl -o my-heads
     """
-    _train(settings, run, "medusa", depth=heads)
+    _train(args, "medusa", depth=args.heads)
 
 
-@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
-@training_run(piece=16, least_piece=1, said=SAID)
-@click.option("--frames", default=8, show_default=True, type=click.IntRange(1), help="Places that say a token or none.")
-@click.option("--labels", default=5, show_default=True, type=click.IntRange(1), help="Tokens these learn to say.")
-@intermediate
-def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermediate: int) -> None:
+@command(CtcArgs, basic=BASIC, stray=STRAY)
+def ctc(args: CtcArgs) -> None:
     """Train a drafter by CTC: frames that say tokens or blanks.
 
     One layer over the text's states answers all frames at once. The target continues pieces of the files, half of
@@ -47,24 +79,11 @@ def ctc(settings: Settings, run: TrainingRun, frames: int, labels: int, intermed
     \b
         spectune train ctc --target path/to/target --data corpus.jsonl -o my-drafter
     """
-    _train(settings, run, "ctc", depth=labels, frames=frames, intermediate=intermediate)
+    _train(args, "ctc", depth=args.labels, frames=args.frames, intermediate=args.intermediate)
 
 
-@click.command(cls=Command, basic=BASIC, stray="name the model with --target MODEL")
-@training_run(piece=16, least_piece=1, said=SAID)
-@click.option("--places", default=8, show_default=True, type=click.IntRange(1), help="Tokens said at once.")
-@click.option(
-    "--width",
-    default=0,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Width of a token's vector; else the target's.",
-)
-@intermediate
-@click.option("--published", is_flag=True, help="Do not read the newest token itself, as in the paper.")
-def specformer(
-    settings: Settings, run: TrainingRun, places: int, width: int, intermediate: int, published: bool
-) -> None:
+@command(SpecFormerArgs, basic=BASIC, stray=STRAY)
+def specformer(args: SpecFormerArgs) -> None:
     """Train a SpecFormer: places that see the text, then each other.
 
     It reads the target's states behind half of its layers, behind all but one and behind all. The target continues
@@ -74,27 +93,18 @@ def specformer(
     \b
         spectune train specformer --target path/to/target --data corpus.jsonl -o my-drafter
     """
-    _train(settings, run, "specformer", depth=places, width=width, intermediate=intermediate, published=published)
+    sizes = {"width": args.width, "intermediate": args.intermediate, "published": args.published}
+    _train(args, "specformer", depth=args.places, **sizes)
 
 
-def _train(settings: Settings, run: TrainingRun, kind: Kind, **sizes: Any) -> None:  # Any: as the request types them
+def _train(args: BlockArgs, kind: Kind, **sizes: Any) -> None:  # Any: as the request types them
     from ..training.block import BlockRequest, train_block
 
-    request = BlockRequest(**run.asked, kind=kind, **sizes)
-    train_and_show(settings, run, train_block, request, kind)
+    train_and_show(args, train_block, BlockRequest(**args.request(), kind=kind, **sizes), kind)
 
 
-@click.command(name="exit", cls=Command, basic=BASIC, stray="name the model with --target MODEL")
-@training_run(piece=256, least_piece=4, said="Tokens of a piece.")
-@click.option("--exit-layer", required=True, type=click.IntRange(1), help="Layers of the target that draft.")
-@click.option(
-    "--width",
-    default=0,
-    metavar="N",
-    type=click.IntRange(0),
-    help="Width of the imitation network; else the hidden size.",
-)
-def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> None:
+@command(ExitArgs, name="exit", basic=BASIC, stray=STRAY)
+def exit_(args: ExitArgs) -> None:
     """Train an early exit: the target drafts for itself.
 
     The target's first layers draft, behind a small network that imitates what the deep layers make of their result.
@@ -107,5 +117,5 @@ def exit_(settings: Settings, run: TrainingRun, exit_layer: int, width: int) -> 
     """
     from ..training.exit import ExitRequest, train_exit
 
-    request = ExitRequest(**run.asked, exit_layer=exit_layer, width=width)
-    train_and_show(settings, run, train_exit, request, "exit")
+    request = ExitRequest(**args.request(), exit_layer=args.exit_layer, width=args.width)
+    train_and_show(args, train_exit, request, "exit")

@@ -1,36 +1,32 @@
-"""`spectune train cacheback`: a table of n-grams, counted in a corpus."""
+"""`spectune train cacheback` and `recycling`: tables that are counted, not learned."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from . import options
-from .report import Settings, Table, print_json, print_table, progress, tell
-from .train_run import CONTINUED, data_files
+from .command import command
+from .option import whole
+from .report import print_facts, progress, tell
+from .train_run import DrafterArgs, data, placed, show_card
 
 
-@click.command()
-@options.target
-@data_files("Text that is counted; data files hold texts or conversations. Repeatable.")
-@click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where to.")
-@click.option("--leaders", default=1024, show_default=True, type=click.IntRange(1), help="Leaders in the table.")
-@click.option("--followers", default=4, show_default=True, type=click.IntRange(1), help="Followers of each.")
-@click.option("--leader-tokens", default=1, show_default=True, type=click.IntRange(1), help="Tokens of a leader.")
-@click.option("--follower-tokens", default=3, show_default=True, type=click.IntRange(1), help="Tokens of a follower.")
-@options.as_json
-@click.pass_obj
-def cacheback(
-    settings: Settings,
-    /,
-    target: str,
-    files: tuple[Path, ...],
-    output: Path,
-    as_json: bool,
-    **sizes: int,  # of a table
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CachebackArgs(DrafterArgs):
+    """What was typed."""
+
+    files: tuple[Path, ...] = data.but(help="Text that is counted; data files hold texts or conversations. Repeatable.")
+    output: Path = options.folder.but(metavar="FILE", help="Where to.")
+    leaders: int = whole("Leaders in the table.", default=1024)
+    followers: int = whole("Followers of each.", default=4)
+    leader_tokens: int = whole("Tokens of a leader.", default=1)
+    follower_tokens: int = whole("Tokens of a follower.", default=3)
+    as_json: bool = options.as_json
+
+
+@command(CachebackArgs)
+def cacheback(args: CachebackArgs) -> None:
     """Count n-grams for Cacheback's frozen table.
 
     The file holds what most often followed the most frequent tokens. Plans that are given it may draft from it, and
@@ -48,49 +44,42 @@ def cacheback(
     from ..training.corpus import read_corpus
     from ..tuning.documents import write_table
 
-    place = resolve_model(target)
-    with progress(settings) as report:
+    place = resolve_model(args.target)
+    with progress(args.settings) as report:
         report("reading the texts", 0.0)
         tokenizer = load_tokenizer(str(place))
-        corpus = np.concatenate([read_corpus(path, tokenizer).whole for path in files])
+        corpus = np.concatenate([read_corpus(path, tokenizer).whole for path in args.files])
         report("counting n-grams", 0.5)
-        table = frozen_table(corpus, **sizes)
-    write_table(output, table)
-    if as_json:
-        print_json({"file": str(output), "tokens": len(corpus), "leaders": table.leaders, "followers": table.followers})
-        return
-    click.echo(f"{table.leaders:,} leaders with up to {table.followers} followers each, out of {len(corpus):,} tokens")
-    tell(settings, f"kept in {output}; next: spectune plan --target {target} --table {output}")
+        table = frozen_table(
+            corpus,
+            leaders=args.leaders,
+            followers=args.followers,
+            leader_tokens=args.leader_tokens,
+            follower_tokens=args.follower_tokens,
+        )
+    write_table(args.output, table)
+    sizes = {"tokens": len(corpus), "leaders": table.leaders, "followers": table.followers}
+    words = f"{table.leaders:,} leaders with up to {table.followers} followers each, out of {len(corpus):,} tokens"
+    print_facts({"file": str(args.output), **sizes}, [words], as_json=args.as_json)
+    if not args.as_json:
+        following = f"spectune plan --target {args.target} --table {args.output}"
+        tell(args.settings, f"kept in {args.output}; next: {following}")
 
 
-@click.command()
-@options.target
-@data_files(CONTINUED)
-@click.option(
-    "-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The drafter's folder."
-)
-@click.option("--successors", default=8, show_default=True, type=click.IntRange(1), help="Kept of every token.")
-@click.option(
-    "--new-tokens", default=224, show_default=True, type=click.IntRange(1), help="Tokens of each continuation."
-)
-@options.device
-@options.dtype
-@options.seed
-@options.as_json
-@click.pass_obj
-def recycling(
-    settings: Settings,
-    /,
-    target: str,
-    files: tuple[Path, ...],
-    output: Path,
-    successors: int,
-    new_tokens: int,
-    device: str,
-    dtype: str,
-    seed: int,
-    as_json: bool,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RecyclingArgs(DrafterArgs):
+    """What was typed."""
+
+    successors: int = whole("Kept of every token.", default=8)
+    new_tokens: int = whole("Tokens of each continuation.", default=224)
+    device: str = options.device
+    dtype: str = options.dtype
+    seed: int = options.seed
+    as_json: bool = options.as_json
+
+
+@command(RecyclingArgs)
+def recycling(args: RecyclingArgs) -> None:
     """Draft from what the target held likeliest before.
 
     Token Recycling: behind every token stand the successors that the target held likeliest when that token last stood
@@ -101,27 +90,17 @@ def recycling(
         spectune train recycling --target path/to/target --data corpus.jsonl -o recycling
         spectune profile --target path/to/target --drafter recycling=recycling
     """
-    from ..profiler.device import detect
     from ..profiler.hub import resolve_model
     from ..training.own_text import OwnTextSettings
     from ..training.recycling import RecyclingRequest, make_recycling
-    from ..tuning.family import torch_device
 
-    here = detect(device)
     request = RecyclingRequest(
-        target=resolve_model(target),
-        data=files,
-        successors=successors,
-        own=OwnTextSettings(new_tokens=new_tokens, seed=seed),
-        device=torch_device(here),
-        dtype=here.dtype_for(dtype),
+        target=resolve_model(args.target),
+        data=args.files,
+        successors=args.successors,
+        own=OwnTextSettings(new_tokens=args.new_tokens, seed=args.seed),
+        **placed(args.device, args.dtype),
     )
-    with progress(settings) as report:
-        card = make_recycling(request, output, progress=report)
-    if as_json:
-        print_json(asdict(card) | {"folder": str(output)})
-        return
-    rows = [(depth, f"{chance:.1%}") for depth, chance in enumerate(card.acceptance, start=1)]
-    title = f"{card.successors} successors, {card.tokens_per_round:.2f} tokens a round in chains"
-    print_table(Table(title=title, columns=("depth", "accepted"), rows=rows))
-    tell(settings, f"kept in {output}; next: spectune profile --target {target} --drafter recycling={output}")
+    with progress(args.settings) as report:
+        card = make_recycling(request, args.output, progress=report)
+    show_card(args, card, f"{card.successors} successors", "recycling", as_json=args.as_json)

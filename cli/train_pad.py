@@ -2,94 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from . import options
-from .command import Command
-from .report import Settings, Table, print_json, print_table, progress, tell
-from .train_run import data_files
+from .command import Args, command, fields_of
+from .option import option, real, whole
+from .report import Table, print_facts, progress, tell
+from .train_run import STRAY, data, placed
 
 if TYPE_CHECKING:
-    from ..training.pad_request import Exercise, PadCard
-
-POSITIVE = click.IntRange(1)
-CHANCE = click.FloatRange(0.0, 1.0)
+    from ..training.pad_request import Exercise, PadCard, PadRequest
 
 
-@click.command(
-    cls=Command,
-    basic=("target", "drafter", "data", "output", "rollouts", "steps", "max-new-tokens", "device", "dtype", "fresh"),
-    stray="name the model with --target MODEL",
-)
-@options.target
-@click.option("--drafter", "--draft-model", "drafter", required=True, metavar="MODEL", help="Whose tokens.")
-@data_files('Problems: .jsonl, every line with "prompt" and "answer". Repeatable.')
-@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Its folder.")
-@click.option("--rollouts", default=8, show_default=True, type=POSITIVE, help="Texts with each token, and without.")
-@click.option(
-    "--rollout-temperature",
-    default=0.6,
-    show_default=True,
-    type=click.FloatRange(0.0),
-    help="Temperature of these texts; at 0 take one rollout.",
-)
-@click.option(
-    "--least-share",
-    default=0.9,
-    show_default=True,
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Share of the right answers that a token must keep not to be a pivot.",
-)
-@click.option("--floor", default=1e-4, show_default=True, type=CHANCE, help="Least probability by the target.")
-@click.option(
-    "--reads", default=0, metavar="LAYERS", type=click.IntRange(0), help="Layers behind the state it reads; 0 is usual."
-)
-@click.option("--width", default=256, show_default=True, type=POSITIVE, help="Width of its two layers.")
-@click.option("--steps", default=300, show_default=True, type=POSITIVE, help="Updates of the weights.")
-@click.option("--batch", default=32, show_default=True, type=POSITIVE, help="Pairs of tokens per step.")
-@click.option(
-    "--held-out",
-    default=0.25,
-    show_default=True,
-    type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-    help="Share of the problems it is judged on.",
-)
-@click.option(
-    "--recall",
-    default=0.95,
-    show_default=True,
-    type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Share of pivots that the recommended threshold rejects.",
-)
-@options.max_new_tokens
-@options.device
-@options.dtype
-@options.seed
-@click.option("--fresh", is_flag=True, help="Start an unfinished training over; its labels stay.")
-@options.as_json
-@click.pass_obj
-def pad(
-    settings: Settings,
-    /,
-    target: str,
-    drafter: str,
-    files: tuple[Path, ...],
-    output: Path,
-    rollouts: int,
-    rollout_temperature: float,
-    steps: int,
-    batch: int,
-    device: str,
-    dtype: str,
-    seed: int,
-    fresh: bool,
-    as_json: bool,
-    **learned: Any,  # the other fields of a PadRequest, which checks them
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PadArgs(Args):
+    """What was typed; the fields of a PadRequest have their names there, and it checks them."""
+
+    target: str = options.target
+    drafter: str = option("Whose tokens.", "--drafter", "--draft-model", "drafter", required=True, metavar="MODEL")
+    files: tuple[Path, ...] = data.but(help='Problems: .jsonl, every line with "prompt" and "answer". Repeatable.')
+    output: Path = options.folder.but(help="Its folder.")
+    rollouts: int = whole("Texts with each token, and without.", default=8)
+    rollout_temperature: float = real("Temperature of these texts; at 0 take one rollout.", default=0.6)
+    least_share: float = real(
+        "Share of the right answers that a token must keep not to be a pivot.", most=1.0, is_open="least", default=0.9
+    )
+    floor: float = real("Least probability by the target.", most=1.0, default=1e-4)
+    reads: int = whole("Layers behind the state it reads; 0 is usual.", least=0, absent=0, metavar="LAYERS")
+    width: int = whole("Width of its two layers.", default=256)
+    steps: int = whole("Updates of the weights.", default=300)
+    batch: int = whole("Pairs of tokens per step.", "--batch", "--batch-size", default=32)
+    held_out: float = real("Share of the problems it is judged on.", most=1.0, is_open="least most", default=0.25)
+    recall: float = real(
+        "Share of pivots that the recommended threshold rejects.", most=1.0, is_open="least", default=0.95
+    )
+    max_new_tokens: int = options.max_new_tokens
+    device: str = options.device
+    dtype: str = options.dtype
+    seed: int = options.seed
+    fresh: bool = options.fresh.but(help="Start an unfinished training over; its labels stay.")
+    as_json: bool = options.as_json
+
+
+@command(PadArgs, basic="target drafter data output rollouts steps max-new-tokens device dtype fresh", stray=STRAY)
+def pad(args: PadArgs) -> None:
     """Train a pivot classifier for lossy decoding by PAD.
 
     The target decodes problems whose answers are known. Where it rejects a drafted token, it continues with and
@@ -102,37 +60,36 @@ def pad(
         spectune lossy --target path/to/target --drafter small=path/to/small --drafter pivots=my-pivots \\
             --prompts prompts.jsonl -o lossy.json
     """
-    from ..profiler.device import detect
+    from ..training.pad import train_pad
+
+    request = _request(args)
+    with progress(args.settings) as report:
+        card = train_pad(request, args.output, fresh=args.fresh, progress=report)
+    print_facts(asdict(card) | {"folder": str(args.output)}, [_table(card)], as_json=args.as_json)
+    if not args.as_json:
+        tell(
+            args.settings,
+            f"kept in {args.output}; next: spectune lossy --target {args.target} --drafter small={args.drafter} "
+            f"--drafter pivots={args.output} --prompts FILE --setting 10,pad,{card.threshold:.4g} -o lossy.json",
+        )
+
+
+def _request(args: PadArgs) -> PadRequest:
     from ..profiler.hub import resolve_model
     from ..training.language_model import TrainingSettings
-    from ..training.pad import train_pad
     from ..training.pad_labels import RolloutSettings
     from ..training.pad_request import PadRequest
-    from ..tuning.family import torch_device
 
-    here, place = detect(device), resolve_model(target)
-    request = PadRequest(
-        target=place,
-        drafter=resolve_model(drafter),
-        exercises=tuple(each for path in files for each in exercises_of(path, place)),
-        files=tuple(path.name for path in files),
-        rollouts=RolloutSettings(rollouts=rollouts, temperature=rollout_temperature, seed=seed),
-        settings=TrainingSettings(steps=steps, batch=batch, sequence_tokens=1, seed=seed),
-        device=torch_device(here),
-        dtype=here.dtype_for(dtype),
-        **learned,
-    )
-    with progress(settings) as report:
-        card = train_pad(request, output, fresh=fresh, progress=report)
-    if as_json:
-        print_json(asdict(card) | {"folder": str(output)})
-        return
-    print_table(_table(card))
-    tell(
-        settings,
-        f"kept in {output}; next: spectune lossy --target {target} --drafter small={drafter} "
-        f"--drafter pivots={output} --prompts FILE --setting 10,pad,{card.threshold:.4g} -o lossy.json",
-    )
+    place, drafter = resolve_model(args.target), resolve_model(args.drafter)
+    own = {
+        "target": place,
+        "drafter": drafter,
+        "exercises": tuple(each for path in args.files for each in exercises_of(path, place)),
+        "files": tuple(path.name for path in args.files),
+        "rollouts": RolloutSettings(rollouts=args.rollouts, temperature=args.rollout_temperature, seed=args.seed),
+        "settings": TrainingSettings(steps=args.steps, batch=args.batch, sequence_tokens=1, seed=args.seed),
+    }
+    return PadRequest(**(fields_of(PadRequest, args) | placed(args.device, args.dtype) | own))
 
 
 def exercises_of(path: Path, target: Path) -> list[Exercise]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from . import draft_models, options, raced, servers
-from .command import Command
+from . import options, raced, servers
+from .command import Args, command
+from .option import choice, option, path_option, whole
 from .prompts import named_prompts
-from .report import Settings, print_json, tell
+from .report import print_json, tell
 from .tune_output import tuned_facts
 
 if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
+    from ..tuning.engines.tune import Tuned
+    from ..tuning.engines.tuned_server import TunedServer
 
 OF_STARTS = ("drafters", "draft_models", "bounds", "starts", "longest", "rounds", "bundle")  # and of what they tell
 
@@ -31,82 +34,48 @@ def rates_of(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[f
     return found
 
 
-@click.command(
-    cls=Command,
-    basic=(
-        "engine",
-        "prompts",
-        "concurrency",
-        "draft-model",
-        "drafter",
-        "slo",
-        "starts",
-        "requests",
-        "max-new-tokens",
-        "bundle",
-    ),
+@dataclass(frozen=True, kw_only=True)
+class TuneArgs(Args):
+    """What was typed."""
+
+    command: tuple[str, ...] = options.server_command
+    engine: str = choice("Whose server the command starts.", servers.NAMES, required=True)
+    url: str | None = options.url
+    prompts: Path | None = options.prompts
+    sample: int | None = options.sample
+    batches: tuple[int, ...] = option(
+        "Requests in flight at once.", "--concurrency", default="1,4,8", metavar="N,N,...", callback=options.counts
+    )
+    rates: tuple[float, ...] = option(
+        "With --server: requests per second, sent at random moments.",
+        "--rate",
+        absent="",
+        metavar="R,R,...",
+        callback=rates_of,
+    )
+    drafters: dict[str, str] = options.drafters
+    bounds: LatencyBounds | None = options.slo
+    starts: int = options.starts
+    requests: int | None = options.requests
+    longest: int = options.longest
+    ignore_eos: bool = options.ignore_eos
+    model_name: str = options.model_name
+    start_s: float = options.start_timeout
+    stall_s: float = options.stall_timeout
+    max_new_tokens: int = options.max_new_tokens
+    temperature: float = options.temperature.but(help="That requests ask for.")
+    rounds: int = whole("Race the choice so often, as validate does.", least=0, default=0)
+    bundle: Path | None = path_option("Write all measurements there, without keys and prompts, and resume from it.")
+    seed: int = options.seed
+    store: str | None = options.store
+    as_json: bool = options.as_json
+
+
+@command(
+    TuneArgs,
+    basic="engine prompts concurrency draft-model drafter slo starts requests max-new-tokens bundle",
 )
-@servers.command
-@click.option("--engine", required=True, type=click.Choice(servers.NAMES), help="Whose server the command starts.")
-@servers.url
-@options.prompts
-@options.sample
-@click.option(
-    "--concurrency",
-    "batches",
-    default="1,4,8",
-    show_default=True,
-    callback=options.counts,
-    metavar="N,N,...",
-    help="Requests in flight at once.",
-)
-@click.option(
-    "--rate",
-    "rates",
-    default="",
-    callback=rates_of,
-    metavar="R,R,...",
-    help="With --server: requests per second, sent at random moments.",
-)
-@draft_models.drafters
-@options.slo
-@servers.loads
-@options.max_new_tokens
-@click.option(
-    "--temperature", default=0.0, show_default=True, type=click.FloatRange(0.0), help="That requests ask for."
-)
-@click.option(
-    "--rounds", default=0, show_default=True, type=click.IntRange(0), help="Race the choice so often, as validate does."
-)
-@click.option(
-    "--bundle",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write all measurements there, without keys and prompts, and resume from it.",
-)
-@options.seed
-@options.store
-@options.as_json
-@click.pass_obj
-def tune(
-    settings: Settings,
-    /,
-    command: tuple[str, ...],
-    engine: str,
-    url: str | None,
-    prompts: Path | None,
-    sample: int | None,
-    rates: tuple[float, ...],
-    bounds: LatencyBounds | None,
-    starts: int,
-    rounds: int,
-    bundle: Path | None,
-    seed: int,
-    store: str | None,
-    as_json: bool,
-    temperature: float,
-    **asked: Any,  # of the loads
-) -> None:
+def tune(args: TuneArgs) -> None:
     """Find the drafts that a server should make.
 
     COMMAND starts the server. It is started a few times with other drafts, and the prompts are sent to it over HTTP.
@@ -122,30 +91,38 @@ def tune(
     from ..db import open_store
     from ..planner.engines.served_choice import LatencyBounds
 
-    if rates and url is None:
+    if args.rates and args.url is None:
         raise click.UsageError("--rate is of a server that runs; give it with --server URL.")
-    servers.require_one_way(command, url)
-    if url is not None:
+    servers.require_one_way(args.command, args.url)
+    if args.url is not None:
         options.require_untyped(OF_STARTS, "is of a server that tune starts; give its command behind --.")
-    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=seed)
-    job = servers.job_of(engine, command, url, used, {**asked, "temperatures": (temperature,)})
-    with open_store(store) as opened:
-        if url is not None:
-            servers.look_at(settings, job, opened, rates=rates, seed=seed, as_json=as_json)
+    used = named_prompts(args.settings, args.prompts, "evaluation", sample=args.sample, seed=args.seed)
+    loads = vars(args) | {"temperatures": (args.temperature,)}
+    job = servers.job_of(args.engine, args.command, args.url, used, loads)
+    with open_store(args.store) as opened:
+        if args.url is not None:
+            servers.look_at(args.settings, job, opened, rates=args.rates, seed=args.seed, as_json=args.as_json)
             return
-        found, serving = servers.measured(settings, job, starts, bounds or LatencyBounds(), opened, file=bundle)
-        same = raced.same_as_it_was(found, serving) if rounds else ""
+        bounds = args.bounds or LatencyBounds()
+        found, serving = servers.measured(args.settings, job, args.starts, bounds, opened, file=args.bundle)
+        same = raced.same_as_it_was(found, serving) if args.rounds else ""
         found = replace(found, notes=(*found.notes, f"not raced: {same}")) if same else found
-        if not as_json:
+        if not args.as_json:
             servers.print_choice(found, serving, as_json=False)
-        tell(settings, f"kept in {opened.url}" + ("" if bundle is None else f", written to {bundle}"))
-    facts = {**tuned_facts(found, serving, servers.warned_of(found, serving.job)), **({"race": None} if rounds else {})}
+        tell(args.settings, f"kept in {opened.url}" + ("" if args.bundle is None else f", written to {args.bundle}"))
+    _race(args, found, serving, is_raced=bool(args.rounds and not same))
+
+
+def _race(args: TuneArgs, found: Tuned, serving: TunedServer, *, is_raced: bool) -> None:
+    """Race the choice, and print what that and the choice are; a race that fails leaves the choice."""
+    facts = tuned_facts(found, serving, servers.warned_of(found, serving.job))
+    facts |= {"race": None} if args.rounds else {}
     try:
-        if rounds and not same:
-            rows, warned = raced.race_choice(settings, found, serving, rounds)
+        if is_raced:
+            rows, warned = raced.race_choice(args.settings, found, serving, args.rounds)
             facts["race"] = raced.race_facts(rows, warned)
-            if not as_json:
+            if not args.as_json:
                 raced.print_race(rows, warned)
-    finally:  # a race that fails leaves the choice
-        if as_json:
+    finally:
+        if args.as_json:
             print_json(facts)

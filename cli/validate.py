@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import PlanError
 from . import engine as engines
 from . import options, raced, servers
-from .command import Command
+from .cells import slower_than_plain, validation_facts, validation_table, why_apart
+from .command import Args, command, fields_of
 from .existing import NOTHING, as_it_is, not_profiled, opened_there
 from .model import model_places, tell_dequantised
+from .option import option, path_option, real, whole
 from .prompts import named_prompts, tell_cut
-from .report import Settings, TimeLeft, print_json, print_table, progress, tell
+from .report import Settings, TimeLeft, print_facts, progress, tell
 from .rescue import rescued
 
 STRAY = "name the model with --target MODEL and a plan with --plan 3"
@@ -27,79 +29,43 @@ if TYPE_CHECKING:
     from ..planner.engines.served_choice import LatencyBounds
     from ..planner.plans.plan import Plan
     from ..planner.plans.validation import Validation
+    from ..profiler.prompts import Prompt
     from ..tuning.engines.tune import Tuned
 
 
-@click.command(
-    cls=Command,
-    basic=(
-        "target",
-        "plan",
-        "prompts",
-        "draft-model",
-        "drafter",
-        "batch",
-        "workload",
-        "rounds",
-        "fail-above",
-        "device",
-    ),
-)
-@servers.command
-@engines.option
-@servers.url
-@click.option("--target", "--model", "target", metavar="MODEL", help=f"The target: {options.MODEL_FORMS}.")
-@click.option(
-    "--bundle",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Race what tune --bundle chose against the server that COMMAND starts.",
-)
-@options.prompts
-@options.sample
-@click.option("--plan", metavar="PLAN", help="A number of the list or a file; else the plan in use on this device.")
-@options.drafters
-@options.device
-@options.planned_dtype
-@click.option("--workload", metavar="NAME", help="Whose plan; else that of the workload profiled last.")
-@options.temperature
-@click.option(
-    "--batch",
-    "batches",
-    default="",
-    callback=options.counts,
-    metavar="N,N,...",
-    help="Batch sizes; else all of the plan's.",
-)
-@options.slo
-@options.max_new_tokens
-@options.max_prompt_tokens
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1), help="Interleaved repetitions.")
-@servers.start_timeout
-@servers.stall_timeout
-@options.seed
-@options.allow_lossy
-@options.store
-@click.option("--fail-above", type=click.FloatRange(0.0), metavar="PERCENT", help="Exit 1 if a prediction is off more.")
-@options.as_json
-@click.pass_obj
-def validate(
-    settings: Settings,
-    /,
-    command: tuple[str, ...],
-    engine: str | None,
-    url: str | None,
-    target: str | None,
-    bundle: Path | None,
-    prompts: Path | None,
-    drafters: dict[str, str],
-    sample: int | None,
-    bounds: LatencyBounds | None,
-    store: str | None,
-    fail_above: float | None,
-    as_json: bool,
-    **measured: Any,  # the other fields of a ValidateRequest, which checks them
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ValidateArgs(Args):
+    """What was typed; the fields of a ValidateRequest have their names there, and it checks them."""
+
+    command: tuple[str, ...] = options.server_command
+    engine: str | None = engines.option
+    url: str | None = options.url
+    target: str | None = options.target.but(required=False)
+    bundle: Path | None = path_option("Race what tune --bundle chose against the server that COMMAND starts.")
+    prompts: Path | None = options.prompts
+    sample: int | None = options.sample
+    plan: str | None = option("A number of the list or a file; else the plan in use on this device.", metavar="PLAN")
+    drafters: dict[str, str] = options.drafters
+    device: str = options.device
+    dtype: str | None = options.planned_dtype
+    workload: str | None = option("Whose plan; else that of the workload profiled last.", metavar="NAME")
+    temperature: float = options.temperature
+    batches: tuple[int, ...] = options.batches.but(help="Batch sizes; else all of the plan's.")
+    bounds: LatencyBounds | None = options.slo
+    max_new_tokens: int = options.max_new_tokens
+    max_prompt_tokens: int | None = options.max_prompt_tokens
+    rounds: int = whole("Interleaved repetitions.", default=3)
+    start_s: float = options.start_timeout
+    stall_s: float = options.stall_timeout
+    seed: int = options.seed
+    allow_lossy: bool = options.allow_lossy
+    store: str | None = options.store
+    fail_above: float | None = real("Exit 1 if a prediction is off more.", metavar="PERCENT")
+    as_json: bool = options.as_json
+
+
+@command(ValidateArgs, basic="target plan prompts draft-model drafter batch workload rounds fail-above device")
+def validate(args: ValidateArgs) -> None:
     """Measure the plan against plain decoding.
 
     Both decode the same prompts in turns, so that disturbances of the device meet both alike. Predicted and
@@ -113,71 +79,71 @@ def validate(
         spectune validate --engine vllm --prompts new.jsonl -- vllm serve MODEL
         spectune validate --bundle out.json --prompts new.jsonl -- llama-server -m target.gguf -md draft.gguf
     """
-    limits = {name: measured.pop(name) for name in servers.OF_TIMEOUTS}
-    if bundle is not None or servers.is_server(engine, command, url, STRAY):
-        from ..engines.server import Limits
-
-        used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
-        found = _server_plan(engine, command, url, bundle, bounds, store)
-        if url is not None:
-            raced.validate_url(settings, found, used, Limits(**limits), as_json=as_json)
-        else:
-            raced.validate_server(settings, found, command, used, measured["rounds"], Limits(**limits), as_json=as_json)
+    if args.bundle is not None or servers.is_server(args.engine, args.command, args.url, STRAY):
+        _validate_server(args, _prompts(args))
         return
     options.require_untyped(servers.OF_TIMEOUTS, servers.NO_SERVER)
     options.require_untyped(("bounds",), "chooses the plan of a server; give one with --server URL or -- COMMAND.")
-    if target is None:
+    if args.target is None:
         raise click.MissingParameter(param_hint="'--target'", param_type="option")
-    if engine is None and measured["plan"] is not None:
+    if args.engine is None and args.plan is not None:
         options.require_untyped(("workload", "temperature"), "chooses a plan, and --plan names one.")
-    used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
-    if engine is not None:
-        asked = {**measured, "store": store, "as_json": as_json}
-        told = engines.validate_command(settings, engine, target, used, asked)
-        _tell_apart(settings, told.validation)
-        _tell_slower(settings, told.validation, target)
-        _require_kept(told.validation, fail_above)
-        return
+    used = _prompts(args)
+    if args.engine is None:
+        done = _validate(args, args.target, used)
+    else:
+        done = engines.validate_command(args, used).validation
+    _tell_apart(args.settings, done)
+    _tell_slower(args.settings, done, args.target)
+    _require_kept(done, args.fail_above)
+
+
+def _prompts(args: ValidateArgs) -> Sequence[Prompt]:
+    return named_prompts(args.settings, args.prompts, "evaluation", sample=args.sample, seed=args.seed)
+
+
+def _validate(args: ValidateArgs, target: str, prompts: Sequence[Prompt]) -> Validation:
+    """Measure a plan of our own decoder, print and return what came out."""
     from ..planner.reasons.verdict import warnings_of
     from ..profiler.hub import resolve_model
     from ..tuning.validate import ValidateRequest, validate_stored
-    from .cells import validation_facts, validation_table
 
-    request = ValidateRequest(target=resolve_model(target), drafters=model_places(drafters), prompts=used, **measured)
+    own = {"target": resolve_model(target), "drafters": model_places(args.drafters), "prompts": prompts}
+    request = ValidateRequest(**(fields_of(ValidateRequest, args) | own))
 
     def tell_read(plan: Plan, models: Iterable[Path], dtype: str) -> None:  # whose number format may be the plan's
-        tell_dequantised(settings, models, dtype)
+        tell_dequantised(args.settings, models, dtype)
         for warning in warnings_of(plan):
-            tell(settings, warning)
+            tell(args.settings, warning)
 
-    if prompts is not None:
-        tell_cut(settings, request.as_profile(request.batches or (1,)))
+    if args.prompts is not None:
+        tell_cut(args.settings, request.as_profile(request.batches or (1,)))
     is_file = request.plan is not None and not request.plan.isdecimal()  # a file's plan needs no store
-    place = as_it_is(store) if is_file and store is None else store
-    with opened_there(place, not_profiled(target)) as opened, progress(settings) as report:
+    place = as_it_is(args.store) if is_file and args.store is None else args.store
+    with opened_there(place, not_profiled(target)) as opened, progress(args.settings) as report:
         done = validate_stored(
             request, opened, progress=TimeLeft(report), told=tell_read, guard=partial(rescued, "validation")
         )
         url = opened.url
-    if as_json:
-        print_json({"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url})
-    else:
-        print_table(validation_table(done))
-    _tell_apart(settings, done)
-    _tell_slower(settings, done, target)
+    facts = {"plan": done.plan_id, "rows": [validation_facts(row) for row in done.rows], "store": url}
+    print_facts(facts, [validation_table(done)], as_json=args.as_json)
+    is_kept = done.plan_id is not None
     where = f"kept in {url} beside plan {done.plan_id}"
-    tell(settings, "kept nowhere: the plan is a file, or another device's" if done.plan_id is None else where)
-    _require_kept(done, fail_above)
+    tell(args.settings, where if is_kept else "kept nowhere: the plan is a file, or another device's")
+    return done
 
 
-def _server_plan(
-    engine: str | None,
-    command: Sequence[str],
-    url: str | None,
-    bundle: Path | None,
-    bounds: LatencyBounds | None,
-    store: str | None,
-) -> Tuned:
+def _validate_server(args: ValidateArgs, prompts: Sequence[Prompt]) -> None:
+    from ..engines.server import Limits
+
+    found, limits = _server_plan(args), Limits(start_s=args.start_s, stall_s=args.stall_s)
+    if args.url is not None:
+        raced.validate_url(args.settings, found, prompts, limits, as_json=args.as_json)
+    else:
+        raced.validate_server(args.settings, found, args.command, prompts, args.rounds, limits, as_json=args.as_json)
+
+
+def _server_plan(args: ValidateArgs) -> Tuned:
     """Return the plan of a server, by a bundle or by what the store holds."""
     from ..engines.bundle import read_bundle
     from ..errors import RequestError
@@ -185,21 +151,21 @@ def _server_plan(
 
     known = {"command", "engine", "url", "bundle", "prompts", "sample", "bounds", "rounds", "seed", "store", "as_json"}
     engines.require_only(known | set(servers.OF_TIMEOUTS), "not of a server; its plan says what is measured")
-    if bundle is None:
-        assert engine is not None
-        with opened_there(store, NOTHING) as opened:
-            return servers.stored(engine, command, url, bounds or LatencyBounds(), opened)[0]
+    if args.bundle is None:
+        assert args.engine is not None, "a server has an engine"
+        with opened_there(args.store, NOTHING) as opened:
+            return servers.stored(args.engine, args.command, args.url, args.bounds or LatencyBounds(), opened)[0]
     options.require_untyped(("bounds",), "is of a plan of the store, and --bundle holds what tune chose.")
-    found = read_bundle(bundle)
+    found = read_bundle(args.bundle)
     if found.chosen is None:
-        raise RequestError(f"{bundle} is of a run that did not end; let spectune tune --bundle {bundle} end it")
-    return replace(servers.planned(found, command, LatencyBounds())[0], start=found.chosen)
+        raise RequestError(
+            f"{args.bundle} is of a run that did not end; let spectune tune --bundle {args.bundle} end it"
+        )
+    return replace(servers.planned(found, args.command, LatencyBounds())[0], start=found.chosen)
 
 
 def _tell_apart(settings: Settings, done: Validation) -> None:
     """Say why results lie outside their interval."""
-    from .cells import why_apart
-
     for row in done.rows:
         low, high = row.interval
         if not low <= row.measured_tokens_per_s <= high:
@@ -209,8 +175,6 @@ def _tell_apart(settings: Settings, done: Validation) -> None:
 
 def _tell_slower(settings: Settings, done: Validation, target: str) -> None:
     """Warn where plain decoding was faster than what was planned, and say what to do."""
-    from .cells import slower_than_plain
-
     if slower := slower_than_plain(done):
         retire = "" if done.plan_id is None else f", or let it count no more: spectune retire {done.plan_id}"
         tell(settings, f"WARNING: PLAIN DECODING IS FASTER THAN THE PLAN at {slower}")

@@ -9,7 +9,7 @@ from ..errors import MeasurementError
 from .clock import clock_of
 from .design import AdaptiveDesign, Design
 from .domain import Domain
-from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
+from .protocols import MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
 from .records.surface import LatencySurface
 from .session import PreparedCalls, Progress, Run, Session
@@ -33,13 +33,9 @@ def measure(
     device: Device,  # the caller holds its lock
     budget_s: float,  # seconds for warm-up and rounds together, those of an earlier, stopped run included
     sink: MeasurementSink,  # gets every call and the surfaces, and gives back what a stopped run timed
-    seed: int = 0,
-    held_out: int = 30,  # random shapes timed only to judge the surfaces, over all runners
-    value: CellValue | None = None,  # what a shape is worth to a decision
     design: Design | None = None,
     progress: Progress | None = None,  # called with the spent share of the budget after every call
     session: Session | None = None,
-    until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
     """Return the measured surface of each runner, in their order; none where this sitting leaves some of the budget.
 
@@ -50,37 +46,30 @@ def measure(
     gets each call before the next one. Between rounds the design chooses where to look next. A cell that raises becomes
     a failure and the others go on. Raw repeats are stored with the drift of their rounds.
 
-    Args:
-        until: share of the budget, in (0, 1], at which this sitting ends; not before the first points are timed.
-
     Raises:
         Interrupted: a KeyboardInterrupt came.
         MeasurementError: runners and domains do not match, no shape of a runner can run, the first points of all
-            surfaces do not fit into the budget, something disturbed most calls, or `until` is no share of it.
+            surfaces do not fit into the budget, or something disturbed most calls.
     """
-    if not 0.0 < until <= 1.0:
-        raise MeasurementError(f"a sitting ends at a share of the budget in (0, 1], got {until}; give 1 for all of it")
     if len(runners) != len(domains):
         raise MeasurementError(f"{len(runners)} runners but {len(domains)} domains; give one domain per runner")
-    chosen = design or AdaptiveDesign(domains, held_out=held_out, value=value)
     settings = session or Session()
     run = Run(
         runners=list(runners),
-        design=chosen,
+        design=design or AdaptiveDesign(domains),
         settings=settings,
         clock=settings.clock or clock_of(device),
         calls=PreparedCalls(runners, settings.prepared),
         sink=sink,
         budget_s=budget_s,
         progress=progress,
-        seed=seed,
     )
     keys = _keys(runners, device)
     try:
-        run.sit(until)
+        run.sit()
     except KeyboardInterrupt as interrupt:
         raise Interrupted(run.ordinal) from interrupt
-    if until < 1.0:
+    if settings.until < 1.0:
         return ()
     if (times := run.tally.disturbance()) > MOST_DISTURBED:
         raise MeasurementError(

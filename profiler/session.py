@@ -104,8 +104,14 @@ class Session:
     own_ms: float = 0.5  # of ours, around every visit
     prepared: int = 512  # calls kept ready at once
     clock: Clock | None = None  # the device's own where None
+    seed: int = 0
+    until: float = 1.0  # share of the budget, in (0, 1], at which this sitting ends; the first points are timed anyway
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.until <= 1.0:
+            raise MeasurementError(
+                f"a sitting ends at a share of the budget in (0, 1], got {self.until}; give 1 for all of it"
+            )
         if self.warmup_calls < 0 or self.prepared < 1:
             raise MeasurementError(f"need no negative calls, and prepared >= 1, got {self}")
 
@@ -122,7 +128,6 @@ class Run:
     sink: MeasurementSink
     budget_s: float
     progress: Progress | None
-    seed: int
     tally: Tally = field(default_factory=Tally)
     first: list[Cell] = field(default_factory=list)  # without which a surface has holes
     begun: set[int] = field(default_factory=set)  # surfaces of which something has run
@@ -131,16 +136,16 @@ class Run:
     before_s: float = 0.0  # spent by an earlier, stopped run
     start_s: float = 0.0
 
-    def sit(self, until: float) -> None:
-        """Go on from the sink's calls until that share of the budget is spent or nothing is left to learn."""
+    def sit(self) -> None:
+        """Go on from the sink's calls until the sitting's share of the budget is spent or nothing is left to learn."""
         self.start_s = self.clock.now_s()
-        self.design.begin(self.tally, random.Random(self.seed))
+        self.design.begin(self.tally, random.Random(self.settings.seed))
         self.first = [cell for cell in self.tally.cells if cell.purpose != "held-out"]
         self._resume()
-        if (left_s := self._left_s(until)) > 0.0:
+        if (left_s := self._left_s()) > 0.0:
             self._warm_up(left_s)
         longest_s = 0.0
-        while (left_s := self._left_s(until)) > longest_s / 2 or not self._has_first_points():
+        while (left_s := self._left_s()) > longest_s / 2 or not self._has_first_points():
             begun_s, wanted_s = self.clock.now_s(), self._round_s()
             if not self._round(wanted_s if not self._has_first_points() else min(wanted_s, left_s)):
                 break
@@ -181,7 +186,7 @@ class Run:
         if not chosen and all(cell.visits for cell in sentinels):
             return False
         chosen = [cell for cell in chosen if cell.purpose != "sentinel"]
-        order = random.Random(f"{self.seed} {self.round}")
+        order = random.Random(f"{self.settings.seed} {self.round}")
         order.shuffle(chosen)
         for cell in (*sentinels, *chosen, *reversed(sentinels)):
             if cell.failure is None:
@@ -262,8 +267,8 @@ class Run:
     def _sentinels_ms(self) -> list[float]:
         return [self._visit_ms(cell.surface, cell.ms) for cell in self._sentinels() if cell.visits]
 
-    def _left_s(self, until: float) -> float:
-        return until * self.budget_s - self._spent_s()
+    def _left_s(self) -> float:
+        return self.settings.until * self.budget_s - self._spent_s()
 
     def _spent_s(self) -> float:
         return self.before_s + self.clock.now_s() - self.start_s

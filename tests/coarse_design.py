@@ -16,6 +16,7 @@ from spectune.profiler.tally import Cell, Tally
 CALLS = 3  # of each shape; as many rounds are timed in a turn
 TURNS = ("TURNS", "TEXT_TURNS", "STACK_TURNS", "PLAIN_TURNS", "BLIND_TURNS", "BLIND_TEXT_TURNS")
 BUDGET_S = 10.0  # more than they take on a busy machine
+DESIGNERS = ("profiler.latency", "tuning.measuring.timing", "tuning.latency_profile")  # modules that make a design
 
 
 class CoarseDesign(AdaptiveDesign):
@@ -29,7 +30,8 @@ class CoarseDesign(AdaptiveDesign):
 @pytest.fixture(scope="module", autouse=True)
 def timed_coarsely() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spectune.profiler.latency.AdaptiveDesign", CoarseDesign)
+        for module in DESIGNERS:
+            patch.setattr(f"spectune.{module}.AdaptiveDesign", CoarseDesign)
         for name in TURNS:
             patch.setattr(f"spectune.tuning.measuring.overhead.{name}", 1)
         yield

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from spectune.cli import main
-from spectune.cli.measured import common_facts, print_profile
+from spectune.cli.measured import common_facts, profile_shown
+from spectune.cli.report import show
 from spectune.profiler.records.measurement import Measurement
 from spectune.profiler.records.surface import LatencySurface
 from spectune.tuning.request import Identities
@@ -64,5 +65,5 @@ def test_a_drafter_that_is_next_to_never_right_is_told(
 ) -> None:
     trace = {"drafter": "small", "workload": "chat", "temperature": 0.0, "positions": positions}
     told = facts_of(SURFACE) | {"disturbances": [], "is_resumed": False, "seconds": 1.0}
-    print_profile(told | {"traces": [trace | {"acceptance_by_rank": ranks}] * 2})
+    show(profile_shown(told | {"traces": [trace | {"acceptance_by_rank": ranks}] * 2}))
     assert capsys.readouterr().out.count("small is next to never right") == is_told

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spectune.cli import main
-from spectune.cli.measured import print_profile
+from spectune.cli.measured import profile_shown
+from spectune.cli.report import show
 from spectune.db import open_store
 from spectune.planner.plans.document import plan_to_json
 from spectune.planner.plans.plan import PublishedPrice
@@ -113,7 +114,7 @@ def test_ranks_count_from_1_wherever_they_are_shown(folder: Path, capsys: pytest
         "acceptance_by_rank": [0.5],
     }
     facts = {"device": {"label": "Abacus"}, "surfaces": [], "traces": [of_profile]}
-    print_profile(facts | {"disturbances": [], "is_resumed": False, "seconds": 1.0})
+    show(profile_shown(facts | {"disturbances": [], "is_resumed": False, "seconds": 1.0}))
     shown_ranks = capsys.readouterr().out
     assert "rank 1" in shown_ranks and "rank 0" not in shown_ranks
 

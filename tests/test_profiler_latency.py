@@ -9,6 +9,7 @@ import pytest
 
 from spectune.errors import MeasurementError
 from spectune.profiler.clock import Call
+from spectune.profiler.design import AdaptiveDesign
 from spectune.profiler.domain import Domain, Shape
 from spectune.profiler.latency import MOST_DISTURBED, Interrupted, measure
 from spectune.profiler.records.role import CAPTURED
@@ -51,11 +52,9 @@ def profile(
             device=DEVICE,
             budget_s=budget_s,
             sink=kept,
-            seed=seed,
-            held_out=held_out,
+            design=AdaptiveDesign([domain], held_out=held_out),
             progress=progress,
-            session=Session(clock=runner.machine),
-            until=until,
+            session=Session(clock=runner.machine, seed=seed, until=until),
         )
         assert len(surfaces) == (until == 1.0)
     return surfaces[0]
@@ -246,7 +245,12 @@ def test_the_first_sitting_times_the_first_points_whatever_its_share() -> None:
     profile(FakeRunner(FakeMachine()), budget_s=0.5, sink=sink, sittings=(0.25, 1.0))
     short = FakeMachine(disturbance=wobble(1))
     measure(
-        [FakeRunner(short)], [DOMAIN], device=DEVICE, budget_s=10.0, sink=sink, session=Session(clock=short), until=0.01
+        [FakeRunner(short)],
+        [DOMAIN],
+        device=DEVICE,
+        budget_s=10.0,
+        sink=sink,
+        session=Session(clock=short, until=0.01),
     )
     timed = {(visit.batch, visit.context_tokens, visit.tokens) for visit in sink.kept}
     assert set(DOMAIN.coarse()) <= timed and short.now_s() < 9.0

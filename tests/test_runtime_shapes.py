@@ -11,6 +11,7 @@ import torch
 
 from spectune.errors import DeviceError, MeasurementError, ModelError
 from spectune.planner.strategies.eagle2 import Eagle2Policy
+from spectune.profiler.design import AdaptiveDesign
 from spectune.profiler.device import detect
 from spectune.profiler.domain import Domain
 from spectune.profiler.latency import measure
@@ -185,7 +186,8 @@ def test_a_cache_that_does_not_fit_fails_its_own_cells_and_all_others_are_timed(
     model = Cramped(tiny_lean(layers=1, seed=0), most=800)  # for three texts of 20 tokens, or for one of 400
     domain = Domain(batches=(1, 3), contexts=(20, 400), most_tokens=8)
     cramped = runner(model, "verify", capacity=room_of("verify", 400, 8))
-    (surface,) = measure([cramped], [domain], device=detect("cpu"), budget_s=1.0, sink=KeptVisits(), held_out=0)
+    design = AdaptiveDesign([domain], held_out=0)
+    (surface,) = measure([cramped], [domain], device=detect("cpu"), budget_s=1.0, sink=KeptVisits(), design=design)
     failed = {(cell.batch, cell.context_tokens) for cell in surface.measurements if cell.failure}
     ran = {(cell.batch, cell.context_tokens) for cell in surface.measurements if cell.repeats_ms}
     assert (3, 400) in failed and {batch for batch, _ in failed} == {3}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.measured import estimate_facts, print_estimate
+from spectune.cli.measured import estimate_facts, estimate_shown
+from spectune.cli.report import show
 from spectune.db import open_store
 from spectune.db.store import Store
 from spectune.errors import DeviceError, ModelError, RequestError
@@ -203,7 +204,7 @@ def test_the_facts_of_an_estimate_are_json_and_name_every_source(store):
 
 
 def test_people_are_told_that_nothing_was_measured(store, capsys):
-    print_estimate(estimate_facts(estimate(request(), store), store.url))
+    show(estimate_shown(estimate_facts(estimate(request(), store), store.url)))
     shown = capsys.readouterr().out
     assert "computed for NVIDIA H200" in shown and "not measured" in shown and "lower bounds" in shown
 
@@ -225,7 +226,7 @@ def test_times_have_three_digits_and_the_unit_that_suits_them(ms, shown):
 
 
 def test_no_time_of_an_estimate_is_printed_in_powers_of_ten(store, capsys):
-    print_estimate(estimate_facts(estimate(request(batches=(1,), tokens=(1,), contexts=(1,)), store), store.url))
+    show(estimate_shown(estimate_facts(estimate(request(batches=(1,), tokens=(1,), contexts=(1,)), store), store.url)))
     table = capsys.readouterr().out.partition("from published figures")[0]
     assert ("e-0" not in table and " ns" in table) or " us" in table
 
@@ -235,7 +236,7 @@ def test_a_model_with_experts_is_estimated_with_its_assumption(store, tmp_path, 
     sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4}
     experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "head_dim": 128}
     config.write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": 151936} | sizes | experts))
-    print_estimate(estimate_facts(estimate(request(models=Models(target=config)), store), store.url))
+    show(estimate_shown(estimate_facts(estimate(request(models=Models(target=config)), store), store.url)))
     shown = capsys.readouterr().out
     assert "moe: tokens are taken to spread evenly over 128 experts, 8 of them each" in shown
     assert "no forward is faster under these assumptions" in shown

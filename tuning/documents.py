@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -64,16 +64,7 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
     found, temperature = surfaces[verify], traces[0].temperature
     overhead = found.overhead or no_host_time(found.surface)
     models = {document.surface.model: _model(path, document) for path, document in surfaces.items()}
-    drafters = tuple(
-        DrafterInputs(
-            name=trace.drafter_name,
-            model=models[trace.drafter],
-            surface=surfaces[path].surface,
-            trace=trace,
-            resume=surfaces[resumes[path]].surface if path in resumes else None,
-        )
-        for trace, path in zip(drafted, drafts, strict=True)
-    )
+    drafters = _drafters(surfaces, models, zip(drafted, drafts, strict=True), resumes)
     return PlanInputs(
         device=_device(verify, found),
         target=models[target],
@@ -93,6 +84,25 @@ def inputs_from_files(files: PlanFiles) -> PlanInputs:
             *note_of_drafters(drafters, overhead),
             *note_of_reach(models[target], drafters),
         ),
+    )
+
+
+def _drafters(
+    surfaces: Surfaces,
+    models: Mapping[str, ModelIdentity],
+    drafted: Iterable[tuple[AcceptanceTrace, Path]],
+    resumes: Mapping[Path, Path],
+) -> tuple[DrafterInputs, ...]:
+    """Return each drafter of a trace with its surface, and that of verifying from its states where there is one."""
+    return tuple(
+        DrafterInputs(
+            name=trace.drafter_name,
+            model=models[trace.drafter],
+            surface=surfaces[path].surface,
+            trace=trace,
+            resume=surfaces[resumes[path]].surface if path in resumes else None,
+        )
+        for trace, path in drafted
     )
 
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import DeviceError, RequestError
+from ..profiler.device import detect
 from ..profiler.identity import identify
 from ..profiler.records.device import Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import CAPTURED
 from ..runtime.models.drafter import load_drafter, require_drafter_of
 from ..runtime.models.formats import draft_role, own_packed
+from ..runtime.models.forward import CausalModel
 from ..runtime.models.loading import load_model, require_format
 from ..runtime.models.pivots import load_pivots
 from ..runtime.models.regime import in_regime
@@ -105,6 +107,12 @@ def require_formats(models: Models, dtype: str, device: Device) -> None:
     for path in models.drafters.values():
         if draft_role(path) == "draft":
             require_format(str(path), own_packed(path, dtype), torch_device(device))
+
+
+def load_here(folder: Path, device: str, dtype: str) -> CausalModel:
+    """Load a model on a device of this machine ("auto", "cpu" or "cuda:N"), in a number format or "auto"."""
+    here = detect(device)
+    return load_model(str(folder), dtype=here.dtype_for(dtype), device=torch_device(here))
 
 
 def torch_device(device: Device) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..db.store import Store
 from ..errors import RequestError
+from ..profiler.design import AdaptiveDesign
 from ..profiler.device import detect
 from ..profiler.domain import Domain
 from ..profiler.identity import identify, identify_config
@@ -117,6 +118,7 @@ def profile_latency(
         if surfaces is None:
             progress("loading", 0.0)
             domains = [_domain(request, device, role) for _, role in _timed(request, identities)]
+            session = Session(seed=request.seed)
             with _runners(request, identities, device, domains) as runners:
                 surfaces = measure(
                     runners,
@@ -124,10 +126,9 @@ def profile_latency(
                     device=device,
                     budget_s=request.budget_s,
                     sink=journal,
-                    seed=request.seed,
-                    held_out=request.held_out,
+                    design=AdaptiveDesign(domains, held_out=request.held_out),
                     progress=lambda share: progress("timing forwards", share),
-                    session=Session(prepared=1) if request.ranks > 1 else None,
+                    session=replace(session, prepared=1) if request.ranks > 1 else session,
                 )
         journal.finish()
         noticed = disturbed()

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from ..db.store import Store
 from ..profiler.device import detect
 from ..profiler.domain import Domain
-from ..profiler.protocols import Parts
+from ..profiler.protocols import Journal, Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
@@ -37,16 +37,26 @@ from .family import (
 )
 from .measuring.decoding import Family
 from .measuring.holding import device_session
-from .measuring.host_times import host_times
+from .measuring.host_times import RoundLimits, host_times
 from .measuring.reading import measure_reading
-from .measuring.timing import FIRST, SECOND, TimingWindows, by_name, domains_of, resumes_by_name, runners_of
+from .measuring.timing import (
+    FIRST,
+    SECOND,
+    FamilyTiming,
+    TimingWindows,
+    by_name,
+    domains_of,
+    resumes_by_name,
+    runners_of,
+)
 from .measuring.trial import Trial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at
 from .prompts import require_contexts, require_room, shown_to
+from .recording.effort import Effort
 from .recording.foresight import Foresight
 from .recording.recipe import Recipe, recipe_of
-from .recording.traces import Workload, parted, record_workloads, workloads_of
+from .recording.traces import Recorded, Workload, parted, record_workloads, workloads_of
 from .request import Identities, ProfileRequest
 from .steps import Progress
 
@@ -131,6 +141,53 @@ def profile(
         Interrupted: Ctrl-C; finished parts are in the store, and the same request resumes there.
     """
     start = time.monotonic()
+    subject = _subject(request, lock_wait_s, progress)
+    device, identities = subject.device, subject.identities
+    with device_session(device, identities, store, wait_s=lock_wait_s) as disturbed:
+        asked, level = subject.request, recipe or request.record
+        key = request_key(asked, device, identities, subject.workloads, subject.domains, level)
+        journal = store.open_profile(key, fresh)
+        done = _measured(subject, recipe, journal, progress)
+        noticed = disturbed()
+    return Profile(
+        device=device,
+        identities=identities,
+        verify=done.surfaces[0],
+        drafts=by_name(done.surfaces, identities.drafters),
+        resumes=resumes_by_name(done.surfaces, identities.drafters),
+        readings=tuple(surface for surface in done.surfaces if surface.role == READ),
+        overhead=done.overhead,
+        traces=done.recorded.traces,
+        pairwise=done.recorded.pairwise,
+        seconds=time.monotonic() - start,
+        is_resumed=journal.is_resumed,
+        disturbances=(*noticed, *done.left_out),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is profiled: a request whose device, number format, regime and answers are settled."""
+
+    request: ProfileRequest
+    device: Device
+    identities: Identities
+    workloads: Sequence[Workload]
+    domains: tuple[Domain, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measurements:
+    """What was measured, and in words what could not be."""
+
+    surfaces: tuple[LatencySurface, ...]
+    overhead: RoundOverhead
+    recorded: Recorded
+    left_out: tuple[str, ...]
+
+
+def _subject(request: ProfileRequest, lock_wait_s: float, progress: Progress) -> _Subject:
+    """Return what is profiled; SpectuneError where a model, tokenizer, device or prompt is not fit."""
     device = detect(request.device)
     regime = settled_regime(request.regime, device)
     request = replace(request, dtype=device.dtype_for(request.dtype), regime=regime)
@@ -141,72 +198,80 @@ def profile(
     request = with_own_answers(request, lock_wait_s=lock_wait_s, progress=progress)
     workloads = workloads_of(request, load_tokenizer(str(request.models.target)))
     domains = domains_of(request, device, [asked for workload in workloads for asked in workload.requests])
-    level = recipe or request.record
-    with device_session(device, identities, store, wait_s=lock_wait_s) as disturbed:
-        journal = store.open_profile(request_key(request, device, identities, workloads, domains, level), fresh)
-        family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
-        seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in workloads]
-        why = why_shorter_at(request.models.target)
-        require_room(family.target.longest_context, [asked for each in seen for asked in each.requests], why)
-        require_contexts(request.contexts, family.target.longest_context, why)
-        progress("trying a few forwards", 0.0)
-        trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, domains))
-        held_out = trial.held_out(request.held_out, domains)
-        domains = trial.limited(domains)
-        budget_s = request.budget_s or trial.budget_s(domains)
-        request = replace(request, budget_s=budget_s, held_out=held_out)
-        limits = Limits.of(budget_s)
-        is_limited = request.record == "auto" and recipe is None
-        foresight = Foresight(trial=trial, drafters=tuple(family.drafters.values()))
-        effort = foresight.effort(
-            limits.recording_s / len(seen), max(request.batches), [each.requests for each in seen]
-        )
-        recording_s = sum(foresight.seconds(each.requests, effort) for each in seen)
-        progress(limits.told(recording_s if is_limited else None), 0.0)
-        sittings = TimingWindows(request, identities, domains, device=device, journal=journal, progress=progress)
-        sittings.sit(family, FIRST)
-        chosen = recipe or (effort if request.record == "auto" else recipe_of(request.record))
-        recorded = record_workloads(seen, identities, family, chosen, journal, progress)
-        family = family_in(family, regime)
-        traces = recorded.traces[: max(len(family.drafters), 1)]  # of the first workload
-        readings = _readings(request, family, identities, domains[0].contexts, device, journal, progress)
-        sittings.sit(family, SECOND, traces)
-        asked = [shown_to(family.target, each.requests) for each in workloads]
-        timed = host_times(
-            request,
-            family,
-            asked,
-            {name: identity.key for name, identity in identities.drafters.items()},
-            journal,
-            progress,
+    return _Subject(request=request, device=device, identities=identities, workloads=workloads, domains=domains)
+
+
+def _measured(subject: _Subject, recipe: Recipe | None, journal: Journal, progress: Progress) -> _Measurements:
+    """Time forwards, record along the texts, time whole rounds, and store all."""
+    request, identities, device = subject.request, subject.identities, subject.device
+    family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
+    seen = _shown(subject, family)
+    progress("trying a few forwards", 0.0)
+    trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, subject.domains))
+    held_out = trial.held_out(request.held_out, subject.domains)
+    domains = trial.limited(subject.domains)
+    budget_s = request.budget_s or trial.budget_s(domains)
+    request = replace(request, budget_s=budget_s, held_out=held_out)
+    limits = Limits.of(budget_s)
+    foresight = Foresight(trial=trial, drafters=tuple(family.drafters.values()))
+    chosen = _recipe(request, recipe, foresight, seen, limits, progress)
+    timing = FamilyTiming(request=request, identities=identities, domains=domains, device=device, progress=progress)
+    sittings = TimingWindows(timing, journal)
+    sittings.sit(family, FIRST)
+    recorded = record_workloads(seen, identities, family, chosen, journal, progress)
+    family = family_in(family, request.regime)
+    traces = recorded.traces[: max(len(family.drafters), 1)]  # of the first workload
+    readings = _readings(timing, family, journal)
+    sittings.sit(family, SECOND, traces)
+    timed = host_times(
+        request,
+        family,
+        [shown_to(family.target, each.requests) for each in subject.workloads],
+        {name: identity.key for name, identity in identities.drafters.items()},
+        journal,
+        progress,
+        RoundLimits(
             most_tokens={batch: trial.probed(domains[0].most(batch)) for batch in request.batches},
-            limit_s=limits.rounds_s,
+            seconds=limits.rounds_s,
             between=lambda share: sittings.sit(family, SECOND + (1.0 - SECOND) * share, traces),
-        )
-        surfaces = sittings.finish(family, traces, readings)
-        overhead = RoundOverhead(
-            device=device.fingerprint,
-            target=identities.target.key,
-            dtype=request.dtype,
-            samples=timed.samples,
-            regime=surfaces[0].regime,
-        )
-        journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
-        noticed = disturbed()
-    return Profile(
-        device=device,
-        identities=identities,
-        verify=surfaces[0],
-        drafts=by_name(surfaces, identities.drafters),
-        resumes=resumes_by_name(surfaces, identities.drafters),
-        readings=tuple(surface for surface in surfaces if surface.role == READ),
-        overhead=overhead,
-        traces=recorded.traces,
-        pairwise=recorded.pairwise,
-        seconds=time.monotonic() - start,
-        is_resumed=journal.is_resumed,
-        disturbances=(*noticed, *timed.left_out),
+        ),
     )
+    surfaces = sittings.finish(family, traces, readings)
+    overhead = RoundOverhead(
+        device=device.fingerprint,
+        target=identities.target.key,
+        dtype=request.dtype,
+        samples=timed.samples,
+        regime=surfaces[0].regime,
+    )
+    journal.finish(overhead=overhead, traces=recorded.traces, pairwise=recorded.pairwise)
+    return _Measurements(surfaces=surfaces, overhead=overhead, recorded=recorded, left_out=timed.left_out)
+
+
+def _shown(subject: _Subject, family: Family) -> list[Workload]:
+    """Return the workloads as the target sees them; SpectuneError where it has no room for a text or a context."""
+    longest, why = family.target.longest_context, why_shorter_at(subject.request.models.target)
+    seen = [replace(each, requests=tuple(shown_to(family.target, each.requests))) for each in subject.workloads]
+    require_room(longest, [asked for each in seen for asked in each.requests], why)
+    require_contexts(subject.request.contexts, longest, why)
+    return seen
+
+
+def _recipe(
+    request: ProfileRequest,
+    recipe: Recipe | None,
+    foresight: Foresight,
+    seen: Sequence[Workload],
+    limits: Limits,
+    progress: Progress,
+) -> Recipe | Effort:
+    """Return which trees are recorded, as there is time for where nobody says, and tell what comes."""
+    requests = [each.requests for each in seen]
+    effort = foresight.effort(limits.recording_s / len(seen), max(request.batches), requests)
+    is_limited = request.record == "auto" and recipe is None
+    recording_s = sum(foresight.seconds(own, effort) for own in requests) if is_limited else None
+    progress(limits.told(recording_s), 0.0)
+    return recipe or (effort if request.record == "auto" else recipe_of(request.record))
 
 
 def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> Trial:
@@ -216,22 +281,22 @@ def _tried(request: ProfileRequest, family: Family, identities: Identities, doma
     return try_forwards(runners_of(request, family, identities, domains), domains)
 
 
-def _readings(
-    request: ProfileRequest,
-    family: Family,
-    identities: Identities,
-    contexts: Sequence[int],
-    device: Device,
-    journal: Parts,
-    progress: Progress,
-) -> tuple[LatencySurface, ...]:
+def _readings(timing: FamilyTiming, family: Family, journal: Parts) -> tuple[LatencySurface, ...]:
+    request = timing.request
+
     def made() -> tuple[LatencySurface, ...]:
-        share_s, seed = READING_SHARE * (request.budget_s or 0.0), request.seed
+        share_s, contexts = READING_SHARE * (request.budget_s or 0.0), timing.domains[0].contexts
         return measure_reading(
-            family, identities, contexts, device=device, dtype=request.dtype, budget_s=share_s, seed=seed
+            family,
+            timing.identities,
+            contexts,
+            device=timing.device,
+            dtype=request.dtype,
+            budget_s=share_s,
+            seed=request.seed,
         )
 
-    progress("reading prompts", 0.0)
+    timing.progress("reading prompts", 0.0)
     return kept_or_made(journal, "reading", tuple[LatencySurface, ...], made)
 
 

@@ -118,14 +118,7 @@ def validate_stored(
     batches = _batches(plan, request)
     profile = with_own_answers(request.as_profile(batches, plan.dtype), progress=progress)
     requests = requests_of(profile, load_tokenizer(str(request.target)))
-    places = _places(plan, request)
-    asked = plan.classifiers if request.allow_lossy else ()
-    for name, recorded in plan.drafters:
-        require_recorded(name, identify(places[name], name), recorded)
-    for name, recorded in asked:
-        require_recorded(name, identify(places[name], name), recorded, kind="classifier")
-    models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
-    judging = {name: places[name] for name, _ in asked}
+    models, judging = _models(plan, request)
     dtype = request.dtype or plan.dtype
     told(plan, (models.target, *models.drafters.values()), dtype)
     regime = "eager" if judging else decoding_regime(plan.regime, device.kind)
@@ -138,19 +131,45 @@ def validate_stored(
         with device_lock(device, cache_folder()):
             for done, batch in enumerate(batches):
                 report = _part(partial(progress, f"measuring batch {batch}"), done, len(batches))
-                report(0.0)
-                context = _context_of(batch, requests)
-                cell = plan.cell(batch, context)
-                promised = plan.prediction(cell, context)
-                with memory_for(f"a race of batch {batch}", REMEDY):
-                    row = _measured(cell, promised, family, requests, request, report, gauges_pace=is_as_priced)
-                    rows.append(replace(row, at_context=context))
+                rows.append(_validated(plan, batch, family, requests, request, report, gauges_pace=is_as_priced))
     finally:
         if rows and kept_beside is not None:
             document = validation_to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
             with guard(document):
                 store.add_validation(kept_beside, document)
     return Validation(plan_id=kept_beside, rows=tuple(rows))
+
+
+def _validated(
+    plan: Plan,
+    batch: int,
+    family: Family,
+    requests: Sequence[Request],
+    request: ValidateRequest,
+    report: Report,
+    *,
+    gauges_pace: bool,
+) -> ValidationRow:
+    """Return what a batch's cell keeps of its promise, at the middle context of these requests' rounds."""
+    report(0.0)
+    context = _context_of(batch, requests)
+    cell = plan.cell(batch, context)
+    promised = plan.prediction(cell, context)
+    with memory_for(f"a race of batch {batch}", REMEDY):
+        row = _measured(cell, promised, family, requests, request, report, gauges_pace=gauges_pace)
+        return replace(row, at_context=context)
+
+
+def _models(plan: Plan, request: ValidateRequest) -> tuple[Models, dict[str, Path]]:
+    """Return the target and the plan's drafters, and its classifiers by name where lossy cells are measured."""
+    places = _places(plan, request)
+    classifiers = plan.classifiers if request.allow_lossy else ()
+    for name, recorded in plan.drafters:
+        require_recorded(name, identify(places[name], name), recorded)
+    for name, recorded in classifiers:
+        require_recorded(name, identify(places[name], name), recorded, kind="classifier")
+    models = Models(target=request.target, drafters={name: places[name] for name, _ in plan.drafters})
+    return models, {name: places[name] for name, _ in classifiers}
 
 
 def _planned(request: ValidateRequest, device: Device, target: ModelIdentity, store: Store) -> tuple[Plan, int | None]:

@@ -216,18 +216,23 @@ def cell_costs(
         run_tokens=tuple(run_tokens),
         drafts=drafted,
         host=host,
-        resumed={
-            name: found
-            for name, surface in (resumes or {}).items()
-            if verify.regime != CAPTURED
-            and (found := resumed_verification(surface, cell, run_tokens, excess)) is not None
-        },
+        resumed=_resumed(resumes or {}, verify, cell, run_tokens, excess),
         device_kind=device_kind,
         captures_drafts=verify.regime == CAPTURED,
         eager=frozenset(eager),
         undrafted=undrafted | unknown,
         host_beside=beside,
     )
+
+
+def _resumed(
+    resumes: Mapping[str, LatencySurface], verify: LatencySurface, cell: Cell, run_tokens: Sequence[int], excess: float
+) -> dict[str, Verification]:
+    """Return what verifying from the states of exits costs, by the exit; no captured forward is one."""
+    if verify.regime == CAPTURED:
+        return {}
+    found = {name: resumed_verification(each, cell, run_tokens, excess) for name, each in resumes.items()}
+    return {name: cost for name, cost in found.items() if cost is not None}
 
 
 def _require(role: str, tokens: int, table: CostTable) -> None:

@@ -55,6 +55,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
     verify, *drafts = done.surfaces
     verify.require_ran()
     overhead, times, told = _host_time(request, verify, store)
+    alone = tuple(_measured_alone(name) for name in beside)
     return PlanInputs(
         device=request.device,
         target=request.target,
@@ -73,8 +74,7 @@ def inputs_on_estimates(request: PlanRequest, store: Store) -> PlanInputs:
         footprints=footprints_of(request.target, models.values(), request.dtype),
         knots=knots,
         notes=(
-            *(_origin(done), *stretched, *done.reasons, *done.assumptions, told, *left_out),
-            *(_measured_alone(name) for name in beside),
+            *(_origin(done), *stretched, *done.reasons, *done.assumptions, told, *left_out, *alone),
             *note_of_rounds(overhead, request.temperature),
         ),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from ...errors import ModelError, NoRoomError
@@ -33,6 +33,15 @@ class HostTimes:
     left_out: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLimits:
+    """What the timing of whole rounds may take, and what is done between its parts."""
+
+    most_tokens: Mapping[int, int] = field(default_factory=dict)  # verified at once, by batch; MOST_PROBED else
+    seconds: float = math.inf  # for all; every kind of round is timed once whatever the limit
+    between: Callable[[float], None] = lambda share: None  # gets the finished share before every part but the first
+
+
 def host_times(
     request: ProfileRequest,
     family: Family,
@@ -40,44 +49,35 @@ def host_times(
     identities: Mapping[str, str],
     journal: Parts,
     progress: Progress,
-    most_tokens: Mapping[int, int] | None = None,
-    limit_s: float = math.inf,
-    between: Callable[[float], None] = lambda share: None,
+    limits: RoundLimits | None = None,
 ) -> HostTimes:
     """Return the host times of greedy and of sampled rounds, as far as any workload has such.
 
     Where rounds with a drafter cannot be timed, those without are. The journal gets only whole batches: what is left
-    out of one may have room when the profile resumes.
-
-    Args:
-        identities: ModelIdentity.key of the family's drafters.
-        most_tokens: per sequence that are verified at once, by batch; MOST_PROBED by default.
-        limit_s: seconds for all; every kind of round is timed once whatever the limit.
-        between: called with the finished share, before every part but the first.
+    out of one may have room when the profile resumes. `identities` are ModelIdentity.key of the drafters.
 
     Raises:
         NoRoomError: memory has no room for rounds of any batch.
         ModelError: a round fails without a drafter.
     """
-    greedy = [own for own in asked if own[0].temperature == 0.0]
-    sampled = [own for own in asked if own[0].temperature > 0.0]
-    ways = [("overhead", greedy[0])] if greedy else []
-    ways += [("overhead sampled", sampled[0])] if sampled else []
-    found: list[HostTimes] = []
+    found, limits = list[HostTimes](), limits or RoundLimits()
     drafters = _timed_apart(family, identities)
     rounds = [
-        (way, requests, batch, whose) for way, requests in ways for batch in request.batches for whose in drafters
+        (way, requests, batch, whose)
+        for way, requests in _ways(asked)
+        for batch in request.batches
+        for whose in drafters
     ]
     for done, (way, requests, batch, whose) in enumerate(rounds):
         if done:
-            between(done / len(rounds))
+            limits.between(done / len(rounds))
         progress("timing whole rounds", done / len(rounds))
         name = f"{way} {batch}{whose.told}"
         document = journal.part(name)
         if document is not None:
             found.append(HostTimes(samples=from_json(tuple[OverheadSample, ...], document)))
             continue
-        own_s, most = limit_s / len(rounds), (most_tokens or {}).get(batch, MOST_PROBED)
+        own_s, most = limits.seconds / len(rounds), limits.most_tokens.get(batch, MOST_PROBED)
         timed = _of_batch(family, requests, whose, batch=batch, seed=request.seed, limit_s=own_s, most=most)
         if not timed.left_out:
             journal.add_part(name, to_json(timed.samples, tuple[OverheadSample, ...]))
@@ -87,6 +87,13 @@ def host_times(
     if not samples:
         raise NoRoomError(f"{left_out[0]}; {REMEDY}")
     return HostTimes(samples=samples, left_out=left_out)
+
+
+def _ways(asked: Sequence[Sequence[Request]]) -> list[tuple[str, Sequence[Request]]]:
+    """Return the requests of the first greedy and of the first sampled workload, by the name of their rounds."""
+    greedy = [own for own in asked if own[0].temperature == 0.0]
+    sampled = [own for own in asked if own[0].temperature > 0.0]
+    return [("overhead", own) for own in greedy[:1]] + [("overhead sampled", own) for own in sampled[:1]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

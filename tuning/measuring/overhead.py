@@ -19,7 +19,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 
@@ -100,20 +100,30 @@ def measure_overhead(
         first = [running.step(setup) for setup in small if _is_run(setup.policy, family, drafter)]
         is_long = is_hurried and min(step.shortest_ms for step in first) >= LONG_FORWARD_MS
         alone = None if is_long else Alone(family, drafter, batch, room)  # last: it takes what memory rounds leave
-        begun_ns = time.perf_counter_ns()
-        for turn in range(max(probe.turns(is_told) for probe in found)):
-            if turn and time.perf_counter_ns() - begun_ns > 1e9 * limit_s:
-                break
-            for group in _groups([probe for probe in found if turn < probe.turns(is_told)], order):
-                timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
-                told = [step.forwards for _, step in timed]
-                forwards = told if alone is None else alone.forwards([step.done for _, step in timed])
-                for (probe, step), own in zip(timed, forwards, strict=True):
-                    inside = step.forwards if is_told else own
-                    probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)
-                    losses.note(probe.setup.policy, inside, own)
+        for group in _turns(found, order, limit_s, is_told=is_told):
+            timed = [(probe, step) for probe in group for step in running.settled_steps(probe.setup, least)]
+            _keep(timed, alone, losses, is_told=is_told)
     lost = losses.told() if is_told else None  # else nothing is apart
     return [sample for probe in found for sample in probe.samples(lost)]
+
+
+def _turns(found: Sequence[_Probe], order: random.Random, limit_s: float, *, is_told: bool) -> Iterator[list[_Probe]]:
+    """Yield the probes that are timed behind each other, turn by turn; after the limit no turn begins but the first."""
+    begun_ns = time.perf_counter_ns()
+    for turn in range(max(probe.turns(is_told) for probe in found)):
+        if turn and time.perf_counter_ns() - begun_ns > 1e9 * limit_s:
+            return
+        yield from _groups([probe for probe in found if turn < probe.turns(is_told)], order)
+
+
+def _keep(timed: Sequence[tuple[_Probe, _Step]], alone: Alone | None, losses: Losses, *, is_told: bool) -> None:
+    """Time the forwards of some rounds alone, and note what each round took beside its own."""
+    told = [step.forwards for _, step in timed]
+    forwards = told if alone is None else alone.forwards([step.done for _, step in timed])
+    for (probe, step), own in zip(timed, forwards, strict=True):
+        inside = step.forwards if is_told else own
+        probe.keep(step.done, step.ms - inside.verify_ms - inside.draft_ms, own)
+        losses.note(probe.setup.policy, inside, own)
 
 
 def tells_forwards(family: Family) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from ...planner.inputs import BLOCK, SELF
 from ...planner.pricing.worth import DecisionWorth
 from ...planner.records.recording import texts_of
 from ...planner.strategies.chain import LENGTHS
+from ...profiler.design import AdaptiveDesign
 from ...profiler.domain import Domain
 from ...profiler.latency import measure
 from ...profiler.protocols import Journal, MeasurementSink, ShapeRunner
@@ -20,6 +22,7 @@ from ...profiler.records.device import Device
 from ...profiler.records.model import ModelIdentity
 from ...profiler.records.role import CAPTURED, EAGER, RESUME
 from ...profiler.records.surface import LatencySurface
+from ...profiler.session import Session
 from ...runtime.models.drafter import role_of
 from ...runtime.models.formats import draft_role
 from ...runtime.models.forward import CausalModel
@@ -73,16 +76,22 @@ def resuming(request: ProfileRequest) -> list[str]:
     return [name for name, path in request.models.drafters.items() if draft_role(path) == SELF]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyTiming:
+    """What is timed of a family on a device, and who is told how far it is."""
+
+    request: ProfileRequest  # with a budget
+    identities: Identities
+    domains: Sequence[Domain]  # as `domains_of` returns them
+    device: Device
+    progress: Progress
+
+
 def time_surfaces(
-    request: ProfileRequest,
+    timing: FamilyTiming,
     family: Family,
-    identities: Identities,
-    domains: Sequence[Domain],
-    *,
-    device: Device,
     sink: MeasurementSink,
     traces: Sequence[AcceptanceTrace] = (),
-    progress: Progress,
     until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
     """Return the surfaces of the target, of each drafter, and of verifying from exits, in the family's order.
@@ -90,19 +99,18 @@ def time_surfaces(
     With traces, shapes of the best policies are measured best. A sitting that leaves some budget returns none.
     Interrupted: Ctrl-C; what was timed is in the sink.
     """
+    request, domains = timing.request, timing.domains
     assert request.budget_s is not None, "a profile chooses its budget before it times"
-    names, exits = list(family.drafters), resuming(request)
+    worth = _worth(domains[0], traces, list(family.drafters), _blocks(family), resuming(request))
     return measure(
-        runners_of(request, family, identities, domains),
+        runners_of(request, family, timing.identities, domains),
         domains,
-        device=device,
+        device=timing.device,
         budget_s=request.budget_s,
         sink=sink,
-        seed=request.seed,
-        held_out=request.held_out,
-        value=_worth(domains[0], traces, names, _blocks(family), exits),
-        progress=lambda share: progress("timing forwards", share),
-        until=until,
+        design=AdaptiveDesign(domains, held_out=request.held_out, value=worth),
+        session=Session(seed=request.seed, until=until),
+        progress=lambda share: timing.progress("timing forwards", share),
     )
 
 
@@ -192,24 +200,14 @@ class TimingWindows:
     Other regimes than eager are timed at a stretch, at the end: each sitting would compile or capture a shape again.
     """
 
-    def __init__(
-        self,
-        request: ProfileRequest,
-        identities: Identities,
-        domains: Sequence[Domain],
-        *,
-        device: Device,
-        journal: Journal,
-        progress: Progress,
-    ) -> None:
+    def __init__(self, timing: FamilyTiming, journal: Journal) -> None:
         """Take what is to be timed, and its journal; what an earlier run has finished stays as it is."""
         self._surfaces = finished_surfaces(journal)  # None before the last sitting
-        self._request, self._identities, self._domains = request, identities, domains
-        self._device, self._journal, self._progress = device, journal, progress
+        self._timing, self._journal = timing, journal
 
     def sit(self, family: Family, until: float, traces: Sequence[AcceptanceTrace] = ()) -> None:
         """Time forwards until a share below 1 of the budget is spent; traces and errors as in `time_surfaces`."""
-        if self._request.regime == EAGER:
+        if self._timing.request.regime == EAGER:
             self._timed(family, until, traces, ())
 
     def finish(
@@ -229,16 +227,7 @@ class TimingWindows:
     ) -> None:
         if self._surfaces is not None:
             return
-        own = time_surfaces(
-            self._request,
-            family,
-            self._identities,
-            self._domains,
-            device=self._device,
-            sink=FinishedWith(self._journal, readings),
-            traces=traces,
-            progress=self._progress,
-            until=until,
-        )
+        sink = FinishedWith(self._journal, readings)
+        own = time_surfaces(self._timing, family, sink, traces=traces, until=until)
         if until >= 1.0:
             self._surfaces = (*own, *readings)
