@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
-from ..db.store import Store
+from ..db.store import OpenProfile, Store
 from ..profiler.device import detect
 from ..profiler.domain import Domain
-from ..profiler.protocols import Journal, Parts
+from ..profiler.protocols import Parts
 from ..profiler.records.acceptance import AcceptanceTrace, PairwiseAcceptance
 from ..profiler.records.device import Device
 from ..profiler.records.overhead import RoundOverhead
@@ -201,7 +201,7 @@ def _subject(request: ProfileRequest, lock_wait_s: float, progress: Progress) ->
     return _Subject(request=request, device=device, identities=identities, workloads=workloads, domains=domains)
 
 
-def _measured(subject: _Subject, recipe: Recipe | None, journal: Journal, progress: Progress) -> _Measurements:
+def _measured(subject: _Subject, recipe: Recipe | None, journal: OpenProfile, progress: Progress) -> _Measurements:
     """Time forwards, record along the texts, time whole rounds, and store all."""
     request, identities, device = subject.request, subject.identities, subject.device
     family = load_family(request.models, dtype=request.dtype, device=torch_device(device))
