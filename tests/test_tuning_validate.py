@@ -109,7 +109,7 @@ def test_a_row_sets_the_promise_beside_what_was_measured(bench: Bench) -> None:
     cell = bench.plan.cell(1, 10)
     profile = bench.request().as_profile((1,))
     context = _context_of(1, requests_of(profile, load_tokenizer(str(bench.folder / "target"))))
-    promised = bench.plan.prediction(cell, context)
+    promised = bench.plan.at_context(cell, context).prediction
     assert 10 < context < 40, "between two cells"
     assert (row.batch, row.context, row.policy, row.drafter) == (1, 10, cell.policy.code, cell.drafter)
     assert row.predicted_tokens_per_s == promised.tokens_per_s != cell.prediction.tokens_per_s

@@ -14,7 +14,6 @@ from ..db.store import Store
 from ..errors import PlanError, RequestError
 from ..planner.plans.document import plan_from_json
 from ..planner.plans.plan import Plan, PlanCell
-from ..planner.plans.prediction import Prediction
 from ..planner.plans.validation import Validation, ValidationRow, validation_to_json
 from ..profiler.device import detect
 from ..profiler.identity import identify
@@ -141,10 +140,10 @@ def validate_stored(
                 report(0.0)
                 context = _context_of(batch, requests)
                 cell = plan.cell(batch, context)
-                promised = plan.prediction(cell, context)
                 with memory_for(f"a race of batch {batch}", REMEDY):
-                    row = _measured(cell, promised, family, requests, request, report, gauges_pace=is_as_priced)
-                    rows.append(replace(row, at_context=context))
+                    moved = plan.at_context(cell, context)
+                    row = _measured(moved, family, requests, request, report, gauges_pace=is_as_priced)
+                    rows.append(replace(row, context=cell.context, at_context=context))
     finally:
         if rows and kept_beside is not None:
             document = validation_to_json(Validation(plan_id=kept_beside, rows=tuple(rows)))
@@ -205,7 +204,6 @@ def _context_of(batch: int, requests: Sequence[Request]) -> int:
 
 def _measured(
     cell: PlanCell,
-    promised: Prediction,
     family: Family,
     requests: Sequence[Request],
     request: ValidateRequest,
@@ -231,6 +229,7 @@ def _measured(
         for repeat in range(request.rounds)
     ]
     paces = [each.pace for each in raced if each.pace is not None]
+    promised = cell.prediction
     return ValidationRow(
         batch=cell.batch,
         context=cell.context,
