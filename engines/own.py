@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ..planner.records.recording import Text
 from ..planner.strategies.chain import ChainPolicy
 from ..planner.strategies.lookup import LookupPolicy
-from ..runtime.engines.measured import EngineCounters, EngineFacts, EngineText, Load
+from ..runtime.engines.measured import EngineCounters, EngineFacts, EngineLoad, EngineText
 from ..runtime.engines.one_sequence import measurable
 from ..runtime.engines.setting import EngineDrafter, Setting
 from ..runtime.engines.table import ENGINES
@@ -64,7 +64,7 @@ class OwnServer(ABC):
         """Return a draft model's own next tokens, by a server with it as target; see `MeasuredEngine.next_tokens`."""
 
     @abstractmethod
-    def command(self, model: Path, setting: Setting | None, load: Load) -> list[str]:
+    def command(self, model: Path, setting: Setting | None, load: EngineLoad) -> list[str]:
         """Return the command of a server for a load; MeasurementError or RequestError where it cannot run."""
 
     def ngrams(self) -> Sequence[Setting]:
@@ -77,13 +77,13 @@ class OwnServer(ABC):
         return measurable(ENGINES[self.server.name], self.facts.recorded, ChainPolicy(length=length), drafter)
 
     @contextmanager
-    def started(self, setting: Setting | None, load: Load) -> Iterator[OwnDecoding]:
+    def started(self, setting: Setting | None, load: EngineLoad) -> Iterator[OwnDecoding]:
         """Start a server with a setting; it stops when the context is left."""
         with self.serving(self.target, setting, load) as server:
             yield OwnDecoding(server, self.form, drafts=setting is not None)
 
     @contextmanager
-    def serving(self, model: Path, setting: Setting | None, load: Load) -> Iterator[Server]:
+    def serving(self, model: Path, setting: Setting | None, load: EngineLoad) -> Iterator[Server]:
         """Start a server with any model; it stops when the context is left."""
         with started(self.server, self.command(model, setting, load), Limits(stall_s=ANSWER_S)) as server:
             yield server
