@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..profiler.records.device import Device
     from ..profiler.records.model import ModelIdentity
     from ..tuning.documents import PlanFiles
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
     from ..tuning.steps import Guard
 
 STRAY = "name the model with --target MODEL; see a plan with: spectune show plan 3"
@@ -207,7 +207,7 @@ def plan(
     from ..planner.reasons.explain import out_of_reach
     from ..report.file import require_writable, write_whole
     from ..tuning.documents import PlanFiles, read_table
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
     from .device import is_here
 
     if servers.is_server(engine, command, url, STRAY):
@@ -232,7 +232,7 @@ def plan(
         _require_drawable(plot)
     with progress(settings) as report:
         report("solving the plan", 0.0)
-        effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
+        effort = SolveOptions(jobs=jobs, optuna_storage=optuna_storage, progress=report)
         guard = partial(rescued, "plan", output=output)
         if files is not None:
             made, kept, number = _from_files(files, store, wanted, effort, guard)
@@ -292,7 +292,7 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
 
 
 def _from_files(
-    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort, guard: Guard
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: SolveOptions, guard: Guard
 ) -> tuple[Plan, str | None, int | None]:
     """Return the plan, its store and its number there, None unless a store is named."""
     from ..planner.plans.document import plan_to_json
@@ -317,7 +317,7 @@ def _from_store(
     place: Place,
     store: str | None,
     wanted: dict[str, Any],
-    effort: Effort,
+    effort: SolveOptions,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
     from ..planner.plans.document import plan_to_json

@@ -11,10 +11,10 @@ from .report import facts_of, print_json
 
 if TYPE_CHECKING:
     from ..runtime.watch.prometheus import MetricFamily, Sample
-    from ..tuning.engines.watch import Seen
+    from ..tuning.engines.watch import FleetObservation
 
 
-def print_seen(seen: Seen, moment: str, *, as_json: bool) -> None:
+def print_seen(seen: FleetObservation, moment: str, *, as_json: bool) -> None:
     """Print what was seen until a moment, and what happened meanwhile."""
     if as_json:
         print_json({"moment": moment, **facts_of(seen), "has_left": seen.has_left})
@@ -39,7 +39,7 @@ def print_seen(seen: Seen, moment: str, *, as_json: bool) -> None:
         click.echo(f"  event: {event}")
 
 
-def families(seen: Seen, events: int) -> list[MetricFamily]:
+def families(seen: FleetObservation, events: int) -> list[MetricFamily]:
     """Return what was seen last as metrics."""
     from ..runtime.watch.prometheus import MetricFamily
 

@@ -22,7 +22,7 @@ from ..planner.strategies.plain import PlainPolicy
 from ..runtime.requests import Request
 from ..runtime.setup import RoundSetup, always, plain_setup, setup_of
 from ..tuning.measuring.baseline import GenerateEntrant
-from ..tuning.measuring.decoding import Family, Run, decode_timed, room_for
+from ..tuning.measuring.decoding import DecodingRun, Family, decode_timed, room_for
 from ..tuning.measuring.exact import Judgement, judge
 from ..tuning.measuring.race import Entrant, race
 from ..tuning.recording.recipe import CHILDREN, Recipe, recipe_of
@@ -125,10 +125,10 @@ class Counter:
 
     def __init__(self, family: Family, judge_model: PreTrainedModel, requests: Sequence[Request]) -> None:
         self._family, self._judge, self._requests = family, judge_model, requests
-        self._runs: dict[tuple[TreePolicy, str | None, int], Run] = {}
+        self._runs: dict[tuple[TreePolicy, str | None, int], DecodingRun] = {}
         self._judged: dict[tuple[tuple[int, ...], ...], Judgement] = {}
 
-    def run(self, setup: RoundSetup, batch: int) -> Run:
+    def run(self, setup: RoundSetup, batch: int) -> DecodingRun:
         """Return the fp32 decoding that tells about a setup at a batch size."""
         slots = self._slots(setup, batch)
         key = (setup.policy, setup.drafter, slots)
@@ -172,7 +172,7 @@ class Counter:
             return batch
         return min(SLOTS, len(self._requests))
 
-    def _judgement(self, run: Run) -> Judgement:
+    def _judgement(self, run: DecodingRun) -> Judgement:
         if run.texts not in self._judged:
             self._judged[run.texts] = judge(self._judge, self._requests, run.texts)
         return self._judged[run.texts]

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from spectune.cli import main
 from spectune.engines import own_vllm
-from spectune.engines.answers import Answer
+from spectune.engines.answers import RequestResult
 from spectune.engines.counters import Counts
 from spectune.engines.own import texts_of
 from spectune.engines.own_vllm import OwnVLLM
@@ -105,7 +105,7 @@ def test_a_server_is_started_with_room_for_its_load_and_the_setting_of_an_export
 
 def test_rounds_that_came_in_one_event_are_not_taken_for_accepted_tokens() -> None:
     """Two rounds of two tokens each in one event hold two accepted tokens, not three."""
-    one = Answer(prompt=0, ttft_ms=1.0, e2e_ms=9.0, tokens=7, events=((1,), (2, 3, 4, 5), (6, 7)))
+    one = RequestResult(prompt=0, ttft_ms=1.0, e2e_ms=9.0, tokens=7, events=((1,), (2, 3, 4, 5), (6, 7)))
     counts = Counts(drafts=3, drafted=6, accepted=3)
     (text,) = texts_of([one], counts, drafts=True)
     assert (text.accepted, text.rounds, text.drafted, text.ms) == (3, 3, 6, 8.0)
