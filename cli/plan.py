@@ -34,7 +34,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DecodingDevice:
     """Where is decoded: on a device that is here or that the store knows, or on a catalogued one."""
 
     device: str
@@ -238,7 +238,7 @@ def plan(
             made, kept, number = _from_files(files, store, wanted, effort, guard)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            place = Place(device=device, estimated=estimated)
+            place = DecodingDevice(device=device, estimated=estimated)
             made, kept, number = _from_store(settings, target, place, store, wanted, effort, guard)
     if output is not None:
         write_whole(output, plan_to_json(made))
@@ -314,7 +314,7 @@ def _from_files(
 def _from_store(
     settings: Settings,
     target: str,
-    place: Place,
+    place: DecodingDevice,
     store: str | None,
     wanted: dict[str, Any],
     effort: SolveOptions,

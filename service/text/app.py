@@ -28,7 +28,7 @@ from ...runtime.watch.watch import Watch
 from ..body import read_body, require_json
 from ..metrics import MEDIA_TYPE
 from ..problem import RETRY_S, ProblemError
-from ..settings import Settings
+from ..settings import ServiceSettings
 from .asked import AskedChat, AskedCompletion, AskedText, asked_of
 from .streaming import Streamed, events_of, require_decoded, unless_gone
 from .told import Form, TextResponse, error_of
@@ -66,7 +66,7 @@ class TextEndpoint:
     """One target, its session, and the requests of everybody."""
 
     def __init__(self, generator: Generator, settings: EndpointSettings) -> None:
-        self._generator, self._settings, self._bounds = generator, settings, Settings()
+        self._generator, self._settings, self._bounds = generator, settings, ServiceSettings()
         self._longest = 0
         self.worker = TextWorker(self._session, most=settings.most)
 
