@@ -12,7 +12,7 @@ from . import options
 from .report import Settings, Table, facts_of, print_json, print_table, tell
 
 if TYPE_CHECKING:
-    from ..db.exchange.check import Fault
+    from ..db.exchange.check import StoreFault
     from ..db.exchange.merge import Merged
     from ..db.sql.sql_store import SqlStore
 
@@ -193,9 +193,9 @@ def _opened(store: str | None, *, upgrade: bool = False) -> SqlStore:
     return SqlStore(resolve_url(place), upgrade=upgrade)
 
 
-def _checked(store: str | None) -> tuple[str, list[Fault]]:
+def _checked(store: str | None) -> tuple[str, list[StoreFault]]:
     """Return where a store is and its faults; one that cannot be opened has that fault."""
-    from ..db.exchange.check import Fault, faults_of
+    from ..db.exchange.check import StoreFault, faults_of
     from ..db.url import resolve_url, shown
     from ..errors import StoreError
 
@@ -204,7 +204,7 @@ def _checked(store: str | None) -> tuple[str, list[Fault]]:
             return opened.url, list(faults_of(opened))
     except StoreError as error:
         url = shown(resolve_url(store))
-        return url, [Fault(place=url, what=str(error))]
+        return url, [StoreFault(place=url, what=str(error))]
 
 
 def _tell_merged(merged: Merged, url: str, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from .report import Table, facts_of, print_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..profiler.catalogue import Published
+    from ..profiler.catalogue import PublishedFigure
     from ..profiler.records.acceptance import AcceptanceTrace
     from ..profiler.records.device import Device
     from ..profiler.records.surface import LatencySurface
@@ -258,7 +258,7 @@ def _calibration(fitted: Json | None, *, is_assumed: bool) -> str:
     )
 
 
-def _figure_facts(figure: Published) -> Json:
+def _figure_facts(figure: PublishedFigure) -> Json:
     return {
         "name": figure.name,
         "value": figure.value,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..profiler.records.device import Device
     from ..profiler.records.model import ModelIdentity
     from ..tuning.documents import PlanFiles
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
     from ..tuning.steps import Guard
 
 STRAY = "name the model with --target MODEL; see a plan with: spectune show plan 3"
@@ -34,7 +34,7 @@ FROM_FILES = ("target", "device", "dtype", "regime", "workload", "temperature", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DecodingDevice:
     """Where is decoded: on a device that is here or that the store knows, or on a catalogued one."""
 
     device: str
@@ -207,7 +207,7 @@ def plan(
     from ..planner.reasons.explain import out_of_reach
     from ..report.file import require_writable, write_whole
     from ..tuning.documents import PlanFiles, read_table
-    from ..tuning.plan import Effort
+    from ..tuning.plan import SolveOptions
     from .device import is_here
 
     if servers.is_server(engine, command, url, STRAY):
@@ -232,13 +232,13 @@ def plan(
         _require_drawable(plot)
     with progress(settings) as report:
         report("solving the plan", 0.0)
-        effort = Effort(jobs=jobs, optuna_storage=optuna_storage, progress=report)
+        effort = SolveOptions(jobs=jobs, optuna_storage=optuna_storage, progress=report)
         guard = partial(rescued, "plan", output=output)
         if files is not None:
             made, kept, number = _from_files(files, store, wanted, effort, guard)
         else:
             assert target is not None, "a plan from a store was refused without a target"
-            place = Place(device=device, estimated=estimated)
+            place = DecodingDevice(device=device, estimated=estimated)
             made, kept, number = _from_store(settings, target, place, store, wanted, effort, guard)
     if output is not None:
         write_whole(output, plan_to_json(made))
@@ -292,7 +292,7 @@ def _require_one_way(is_from_files: bool, target: str | None, estimated: str | N
 
 
 def _from_files(
-    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: Effort, guard: Guard
+    files: PlanFiles, store: str | None, wanted: dict[str, Any], effort: SolveOptions, guard: Guard
 ) -> tuple[Plan, str | None, int | None]:
     """Return the plan, its store and its number there, None unless a store is named."""
     from ..planner.plans.document import plan_to_json
@@ -314,10 +314,10 @@ def _from_files(
 def _from_store(
     settings: Settings,
     target: str,
-    place: Place,
+    place: DecodingDevice,
     store: str | None,
     wanted: dict[str, Any],
-    effort: Effort,
+    effort: SolveOptions,
     guard: Guard,
 ) -> tuple[Plan, str, int]:
     from ..planner.plans.document import plan_to_json

@@ -66,9 +66,9 @@ def serve(
     """
     from ..service.server import Listening
     from ..service.server import serve as run
-    from ..service.settings import Settings
+    from ..service.settings import ServiceSettings
 
     listening = Listening(
         host=host, port=port, certificate=certificate, key=key, is_behind_proxy=is_behind_proxy, is_open=is_open
     )
-    run(store, listening, Settings(workers=workers, rate_per_s=rate_per_s))
+    run(store, listening, ServiceSettings(workers=workers, rate_per_s=rate_per_s))

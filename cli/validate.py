@@ -115,14 +115,16 @@ def validate(
     """
     limits = {name: measured.pop(name) for name in servers.OF_TIMEOUTS}
     if bundle is not None or servers.is_server(engine, command, url, STRAY):
-        from ..engines.server import Limits
+        from ..engines.server import ServerTimeouts
 
         used = named_prompts(settings, prompts, "evaluation", sample=sample, seed=measured["seed"])
         found = _server_plan(engine, command, url, bundle, bounds, store)
         if url is not None:
-            raced.validate_url(settings, found, used, Limits(**limits), as_json=as_json)
+            raced.validate_url(settings, found, used, ServerTimeouts(**limits), as_json=as_json)
         else:
-            raced.validate_server(settings, found, command, used, measured["rounds"], Limits(**limits), as_json=as_json)
+            raced.validate_server(
+                settings, found, command, used, measured["rounds"], ServerTimeouts(**limits), as_json=as_json
+            )
         return
     options.require_untyped(servers.OF_TIMEOUTS, servers.NO_SERVER)
     options.require_untyped(("bounds",), "chooses the plan of a server; give one with --server URL or -- COMMAND.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..engines.counters import CounterPage
     from ..planner.plans.plan import Plan
     from ..tuning.engines.expected import Expected
-    from ..tuning.engines.watch import FleetWatch, Seen
+    from ..tuning.engines.watch import FleetObservation, FleetWatch
 
 SAMPLE_S = 10.0  # between two looks at the running batch
 
@@ -183,7 +183,7 @@ def _now() -> str:
 
 
 @contextmanager
-def _shown(settings: Settings, host: str, port: int | None) -> Iterator[Callable[[Seen], None]]:
+def _shown(settings: Settings, host: str, port: int | None) -> Iterator[Callable[[FleetObservation], None]]:
     """Yield what shows a report as metrics at a port, if there is one."""
     if port is None:
         yield lambda seen: None
@@ -195,7 +195,7 @@ def _shown(settings: Settings, host: str, port: int | None) -> Iterator[Callable
     with metrics_page(host, port) as page:
         tell(settings, f"metrics at http://{host}:{page.server_port}/metrics")
 
-        def show(seen: Seen) -> None:
+        def show(seen: FleetObservation) -> None:
             nonlocal events
             events += len(seen.events)
             page.text = exposition(families(seen, events))

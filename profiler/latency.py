@@ -12,7 +12,7 @@ from .domain import Domain
 from .protocols import CellValue, MeasurementSink, ShapeRunner, SurfaceKey
 from .records.device import Device
 from .records.surface import LatencySurface
-from .session import PreparedCalls, Progress, Run, Session
+from .session import PreparedCalls, Progress, TimingSession, TimingSettings
 from .tally import Tally
 
 MOST_DISTURBED = 8.0  # times a fast call that half of the calls may take; beyond it nothing is kept
@@ -38,7 +38,7 @@ def measure(
     value: CellValue | None = None,  # what a shape is worth to a decision
     design: Design | None = None,
     progress: Progress | None = None,  # called with the spent share of the budget after every call
-    session: Session | None = None,
+    session: TimingSettings | None = None,
     until: float = 1.0,
 ) -> tuple[LatencySurface, ...]:
     """Return the measured surface of each runner, in their order; none where this sitting leaves some of the budget.
@@ -63,8 +63,8 @@ def measure(
     if len(runners) != len(domains):
         raise MeasurementError(f"{len(runners)} runners but {len(domains)} domains; give one domain per runner")
     chosen = design or AdaptiveDesign(domains, held_out=held_out, value=value)
-    settings = session or Session()
-    run = Run(
+    settings = session or TimingSettings()
+    run = TimingSession(
         runners=list(runners),
         design=chosen,
         settings=settings,

@@ -19,7 +19,7 @@ from spectune.profiler.device import detect_all
 from spectune.profiler.prompts import Prompt
 from spectune.tuning.fleet.fleet import FleetJob, Outcome
 from spectune.tuning.fleet.nodes import Node
-from spectune.tuning.fleet.turns import Turn
+from spectune.tuning.fleet.turns import DeviceTurn
 from spectune.tuning.request import Models, ProfileRequest
 
 
@@ -89,6 +89,6 @@ def test_a_cluster_that_cannot_be_profiled_is_refused_in_one_line(typed: list[st
 
 def test_a_dry_run_lists_the_node_of_each_kind(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = [Node(id=name, host="host", address="10.0.0.1", cpus=1, gpus=1, kind="H200") for name in "ab"]
-    print_turns([Turn(kind="H200", nodes=tuple(nodes))], as_json=True)
+    print_turns([DeviceTurn(kind="H200", nodes=tuple(nodes))], as_json=True)
     (turn,) = json.loads(capsys.readouterr().out)["turns"]
     assert turn == {"kind": "H200", "nodes": ["H200 on host (node a)", "H200 on host (node b)"]}

@@ -21,7 +21,7 @@ from ..profiler.records.device import AUTO_DTYPE, Device
 from ..profiler.records.model import ModelIdentity
 from ..profiler.records.role import BLOCK, DRAFT_ROLES, HEAD, READ, RESUME, SELF, require_role
 from ..profiler.records.surface import LatencySurface
-from ..profiler.session import Session
+from ..profiler.session import TimingSettings
 from ..runtime.models.drafter import load_drafter, require_computable
 from ..runtime.models.formats import draft_role, own_packed, require_no_drafter
 from ..runtime.models.forward import CausalModel
@@ -127,7 +127,7 @@ def profile_latency(
                     seed=request.seed,
                     held_out=request.held_out,
                     progress=lambda share: progress("timing forwards", share),
-                    session=Session(prepared=1) if request.ranks > 1 else None,
+                    session=TimingSettings(prepared=1) if request.ranks > 1 else None,
                 )
         journal.finish()
         noticed = disturbed()

@@ -40,7 +40,7 @@ from .measuring.holding import device_session
 from .measuring.host_times import host_times
 from .measuring.reading import measure_reading
 from .measuring.timing import FIRST, SECOND, TimingWindows, by_name, domains_of, resumes_by_name, runners_of
-from .measuring.trial import Trial, try_forwards
+from .measuring.trial import ForwardTrial, try_forwards
 from .parts import kept_or_made
 from .prompt_room import why_shorter_at
 from .prompts import require_contexts, require_room, shown_to
@@ -57,7 +57,7 @@ STEPS = "trial, sittings, rounds by drafter"  # what a profile does; one that wa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TimeBudgets:
     """How long each step of a profile may take; what is begun is finished."""
 
     timing_s: float
@@ -65,7 +65,7 @@ class Limits:
     rounds_s: float
 
     @classmethod
-    def of(cls, budget_s: float) -> Limits:
+    def of(cls, budget_s: float) -> TimeBudgets:
         """Return the limits that go with a budget for timing forwards."""
         return cls(
             timing_s=budget_s * (1.0 + READING_SHARE),
@@ -150,12 +150,12 @@ def profile(
         require_room(family.target.longest_context, [asked for each in seen for asked in each.requests], why)
         require_contexts(request.contexts, family.target.longest_context, why)
         progress("trying a few forwards", 0.0)
-        trial = kept_or_made(journal, "trial", Trial, lambda: _tried(request, family, identities, domains))
+        trial = kept_or_made(journal, "trial", ForwardTrial, lambda: _tried(request, family, identities, domains))
         held_out = trial.held_out(request.held_out, domains)
         domains = trial.limited(domains)
         budget_s = request.budget_s or trial.budget_s(domains)
         request = replace(request, budget_s=budget_s, held_out=held_out)
-        limits = Limits.of(budget_s)
+        limits = TimeBudgets.of(budget_s)
         is_limited = request.record == "auto" and recipe is None
         foresight = Foresight(trial=trial, drafters=tuple(family.drafters.values()))
         effort = foresight.effort(
@@ -209,10 +209,10 @@ def profile(
     )
 
 
-def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> Trial:
+def _tried(request: ProfileRequest, family: Family, identities: Identities, domains: Sequence[Domain]) -> ForwardTrial:
     """Return a trial of forwards; none where they are captured or compiled first, which takes longer than they do."""
     if request.regime != EAGER:
-        return Trial()
+        return ForwardTrial()
     return try_forwards(runners_of(request, family, identities, domains), domains)
 
 

@@ -120,7 +120,7 @@ def runners_of(
     return runners
 
 
-class Timed(Protocol):
+class TimingRequest(Protocol):
     """What a runner needs to know of a request."""
 
     @property
@@ -140,7 +140,7 @@ class Timed(Protocol):
 
 
 def runner_for(
-    model: CausalModel, role: str, identity: str, request: Timed, domain: Domain, longest_context: int
+    model: CausalModel, role: str, identity: str, request: TimingRequest, domain: Domain, longest_context: int
 ) -> ShapeRunner:
     """Return the runner of one model in one role, with a cache for the largest shape where there is memory for it."""
     capacity = room_of(role, longest_context, domain.most_tokens)
